@@ -26,6 +26,7 @@ from kmigrate.parity.report import ParityReport
 from kmigrate.workflow import verbs
 from kmigrate.workflow.audit import GroupAudit, audit_groups
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.late_found import LateFound, find_late
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,8 @@ class Job:
     topics: Sequence[TopicRecord]
     ranges: Sequence[TopicRange]
     groups: Sequence[GroupAudit]
+    late: Sequence[LateFound] = ()
+    """Late writes of the source; they lie beyond the ranges."""
 
     @property
     def anything_new(self) -> bool:
@@ -120,7 +123,8 @@ async def job_of(call: Call, asked: Asked, waiting: Waiting) -> Job:
             estate, source, chosen, verified, asked.timeout, waiting, reached=asked.reached
         )
         groups = [] if asked.reached else await audit_groups(estate, record, chosen)
-        return Job(record, chosen, ranges, groups)
+        late, _ = await find_late(estate.log.state, source, chosen)
+        return Job(record, chosen, ranges, groups, late)
 
 
 @contextmanager

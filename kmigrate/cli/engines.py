@@ -40,6 +40,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.controller import Controller, ControllerSettings
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.group_watch import GroupFigures, WatchSettings
+from kmigrate.workflow.metrics import show_controller
 
 __all__ = ["serve"]
 
@@ -140,6 +141,8 @@ class _Process:
             stack.push_async_callback(self._tasks.close)
             self._router = Engine.ROUTER in engines
             self._tasks.start(self._heed_log(), "state log")
+            if Engine.CONTROLLER in engines:
+                show_controller(self._registry, self._estate.log)
             if Engine.ROUTER in engines:
                 shared, alone = workers > 1 or self._worker > 0, engines is Engine.ROUTER
                 await self._start_router(stack, shared=shared, alone=alone, take_over=take_over)

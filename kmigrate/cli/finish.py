@@ -37,6 +37,9 @@ async def finish(
         bool, typer.Option("--clients-known", help="The target knows the credentials that routers' tables map.")
     ] = False,
     accept_misplaced_members: AcceptMisplaced = False,
+    accept_late: Annotated[
+        bool, typer.Option("--accept-late", help="The target needs no record that the source took after a flip.")
+    ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take it back: routers tell their own addresses again.")] = False,
     timeout: Timeout = 600.0,
     no_wait: NoWait = False,
@@ -60,28 +63,18 @@ async def finish(
             await call.confirm(yes, f"Let routers keep the clients of link {link} again?")
             return plan_answer(await verbs.undo_finish(estate, link))
         seconds = delivery_seconds(call, delivery_timeout)
-        looked, asked = await verbs.finish_link(
-            estate,
-            link,
-            given,
-            seconds,
-            clients_known=clients_known,
-            accept_misplaced=accept_misplaced_members,
-            plan=True,
-        )
+        words = {
+            "clients_known": clients_known,
+            "accept_misplaced": accept_misplaced_members,
+            "accept_late": accept_late,
+        }
+        looked, asked = await verbs.finish_link(estate, link, given, seconds, **words, plan=True)
         told: dict[str, Any] = {"bootstraps": [dataclasses.asdict(each) for each in asked]}
         if plan:
             return Answer({**looked.as_json(), **told}, plan_view(looked))
         if looked.changes:
             await call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
-        made, asked = await verbs.finish_link(
-            estate,
-            link,
-            given,
-            seconds,
-            clients_known=clients_known,
-            accept_misplaced=accept_misplaced_members,
-        )
+        made, asked = await verbs.finish_link(estate, link, given, seconds, **words)
         if no_wait:
             return plan_answer(made)
         keep = f"to keep who is left: kmigrate link finish {link} --undo"

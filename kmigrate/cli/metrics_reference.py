@@ -13,7 +13,8 @@ from kmigrate.cli.exposed import METRICS as OF_PROCESS
 from kmigrate.mirror.metrics import METRICS as OF_MIRROR
 from kmigrate.observe.registry import Metric
 from kmigrate.router.metrics import METRICS as OF_ROUTER
-from kmigrate.workflow.group_watch import METRICS as OF_CONTROLLER
+from kmigrate.workflow.group_watch import METRICS as OF_GROUPS
+from kmigrate.workflow.metrics import METRICS as OF_TOPICS
 
 __all__ = ["with_tables"]
 
@@ -26,7 +27,7 @@ def with_tables(page: str) -> str:
     tables = (
         _table("Mirror", OF_MIRROR),
         _table("Router", OF_ROUTER),
-        _table("Controller", OF_CONTROLLER),
+        _table("Controller", (*OF_GROUPS, *OF_TOPICS)),
         _table("Process", OF_PROCESS),
     )
     return "".join((written, marker, *tables))

@@ -29,7 +29,7 @@ from kmigrate.errors import Interrupted
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import encode_record
-from kmigrate.model.records import PromoteTerms, TopicRecord
+from kmigrate.model.records import LatePolicy, OnLate, PromoteTerms, TopicRecord
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport
@@ -59,6 +59,20 @@ async def promote(
         bool, typer.Option("--cancel", help="Take back what waits to be fenced: topics are mirrored as before.")
     ] = False,
     accept_misplaced_members: AcceptMisplaced = False,
+    accept_direct_writers: Annotated[
+        bool,
+        typer.Option(
+            "--accept-direct-writers", help="Promote although producers wrote to the source without a router lately."
+        ),
+    ] = False,
+    seal: Annotated[
+        bool | None,
+        typer.Option("--seal/--no-seal", help="Have the source refuse writes after the flip (the default), or not."),
+    ] = None,
+    on_late: Annotated[
+        OnLate | None,
+        typer.Option("--on-late", help="What becomes of records that the source takes after the flip (else alarm)."),
+    ] = None,
     timeout: Timeout = 300.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
@@ -76,12 +90,17 @@ async def promote(
         section.lag_threshold if lag_threshold is None else lag_threshold,
         section.pending_timeout_s,
         section.fence_timeout_s,
+        accept_direct_writers,
+        LatePolicy(seal is not False, on_late or OnLate.ALARM),
     )
     window = section.straggler_window_s
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
         if cancel:
             return plan_answer(await verbs.cancel_promote(estate, name, topics, who=call.who, plan=plan))
+        treated = await verbs.treat_late(estate, name, topics, seal, on_late, plan=plan)
+        if treated is not None:
+            return plan_answer(treated)
         wait = window + 1
         if not plan and _any_early(estate, name, topics):
             await need_mirror(call, estate, name, timeout, "nothing was changed: no topic is promoted")

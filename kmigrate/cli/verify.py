@@ -19,7 +19,7 @@ from kmigrate.cli.follow import follow as go_on
 from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
 from kmigrate.cli.report_files import ReportFiles, not_written
-from kmigrate.cli.views.tables import audits_view, parity_view
+from kmigrate.cli.views.tables import audits_view, late_view, parity_view
 from kmigrate.errors import Failed, UsageError
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport, nothing_read
@@ -79,9 +79,11 @@ def verify(
     files.check()
     job, report = _checked(call, Asked(topics, link, timeout, full), choice, parquet=files.parquet)
     written = files.write(job.link, report, now_ms())
-    sound = all(audit.sound for audit in job.groups)
-    json = {"link": job.link.name, **report.as_json(), "groups": _groups_as_json(job.groups), "files": written}
-    view = Group(audits_view(job.groups), parity_view(report)) if job.groups else parity_view(report)
+    sound = all(audit.sound for audit in job.groups) and not any(late.missing for late in job.late)
+    late = [each.as_json() for each in job.late]
+    json = {"link": job.link.name, **report.as_json(), "groups": _groups_as_json(job.groups), "late": late}
+    json["files"] = written
+    view = Group(*([audits_view(job.groups)] if job.groups else []), parity_view(report), late_view(job.late))
     return Answer(json, view, Exit.OK if report.equal and sound else Exit.PARITY_MISMATCH)
 
 

@@ -22,6 +22,8 @@ from kmigrate.records.build import one_record_batch
 __all__ = ["Takes", "asked_to_append"]
 
 _LAST_BYTE = -1
+_LARGER_THAN_A_MARKER = bytes(32)
+"""A key that makes the batch larger than `CLOSED_SIZE`."""
 
 
 class Takes(Enum):
@@ -48,7 +50,7 @@ async def asked_to_append(client: ClusterClient, topic: str, partitions: Sequenc
 async def _ask(client: ClusterClient, node: int, topic: str, partitions: Sequence[int]) -> dict[int, Takes]:
     if node < 0:
         raise Unreachable("no-leader", f"{topic}-{partitions[0]} has no leader now")
-    batch = one_record_batch(b"", None, timestamp=now_ms(), producer_id=-1, epoch=-1, sequence=-1)
+    batch = one_record_batch(_LARGER_THAN_A_MARKER, None, timestamp=now_ms(), producer_id=-1, epoch=-1, sequence=-1)
     batch[_LAST_BYTE] ^= 0xFF  # after the checksum was made
     connection = await client.connection(node, "probe")
     # acks=1: with acks=-1 a partition that misses replicas answers that first, and tells nothing.

@@ -26,11 +26,13 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.admission import refuse_unadmitted
+from kmigrate.workflow.closing import SourceCloser
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.group_watch import GroupFigures, GroupWatch, WatchSettings
 from kmigrate.workflow.handover import HandedOver, hand_over, members_left, refuse_target_members
 from kmigrate.workflow.keepalive import IdKeeper
+from kmigrate.workflow.late import LateWatch
 from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.misplaced import members_at_target
 from kmigrate.workflow.outcome import go_forward, no_way_back
@@ -85,6 +87,8 @@ class Controller:
         self._turns = Turns()
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin, estate.source)
+        self._closer = SourceCloser(estate.log, estate.source)
+        self._late = LateWatch(estate.log, estate.target, estate.target_admin, estate.source)
         self._watch = GroupWatch(
             estate.log, estate.target, estate.source, self._settings.watch, figures or GroupFigures()
         )
@@ -110,7 +114,7 @@ class Controller:
 
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
-        told = (self._troubles if active else {}) | self._waits
+        told = (self._closer.troubles | self._late.troubles | self._troubles if active else {}) | self._waits
         waits = dict(islice(told.items(), _TOLD))
         with suppress(Unreachable):  # it is said again
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
@@ -139,11 +143,13 @@ class Controller:
         return monotonic() - known[1] < self._settings.lease_s
 
     def _keep(self, active: bool) -> None:
-        """Keep transactional ids alive and watch groups while this controller leads."""
+        """Keep ids alive, watch groups, and close and watch sources while this controller leads."""
         if active and not self._leading:
             self._leading = [
                 self._tasks.start(self._keeper.run(), "keep ids alive"),
                 self._tasks.start(self._watch.run(), "watch groups"),
+                self._tasks.start(self._closer.run(), "close sources"),
+                self._tasks.start(self._late.run(), "watch sources"),
             ]
         elif not active:
             for task in self._leading:

@@ -27,9 +27,11 @@ from kmigrate.model.presences import (
     RouterPresence,
 )
 from kmigrate.model.records import (
+    DirectWriter,
     GroupRecord,
     LinkRecord,
     MisplacedMember,
+    OnLate,
     RouterRecord,
     TopicRecord,
     VerifiedRange,
@@ -43,9 +45,11 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.group_lag import UNKNOWN, GroupLag, group_lag
 from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
+from kmigrate.workflow.late_found import LateFound, late_of
 from kmigrate.workflow.membership import words_on
 from kmigrate.workflow.misplaced import late_commits, members_at_target, not_former, seen_members
 from kmigrate.workflow.readers import read_logs
+from kmigrate.workflow.stragglers import seen_direct_writers
 from kmigrate.workflow.withheld import WithheldTopic, names_of, unnamed, withheld_topics
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
@@ -107,6 +111,19 @@ class TopicStatus:
     """Routers in whose place the source broker refuses every write to it."""
     promote_waits_for: str = ""
     """What its promote waits for, in the words of the controller, or ''."""
+    direct_writers: tuple[DirectWriter, ...] = ()
+    """Producers that wrote to the source without a router during the link, however long ago."""
+    more_direct_writers: int = 0
+    """Number of such producers besides."""
+    late: tuple[LateFound, ...] = ()
+    """Late writes of a promoted topic's source."""
+    on_late: OnLate = OnLate.ALARM
+    source_closed: str = ""
+    """State of a promoted topic's source: closed, closing, opening, open, or open: with the reason; else ''."""
+
+    @property
+    def promoted(self) -> bool:
+        return self.phase is TopicPhase.PROMOTED
 
     @property
     def lag(self) -> int:
@@ -209,6 +226,7 @@ class Snapshot:
             "topics": [
                 dataclasses.asdict(t)
                 | {"lag": t.lag, "lag_bytes": t.lag_bytes, "lag_seconds": t.lag_seconds, "unverified": t.unverified}
+                | {"late": [late.as_json() for late in t.late]}
                 for t in self.topics
             ],
             "groups": [dataclasses.asdict(g) for g in self.groups],
@@ -283,7 +301,19 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
         for record in records:
             verified = standing(log.state.verified(link.name, record.topic), link, record)
             told = _topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified)
-            topics.append(dataclasses.replace(told, promote_waits_for=estate.waits_for(record)))
+            writers = tuple(writer for _, writer in sorted(seen_direct_writers(log, record).items()))
+            known = log.state.direct(link.name, record.topic)
+            topics.append(
+                dataclasses.replace(
+                    told,
+                    promote_waits_for=estate.waits_for(record),
+                    direct_writers=writers,
+                    more_direct_writers=known.more if known is not None else 0,
+                    late=late_of(log.state, record, {p: theirs[1][record.topic, p].offset for p in record.barrier}),
+                    on_late=record.on_late,
+                    source_closed=_closed(record),
+                )
+            )
         of_link = log.state.groups(link.name, forgotten=True)
         groups += [await _group_status(estate, link, group, trouble, figures=figures) for group in of_link]
     return Snapshot(
@@ -425,6 +455,18 @@ def _topic_status(
         next((m.upkeep[topic].problem for m in mirrors if m.link == record.link and topic in m.upkeep), ""),
         tuple(sorted(set(record.seal.routers.values()))) if record.seal is not None else (),
     )
+
+
+def _closed(record: TopicRecord) -> str:
+    """Say whether the source of a promoted topic refuses writes."""
+    if record.phase is not TopicPhase.PROMOTED:
+        return ""
+    closed, wanted = record.closed, record.late.seal
+    if closed is None:
+        return "closing" if wanted else "open"
+    if closed.denied:
+        return f"open: {closed.denied}"
+    return ("closed" if closed.proven else "closing") if wanted else "opening"
 
 
 def _verified(

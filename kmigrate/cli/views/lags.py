@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kmigrate.model.lag import Lag
 
-__all__ = ["bytes_text", "lag_text"]
+__all__ = ["bytes_text", "lag_text", "time_text"]
 
 
 def lag_text(lag: Lag) -> str:
@@ -12,7 +12,7 @@ def lag_text(lag: Lag) -> str:
     if lag.records <= 0:
         return "?" if lag.records < 0 else "0"
     size = [f"~{bytes_text(lag.bytes)}"] if lag.bytes >= 0 else []
-    more = [*size, *([_time(lag.seconds)] if lag.seconds >= 0 else [])]
+    more = [*size, *([time_text(lag.seconds)] if lag.seconds >= 0 else [])]
     about = f" ({', '.join(more)})" if more else ""
     return f"{lag.records:,}{about}"
 
@@ -25,7 +25,7 @@ def bytes_text(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86_400

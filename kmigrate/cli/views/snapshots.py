@@ -6,13 +6,15 @@ from collections import Counter
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
-from kmigrate.cli.views.lags import lag_text
+from kmigrate.cli.views.lags import lag_text, time_text
 from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import full_width, phase_text, table
 from kmigrate.cli.words import Text, below
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
+from kmigrate.model.records import DirectWriter
+from kmigrate.model.words import as_words
 from kmigrate.workflow.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
 from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 from kmigrate.workflow.withheld import WithheldTopic
@@ -125,6 +127,8 @@ def _verified(topic: TopicStatus) -> Text:
 
 
 def _note(topic: TopicStatus, now_ms: int) -> Text:
+    if missing := [each.text for each in topic.late if each.missing]:
+        return Text("; ".join([*missing[:3], *(["and more"] if len(missing) > 3 else [])]), style="red")
     problems = [f"partition {p.partition}: {_problem(topic, p)}" for p in topic.partitions if p.problem]
     if problems:
         return Text("; ".join(problems), style="red")
@@ -143,13 +147,50 @@ def _note(topic: TopicStatus, now_ms: int) -> Text:
         if p.waits_for is not None and p.waits_for.open_ms(now_ms) > _USUAL_MS
     ]
     seal = [f"sealed on the source for router {', '.join(topic.sealed_for)}"] if topic.sealed_for else []
+    direct = [direct_text(topic, now_ms)] if topic.direct_writers and not topic.promoted else []
     promote = [f"its promote waits: {topic.promote_waits_for}"] if topic.promote_waits_for else []
-    if reasons := [*([topic.reason] if topic.reason else []), *promote, *seal, *waits]:
+    if reasons := [*([topic.reason] if topic.reason else []), *promote, *seal, *waits, *direct]:
         return Text("; ".join(reasons), style="yellow")
     losses = [f"partition {p.partition}: {_losses(p)}" for p in topic.partitions if p.losses]
     if losses:
         return Text("; ".join(losses), style="dim")
     return Text(f"held {held:.1f} ms" if held >= 0 else "", style="dim")
+
+
+def direct_text(topic: TopicStatus, now_ms: int) -> str:
+    """Count the producers that wrote to the source without a router, and name the newest."""
+    newest = max(topic.direct_writers, key=lambda each: each.last_ms)
+    count = len({(each.producer_id, each.epoch) for each in topic.direct_writers}) + topic.more_direct_writers
+    return (
+        f"{count} direct writer{'' if count == 1 else 's'}, the last {_ago(newest, now_ms)} ago: {_producer(newest)} "
+        f"to partition {newest.partition} (kmigrate topic show {as_words(topic.topic)})"
+    )
+
+
+def _producer(writer: DirectWriter) -> str:
+    return f"producer id {writer.producer_id}" if writer.producer_id >= 0 else "a producer without id"
+
+
+def _ago(writer: DirectWriter, now_ms: int) -> str:
+    return time_text(max(0, now_ms - writer.last_ms) / 1000)
+
+
+def direct_rows(topic: TopicStatus, now_ms: int) -> RenderableType:
+    """List the producers that wrote to the source without a router during the link."""
+    columns = ("direct writer", "epoch", "partition", "records", "newest offset", "last wrote", "longest pause")
+    made = table(*columns, right=columns[1:])
+    for each in topic.direct_writers:
+        made.add_row(
+            _producer(each),
+            str(each.epoch),
+            str(each.partition),
+            f"{each.records:,}",
+            _figure(each.offset),
+            f"{_ago(each, now_ms)} ago",
+            time_text(each.slowest_ms / 1000) if each.slowest_ms >= 0 else "",
+        )
+    more = topic.more_direct_writers
+    return Group(made, Text(f"and {more} more, which wrote before these", style="dim")) if more else made
 
 
 def _problem(topic: TopicStatus, part: PartitionStatus) -> str:
@@ -185,7 +226,9 @@ def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
             f"{p.hold_ms:.1f} ms" if p.hold_ms >= 0 else "",
             _state(topic, p, now_ms),
         )
-    return made
+    late = [Text(f"✗ {each.text}", style="red" if each.missing else "dim") for each in topic.late]
+    source = [Text(f"the source topic: {topic.source_closed}; late records: {topic.on_late}")] if topic.promoted else []
+    return Group(made, *source, *late, *([direct_rows(topic, now_ms)] if topic.direct_writers else []))
 
 
 def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:

@@ -14,6 +14,7 @@ from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.parity.report import ParityReport
 from kmigrate.report.check import differs, place_text
 from kmigrate.workflow.audit import GroupAudit
+from kmigrate.workflow.late_found import LateFound
 
 __all__ = [
     "audits_view", "facts", "full_width", "groups_table", "links_table", "parity_view", "phase_text", "table",
@@ -99,6 +100,11 @@ def audits_view(audits: Sequence[GroupAudit]) -> RenderableType:
         style = "green" if not wrong else "yellow" if audit.sound else "bold red"
         made.add_row(audit.group, str(audit.positions), below(Text(each, style=style) for each in wrong or ["nothing"]))
     return made
+
+
+def late_view(late: Sequence[LateFound]) -> RenderableType:
+    """Name what the source took after a flip."""
+    return Group(*(Text(f"✗ {each.text}", style="bold red" if each.missing else "dim") for each in late))
 
 
 def parity_view(report: ParityReport) -> RenderableType:

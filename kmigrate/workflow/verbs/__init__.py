@@ -15,6 +15,7 @@ from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behi
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.holds import check_loss, pause_topics, resume_topics
+from kmigrate.workflow.verbs.late import treat_late
 from kmigrate.workflow.verbs.links import (
     check_link,
     check_link_name,
@@ -63,6 +64,7 @@ __all__ = [
     "set_engine",
     "state_findings",
     "throttle_link",
+    "treat_late",
     "undo_finish",
     "unmirrored_readers",
     "wait_groups",

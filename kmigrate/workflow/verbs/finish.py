@@ -8,7 +8,8 @@ b. No write from before a flip can be sent again. The gate tells such a repetiti
 c. No producer's sequences at the target are other than its own, which they are while a route has generation 0.
 d. What clients show to the routers serves them at the target, too: the same protocol, and logins judged there.
 e. No member of a promoted group is on the source: nobody names such a member any more after the finish.
-f. The bootstrap addresses that clients hold lead somewhere that stays, or somebody was told that they do not.
+f. The source took nothing after a flip that the target lacks: nobody looks there any more afterwards.
+g. The bootstrap addresses that clients hold lead somewhere that stays, or somebody was told that they do not.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.late_found import late_of
 from kmigrate.workflow.misplaced import promoted_group_findings
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.producer_memory import put_back_after_finish, raised_alone
+from kmigrate.workflow.verbs.late import late_findings, late_guards
 from kmigrate.workflow.verbs.links import resolve_link, retries, unpromoted
 
 __all__ = ["Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
@@ -61,12 +64,14 @@ async def finish_link(
     *,
     clients_known: bool = False,
     accept_misplaced: bool = False,
+    accept_late: bool = False,
     plan: bool = False,
 ) -> tuple[Plan, list[Bootstrap]]:
     """Write that the link is finished; and what answers at the addresses that clients hold.
 
-    `clients_known` is a person's word that the target knows what clients show to routers that judge them, and
-    `accept_misplaced` that group members on the source do no harm.
+    `clients_known` is a person's word that the target knows what clients show to routers that judge them,
+    `accept_misplaced` that group members on the source do no harm, and `accept_late` that the target needs no record
+    that the source took after a flip.
     """
     state = estate.log.state
     link = resolve_link(state, name)
@@ -87,6 +92,7 @@ async def finish_link(
         done = Finding("ok", "already-finished", f"link {link.name} is finished already")
         return Plan.of("link finish", [], [done, *found]), asked
     guards = _link_guards(state, link, delivery_timeout_s, estate.log.now_ms())
+    guards += await late_guards(estate, link, accepted=accept_late)
     guards += _router_guards(estate, state, clients_known=clients_known)
     found = [*guards, *await _member_guards(estate, link, accepted=accept_misplaced), *found]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
@@ -107,6 +113,8 @@ async def finish_link(
             return None
         # Somebody may have mirrored another topic since the guards looked, or started another process.
         found = _link_guards(now, current, delivery_timeout_s, estate.log.now_ms()) + _shared_addresses(now)
+        late = (each for record in now.topics(link.name) for each in late_of(now, record, {}))
+        found += late_findings(link.name, late, accepted=accept_late)
         Plan.of("link finish", [], found).refuse()
         return replace(current, finished_ms=now_ms())
 

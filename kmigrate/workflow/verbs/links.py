@@ -9,14 +9,17 @@ from functools import partial
 from kmigrate.cluster.advertised import advertised_faults
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.memory import restore_memory
-from kmigrate.errors import AuthenticationFailed, Failed, Refused, Unreachable, UsageError
+from kmigrate.errors import AuthenticationFailed, Failed, KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import (
+    SIZE_LIMIT,
     AssignmentRecord,
     BarrierRecord,
     ClusterRef,
+    DirectRecord,
     GroupRecord,
+    LateRecord,
     LinkRecord,
     MisplacedRecord,
     TopicRecord,
@@ -26,6 +29,7 @@ from kmigrate.model.records import (
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
+from kmigrate.workflow.closing import closed_topics, put_back_size_limit
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.producer_memory import memory_findings, raised_alone
@@ -199,13 +203,40 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     keys = _link_keys(estate.log.state, link.name)
     changes = ["pick up no more names by its expressions"] if link.topic_patterns or link.group_patterns else []
     changes += [f"forget {key}" for key in keys]
+    changes += [
+        f"give {record.topic} its own {SIZE_LIMIT} on {link.source.name} back: {_former(record)}"
+        for record in closed_topics(estate.log.state.topics(link.name))
+    ]
     if raised_alone(estate.log.state, link) and not link.finished_ms:
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     made = Plan.of("link delete", changes, found)
     made.refuse()
-    if not plan:
-        await _forget_link(estate, link, delivery_timeout_s)
-    return made if plan else made.done()
+    if plan:
+        return made
+    left_closed = await _forget_link(estate, link, delivery_timeout_s)
+    return replace(made, findings=(*made.findings, *left_closed)).done()
+
+
+def _former(record: TopicRecord) -> str:
+    before = record.closed.before if record.closed is not None else ""
+    return before or "its cluster's default"
+
+
+async def _open_sources(estate: Estate, link: LinkRecord) -> list[Finding]:
+    """Give closed source topics their own size limits back; name the topics that stay closed."""
+    closed = closed_topics(estate.log.state.topics(link.name))
+    if not closed:
+        return []
+    found: list[Finding] = []
+    for record in closed:
+        try:
+            _, admin = await estate.source(link)
+            await put_back_size_limit(admin, record)
+        except KmigrateError as error:
+            what = f"{record.topic} on {link.source.name} still refuses writes: {error.what}"
+            way = f"where that cluster goes on: set {SIZE_LIMIT} to {_former(record)} by hand"
+            found.append(Finding("warn", "source-stays-closed", what, way))
+    return found
 
 
 async def _put_back(estate: Estate, link: LinkRecord) -> None:
@@ -221,8 +252,11 @@ async def _put_back(estate: Estate, link: LinkRecord) -> None:
         )
 
 
-async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: float) -> None:
-    """Record after record, each judged on the state that it goes from; the link says first that it is being deleted."""
+async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
+    """Record after record, each judged on the state that it goes from; the link says first that it is being deleted.
+
+    Returns the source topics that stay closed.
+    """
 
     def judged(now: State) -> LinkRecord | None:
         """The link as it is, if it is still that one; somebody may have mirrored another topic since."""
@@ -246,6 +280,7 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
     whole = _told_by(estate.log.state, link.name)
     marked, done = await estate.log.append(mark), list[str]()
     state = marked
+    left_closed = await _open_sources(estate, link) if state.link(link.name) is not None else []
     try:
         with telling(done):
             while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
@@ -258,6 +293,7 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
         if not done:
             await estate.log.append(partial(_unmark, marked.link(link.name), link, whole))
         raise
+    return left_closed
 
 
 def _told_by(state: State, link: str) -> set[str]:
@@ -408,6 +444,8 @@ def _link_keys(state: State, link: str) -> list[str]:
         TopicRecord,
         GroupRecord,
         BarrierRecord,
+        DirectRecord,
+        LateRecord,
         VerifiedRecord,
         TransactionRecord,
         AssignmentRecord,

@@ -1,0 +1,240 @@
+"""Watches the source of promoted topics until `link finish`: what is written there after the flip is late.
+
+Routers send nothing to the source any more. So every offset at or beyond a barrier comes from a direct writer, or from
+a router that the promote has given up. The source has acknowledged these records, and the target does not have them.
+
+A  The watch reads what lies at or beyond the barrier, and writes into the state log (`LateRecord`) up to which offset
+   the log reaches, how many records readers see, and which producers wrote them.
+B  What becomes of late records is the topic's `on_late`: nothing (alarm), or they are appended to the target's topic
+   (copy), or to a topic beside it (quarantine).
+C  A late record is appended once, by whichever controller. All late records of a partition go under the same
+   producer id that nobody allocates, with sequences in a row, batch after batch (M1, M5). Where the state log
+   stands is written after each four batches at most: a broker knows the last five again, so that repeating them stores
+   nothing. A broker that has forgotten the producer (V6) may store a repeated batch twice after a crash.
+D  Aborted transactions leave no late record. An open transaction is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import LateRecord, LateWrites, LinkRecord, OnLate, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import sleep
+from kmigrate.net.tasks import together
+from kmigrate.protocol.codes import row
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
+from kmigrate.records.late import LateBatch, late_batches
+from kmigrate.state.log import StateLog
+
+__all__ = ["LateWatch", "late_producer_id", "quarantine_topic"]
+
+_log = logging.getLogger("kmigrate.controller")
+_LOOK_S = 1.0
+_OF_A_PARTITION_S = 0.001
+"""With ten thousand partitions a look takes ten seconds."""
+_PATIENCE_S = 60.0
+_READ_BYTES = 4 << 20
+_AT_ONCE = 4
+"""Batches that are appended before the state log is told (C)."""
+_LONGEST_NAME = 249
+
+
+def quarantine_topic(topic: str) -> str:
+    """Return the name of the topic beside a promoted one that takes its late records."""
+    name = f"kmigrate-late-{topic}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 9]}-{hashlib.sha256(topic.encode()).hexdigest()[:8]}"
+
+
+def late_producer_id(link_uuid: str, topic: str) -> int:
+    """Return the producer id under which late records of a topic are appended: 2^61 and a hash."""
+    digest = hashlib.sha256(f"late/{link_uuid}/{topic}".encode()).digest()
+    return (1 << 61) + int.from_bytes(digest[:7])
+
+
+@dataclass(slots=True)
+class LateWatch:
+    """Looks at the sources of all promoted topics until `link finish`."""
+
+    log: StateLog
+    target: ClusterClient
+    target_admin: Admin
+    source_of: Callable[[LinkRecord], Awaitable[tuple[ClusterClient, Admin]]]
+    troubles: dict[str, str] = field(default_factory=dict)
+    """Reasons by record why a source cannot be watched, or late records cannot be handled."""
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            of_links = [(link, watched(self.log.state, link)) for link in self.log.state.links()]
+            await together(*(self._try(link, topics) for link, topics in of_links if topics))
+            partitions = sum(record.partitions for _, topics in of_links for record in topics)
+            await sleep(max(_LOOK_S, partitions * _OF_A_PARTITION_S))
+
+    async def _try(self, link: LinkRecord, topics: Sequence[TopicRecord]) -> None:
+        """Look at a link; an error is told, and the other links are watched all the same."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self.look(link, topics)
+            self.troubles.pop(link.key, None)
+        except KmigrateError as error:
+            self.troubles[link.key] = f"{error.ref}: {error.what}"
+        except TimeoutError:
+            self.troubles[link.key] = f"no-answer: a look at the source took longer than {_PATIENCE_S:g} s"
+        except Exception as error:
+            _log.error("late writes of link %s", link.name, exc_info=error)
+
+    async def look(self, link: LinkRecord, topics: Sequence[TopicRecord]) -> None:
+        """Ask where the source's logs end, and read what is new beyond the barriers."""
+        source, _ = await self.source_of(link)
+        keys = [(record.topic, partition) for record in topics for partition in record.barrier]
+        if any(key[0] not in source.metadata.topics for key in keys):
+            await source.refresh([record.topic for record in topics])
+        ends = await source.log_ends(keys)
+        if any(end.error for end in ends.values()):
+            await source.refresh([record.topic for record in topics])
+        for record in topics:
+            for partition, barrier in record.barrier.items():
+                end = ends[record.topic, partition]
+                known = self._known(record, partition)
+                if not end.error and (end.offset > (known.end if known else barrier.offset) or _left(record, known)):
+                    await self._follow(link, source, record, partition, end.offset)
+
+    def _known(self, record: TopicRecord, partition: int) -> LateWrites | None:
+        late = self.log.state.late(record.link, record.topic)
+        return late.partitions.get(partition) if late is not None else None
+
+    async def _follow(
+        self, link: LinkRecord, source: ClusterClient, record: TopicRecord, partition: int, end: int
+    ) -> None:
+        """Bring the state log up to the source's log end of a partition, and handle late records (B)."""
+        now = self.log.now_ms()
+        start = record.barrier[partition].offset
+        known = self._known(record, partition) or LateWrites(start, start, 0, start, now, now, handled_to=start)
+        if end > known.end:
+            known = replace(known, end=end, last_ms=now)
+            await self._write(record, partition, known)  # the offsets first: they are named whatever happens next
+        while known.read_to < known.end:
+            batches, read_to = await self._read(source, record, partition, known.read_to)
+            if read_to == known.read_to:
+                break  # an open transaction
+            known = replace(
+                known,
+                read_to=read_to,
+                records=known.records + sum(batch.records for batch in batches),
+                producers=_joined(known.producers, batches),
+            )
+            await self._write(record, partition, known)
+        if record.on_late is not OnLate.ALARM:
+            try:
+                await self._handle(link, source, record, partition, known)
+                self.troubles.pop(record.key, None)
+            except KmigrateError as error:
+                self.troubles[record.key] = f"{error.ref}: {error.what}"
+
+    async def _read(
+        self, source: ClusterClient, record: TopicRecord, partition: int, offset: int
+    ) -> tuple[list[LateBatch], int]:
+        """Return the batches that readers see from an offset on, and up to where the answer reached."""
+        topic = record.topic
+        part = FetchPartition(topic, partition, offset, _READ_BYTES)
+        answer = await fetch_one(source, source.leader(topic, partition), part, purpose="late", read_committed=True)
+        if answer.error:
+            await source.refresh([topic])
+            starts = await source.list_offsets({(topic, partition): EARLIEST})
+            begins = starts[topic, partition]
+            if not begins.error and begins.offset > offset:
+                return [], begins.offset  # deleted by now: named, and nothing is left to be read
+            raise Unreachable("late-unread", f"{topic}-{partition} at {offset}: {row(answer.error).name}")
+        return late_batches(answer.records, answer.aborted, offset)
+
+    async def _handle(
+        self, link: LinkRecord, source: ClusterClient, record: TopicRecord, partition: int, known: LateWrites
+    ) -> None:
+        """Append what is read and not handled yet (C)."""
+        topic = record.topic
+        if record.on_late is OnLate.QUARANTINE:
+            topic = quarantine_topic(record.topic)
+            await self._make(topic, record)
+        while known.handled_to < known.read_to:
+            batches, read_to = await self._read(source, record, partition, known.handled_to)
+            batches = [batch for batch in batches if batch.end <= known.read_to]
+            some = batches[:_AT_ONCE]
+            for batch in some:
+                batch.stamp(late_producer_id(link.uuid, record.topic), known.handled)
+                await self._append(topic, partition, batch.view)
+                known = known.with_handled(batch.end, batch.records)
+            if len(some) == len(batches):
+                known = replace(known, handled_to=max(known.handled_to, min(read_to, known.read_to)))
+            await self._write(record, partition, known)
+
+    async def _append(self, topic: str, partition: int, batch: memoryview) -> None:
+        node = self.target.leader(topic, partition)
+        if node < 0:
+            await self.target.refresh([topic])
+            node = self.target.leader(topic, partition)
+        connection = await self.target.connection(node, "late")
+        body = encode_produce([(topic, partition, batch)], acks=-1)
+        frame = await connection.call_raw(
+            PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=self.target.settings.request_timeout_s
+        )
+        answer = decode_produce(frame)[topic, partition]
+        if answer.error:
+            await self.target.refresh([topic])
+            raise BrokerRefused(
+                "late-refused", f"the target refuses {topic}-{partition}: {row(answer.error).name}", code=answer.error
+            )
+
+    async def _make(self, topic: str, record: TopicRecord) -> None:
+        if await self.target.find_topic(topic) is None:
+            replicas = min(3, len(self.target.metadata.brokers) or 1)
+            configs = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+            await self.target_admin.create_topic(topic, record.partitions, replicas, configs)
+            await self.target.refresh([topic])
+
+    async def _write(self, record: TopicRecord, partition: int, known: LateWrites) -> None:
+        def decide(state: State) -> LateRecord | None:
+            now = state.topic(record.link, record.topic)
+            if now is None or now.phase is not TopicPhase.PROMOTED:
+                return None
+            late = state.late(record.link, record.topic) or LateRecord(record.link, record.topic)
+            before = late.partitions.get(partition)
+            if before == known or (before is not None and before.is_beyond(known)):
+                return None
+            return replace(late, partitions={**late.partitions, partition: known})
+
+        state = await self.log.append(decide)
+        late = state.late(record.link, record.topic)
+        if late is None or late.partitions.get(partition) != known:
+            raise Refused("changed-meanwhile", f"another controller follows {record.topic}-{partition}, too")
+
+
+def watched(state: State, link: LinkRecord) -> list[TopicRecord]:
+    """Return the topics of a link that are watched at the source."""
+    if link.finished_ms or link.deleting_ms:
+        return []
+    return [record for record in state.topics(link.name) if record.phase is TopicPhase.PROMOTED and record.barrier]
+
+
+def _left(record: TopicRecord, known: LateWrites | None) -> bool:
+    """Return whether something of what is known is not read, or not handled."""
+    if known is None:
+        return False
+    return known.read_to < known.end or (record.on_late is not OnLate.ALARM and known.handled_to < known.read_to)
+
+
+def _joined(known: tuple[tuple[int, int], ...], batches: Iterable[LateBatch]) -> tuple[tuple[int, int], ...]:
+    """Return the producers with those of more batches, 20 of them at most."""
+    names: Mapping[tuple[int, int], None] = dict.fromkeys([*known, *(batch.producer for batch in batches)])
+    return tuple(names)[:20]

@@ -1,0 +1,116 @@
+"""`promote --seal`, `--no-seal` and `--on-late` on promoted topics, and findings about late writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from kmigrate.errors import KmigrateError
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import LatePolicy, LinkRecord, OnLate, PromoteTerms, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.model.words import advised, as_words
+from kmigrate.net.clock import now_ms
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.late_found import LateFound, find_late, late_of
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.writes import write_each
+
+__all__ = ["late_findings", "late_guards", "treat_late"]
+
+_PATIENCE_S = 12.0
+_MOST = 20
+"""Most partitions that are named each."""
+
+
+async def treat_late(
+    estate: Estate,
+    link_name: str | None,
+    topics: Sequence[str],
+    seal: bool | None,
+    on_late: OnLate | None,
+    *,
+    plan: bool,
+) -> Plan | None:
+    """Change how promoted topics' sources are treated; None where a topic is not promoted, or nothing is asked for."""
+    link = resolve_link(estate.log.state, link_name)
+    records = [estate.log.state.topic(link.name, topic) for topic in dict.fromkeys(topics)]
+    if seal is None and on_late is None:
+        return None
+    changed = [
+        (record, wanted)
+        for record in records
+        if record is not None and record.phase is TopicPhase.PROMOTED
+        for wanted in (_wanted(record.late, seal, on_late),)
+    ]
+    if len(changed) < len(records):
+        return None
+    changes = [(_words(record, wanted), partial(_write, record, wanted)) for record, wanted in changed]
+    changes = [
+        change for change, (record, wanted) in zip(changes, changed, strict=True) if wanted != record.late
+    ]
+    made = Plan.of("promote", [change for change, _ in changes], [])
+    if plan:
+        return made
+    await write_each(estate.log, changes)
+    return made.done()
+
+
+def _wanted(policy: LatePolicy, seal: bool | None, on_late: OnLate | None) -> LatePolicy:
+    return LatePolicy(policy.seal if seal is None else seal, on_late or policy.on_late)
+
+
+def _words(record: TopicRecord, wanted: LatePolicy) -> str:
+    seal = "the source refuses writes" if wanted.seal else "the source takes writes"
+    return f"of {record.topic}: {seal}; late records: {wanted.on_late}"
+
+
+def _write(record: TopicRecord, wanted: LatePolicy, state: State) -> TopicRecord | None:
+    now = state.topic(record.link, record.topic)
+    if now is None or now.phase is not TopicPhase.PROMOTED or now.late == wanted:
+        return None
+    return replace(now, terms=replace(now.terms or PromoteTerms(now_ms()), late=wanted))
+
+
+async def late_guards(estate: Estate, link: LinkRecord, *, accepted: bool) -> list[Finding]:
+    """Look at the source once more: `link finish` ends the watch."""
+    records = estate.log.state.topics(link.name)
+    if not any(record.phase is TopicPhase.PROMOTED and record.barrier for record in records):
+        return []
+    found, why = tuple(each for record in records for each in late_of(estate.log.state, record, {})), ""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            source, _ = await estate.source(link)
+            found, why = await find_late(estate.log.state, source, records)
+    except KmigrateError as error:
+        why = error.what
+    except TimeoutError:
+        why = f"no answer within {_PATIENCE_S:g} s"
+    findings = late_findings(link.name, found, accepted=accepted)
+    if why:
+        what = f"the source cannot be asked for what was written there after the flips: {why}"
+        findings.append(Finding("warn", "source-unasked", what, "repeat the command once the source answers"))
+    return findings
+
+
+def late_findings(link: str, found: Iterable[LateFound], *, accepted: bool) -> list[Finding]:
+    """Name late records: those that the target lacks refuse, unless a person accepts their loss."""
+    found = sorted(found, key=lambda each: not each.missing)
+    named = [
+        Finding("refuse", "late-writes", each.text, _next(link, each.topic))
+        if each.missing and not accepted
+        else Finding("warn", "late-writes-accepted" if each.missing else "late-writes-handled", each.text)
+        for each in found[:_MOST]
+    ]
+    if len(found) > _MOST:
+        named.append(Finding("warn", "late-writes-more", f"{len(found) - _MOST} more partitions have late records"))
+    return named
+
+
+def _next(link: str, topic: str) -> str:
+    copy = advised("promote --on-late copy", link, topic)
+    accept = f"kmigrate link finish {as_words(link)} --accept-late"
+    return f"stop that producer, then: {copy}, or --on-late quarantine; where the records may be lost: {accept}"
