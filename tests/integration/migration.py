@@ -84,7 +84,7 @@ class Migration:
             if kind in ("router", "run"):
                 wait_until(
                     lambda log=log, before=before: b"router-listening" in log.read_bytes()[before:],  # type: ignore[misc]
-                    30,
+                    60,
                     f"{name} to listen: {log}",
                 )
 
