@@ -124,18 +124,21 @@ class LateWatch:
         known = self._known(record, partition) or LateWrites(start, start, 0, start, now, now, handled_to=start)
         if end > known.end:
             known = replace(known, end=end, last_ms=now)
-            await self._write(record, partition, known)  # the offsets first: they are named whatever happens next
-        while known.read_to < known.end:
-            batches, read_to = await self._read(source, record, partition, known.read_to)
-            if read_to == known.read_to:
-                break  # an open transaction
-            known = replace(
-                known,
-                read_to=read_to,
-                records=known.records + sum(batch.records for batch in batches),
-                producers=_joined(known.producers, batches),
-            )
-            await self._write(record, partition, known)
+        try:
+            while known.read_to < known.end:
+                batches, read_to = await self._read(source, record, partition, known.read_to)
+                if read_to == known.read_to:
+                    break  # an open transaction
+                known = replace(
+                    known,
+                    read_to=read_to,
+                    records=known.records + sum(batch.records for batch in batches),
+                    producers=_joined(known.producers, batches),
+                )
+        except KmigrateError:
+            await self._write(record, partition, known)  # offsets are named though they cannot be read
+            raise
+        await self._write(record, partition, known)
         if record.on_late is not OnLate.ALARM:
             try:
                 await self._handle(link, source, record, partition, known)
