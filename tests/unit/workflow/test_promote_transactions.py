@@ -13,7 +13,7 @@ from kmigrate.cluster.transactions import OpenTransaction
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord, TransactionRecord
-from kmigrate.net.clock import monotonic
+from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow import transactions
 from kmigrate.workflow.transactions import begun_elsewhere, wait_for_ends
 from kmigrate.workflow.verbs.topics import _coupled
@@ -119,7 +119,7 @@ def test_a_topic_is_not_fenced_while_a_transaction_is_open_that_began_past_the_r
 
 
 def test_a_promote_waits_until_the_sink_has_ended_its_transaction_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    marker = replace(SINKS, last_timestamp=1 << 62, txn_start_offset=-1)
+    marker = replace(SINKS, last_timestamp=now_ms(), txn_start_offset=-1)
     record, _, waits = foreign(monkeypatch, (SINKS,), (SINKS,), (SINKS,), (marker,), (marker,), ())
     assert record.phase is TopicPhase.PROMOTED
     assert any("transaction of sink-0-5" in told for told in waits)
