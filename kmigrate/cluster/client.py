@@ -38,6 +38,7 @@ from kmigrate.protocol.api import element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = [
+    "MARKERS",
     "PRODUCER_EXPIRATION",
     "ClusterClient",
     "LogOffset",
@@ -47,6 +48,8 @@ __all__ = [
 HIGH_WATERMARK, LOG_END = -1, -2
 """ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
+MARKERS = "markers"
+"""How the purposes of connections begin that write control records: a broker must not work on those that were left."""
 _MOST_REFRESHES = 256
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 """Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
@@ -286,6 +289,7 @@ class ClusterClient:
                     client_id=self.settings.client_id,
                     security=self.settings.security,
                     cluster=self.settings.name,
+                    forgetful=purpose.startswith(MARKERS),
                 )
             except AuthenticationFailed as failed:
                 self._logins.refused(address, failed)
@@ -481,7 +485,7 @@ class ClusterClient:
         epoch: int,
         coordinator_epoch: int,
         commit: bool = True,
-        purpose: str = "markers",
+        purpose: str = MARKERS,
     ) -> int:
         """Append `count` control markers to one partition, one offset each; the broker's error code (M2, W5).
 
@@ -524,7 +528,7 @@ class ClusterClient:
                     v3_and_below_topics=(topic_type(name=topic, partitions=(partition,)),),
                 ),
                 node,
-                purpose="markers",
+                purpose=MARKERS,
             )
             results = answer.results_by_topic_v3_and_below[0]
             code = code_of(results.results_by_partition[0].partition_error_code)
@@ -541,7 +545,7 @@ class ClusterClient:
                     committed=True,
                 ),
                 node,
-                purpose="markers",
+                purpose=MARKERS,
             )
             code = code_of(ended.error_code)
             if code:

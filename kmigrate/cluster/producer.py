@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.errors import Diverged, Unreachable
 from kmigrate.net.clock import monotonic, sleep
@@ -27,6 +27,8 @@ from kmigrate.records.batch import Batch, next_sequence, walk
 __all__ = ["LogTail", "append_alone", "read_tail", "settled_end"]
 
 _PURPOSE = "tail"
+_LOOK_S = 0.25
+"""Between two looks at a log end that must stay the same for longer."""
 _FIRST_WINDOW = 1
 _WIDER = 32
 """Markers are one offset each, so the window backwards from the end grows until a data batch is inside."""
@@ -50,15 +52,17 @@ async def read_tail(
     *,
     since: int = 0,
     settle_s: float = 0.0,
+    replicated: bool = False,
     patience_s: float = 30.0,
 ) -> LogTail:
     """Where `producer_id` must append next; raises Unreachable, or Diverged where somebody else wrote behind it.
 
     `since`: the offset before which the log was somebody else's by right.
     `settle_s`: after an unknown outcome, how long the log end must stay the same before it is believed.
+    `replicated`: all that time the log end must be the high watermark, too.
     """
     deadline = monotonic() + patience_s
-    end = await settled_end(client, topic, partition, settle_s, deadline)
+    end = await settled_end(client, topic, partition, settle_s, deadline, replicated=replicated)
     first = await client.log_start((topic, partition))
     if first.error:
         await client.refresh([topic])
@@ -79,22 +83,44 @@ async def read_tail(
 
 
 async def settled_end(
-    client: ClusterClient, topic: str, partition: int, settle_s: float = 0.0, deadline: float | None = None
+    client: ClusterClient,
+    topic: str,
+    partition: int,
+    settle_s: float = 0.0,
+    deadline: float | None = None,
+    *,
+    replicated: bool = False,
 ) -> int:
-    """The log end (not the high watermark: V1), unchanged for `settle_s`."""
-    key = (topic, partition)
-    last: tuple[int, int] | None = None
-    while True:
-        told = await client.log_end(key)
-        if told.error:
-            await client.refresh([topic])
-            raise Unreachable("no-log-end", f"{topic}-{partition}: {row(told.error).name}")
-        if not settle_s or (told.offset, told.leader_epoch) == last:
-            return told.offset
+    """Return the log end (not the high watermark: V1) once it has stayed the same for `settle_s`.
+
+    `replicated`: the high watermark must be the same for as long. While a broker works on a request of ours the high
+    watermark is below the log end, and what stands behind that request on its connection is still to come.
+    """
+    last, since = await _end(client, topic, partition, replicated=replicated), monotonic()
+    while settle_s:
         if deadline is not None and monotonic() > deadline:
             raise Unreachable("unsettled-log", f"the end of {topic}-{partition} does not come to rest")
-        last = (told.offset, told.leader_epoch)
-        await sleep(settle_s)
+        await sleep(min(settle_s, _LOOK_S))
+        told = await _end(client, topic, partition, replicated=replicated)
+        if told is None or told != last:
+            last, since = told, monotonic()
+        elif monotonic() - since >= settle_s:
+            break
+    if last is None:
+        raise Unreachable("unsettled-log", f"the end of {topic}-{partition} is not replicated")
+    return last.offset
+
+
+async def _end(client: ClusterClient, topic: str, partition: int, *, replicated: bool) -> LogOffset | None:
+    """Return a log end; None where it must be `replicated` and is not."""
+    key = (topic, partition)
+    if replicated:
+        mark = (await client.list_offsets({key: LATEST}))[key]
+    told = await client.log_end(key)
+    if told.error:
+        await client.refresh([topic])
+        raise Unreachable("no-log-end", f"{topic}-{partition}: {row(told.error).name}")
+    return None if replicated and (mark.error or mark.offset != told.offset) else told
 
 
 async def _scan(

@@ -1,9 +1,12 @@
 """Offsets without records on the target: control markers, or empty transactions where those are not allowed.
 
-Markers are *not* compare-and-set (W5), so only a partition's owner makes them, with a marker id of its own and as
-coordinator epoch the term under which it owns: once a newer term has written one, a late owner is answered 52 (V3).
-With transactions the coordinator fences: each owner initialises the partition's transactional id anew, and before it
-looks where the log ends. Who stood still in between, and was replaced, then sees what the new owner has appended.
+Markers are *not* compare-and-set (W5), so only a partition's owner makes them, with a marker id of its own. The
+coordinator epoch holds the term under which the owner has the partition: once a newer term has written a marker, a
+late owner is answered 52 (V3). Below the term it counts the owner's requests whose outcome was unknown. Such a request
+may still wait in a broker's memory, behind another partition's, when the owner asks again on a new connection; what
+comes late is refused then, too. With transactions the coordinator fences: each owner initialises the partition's
+transactional id anew, also after an unknown outcome, and before it looks where the log ends. Who stood still in
+between, and was replaced, then sees what the new owner has appended.
 
 What a broker answers does not say how many of a partition's markers were written, nor whether others' came between. So
 the log's end is asked for behind them on the same connection, which a broker works on in order: it takes no time of its
@@ -31,6 +34,8 @@ __all__ = ["HoleMaker", "Made"]
 
 _CONNECTIONS = 8
 """To each broker that leads partitions with holes."""
+_RETRY_BITS = 10
+"""Of a coordinator epoch, which has 31: so many requests under one term may have no known outcome."""
 _GIVEN_UP = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})
 """What a coordinator says of an identity that it has replaced, or forgotten while it was idle."""
 
@@ -52,6 +57,8 @@ class HoleMaker:
         self._link_uuid = link_uuid
         self._producers: dict[tuple[str, int], tuple[int, tuple[int, int]]] = {}
         """By partition: the term under which its transactional id was initialised, and what came of it."""
+        self._unknown: dict[tuple[str, int], tuple[int, int]] = {}
+        """By partition: a term, and how many requests for markers under it have no known outcome."""
         self._one_transaction = asyncio.Lock()
         self.filler = filler
 
@@ -91,6 +98,18 @@ class HoleMaker:
         return await self._by_transactions((topic, partition), hole, term)
 
     async def _by_markers(self, key: tuple[str, int], hole: Hole, term: int) -> Made:
+        under, unknown = self._unknown.get(key, (term, 0))
+        unknown = unknown if under == term else 0
+        epoch = (term << _RETRY_BITS) + min(unknown, (1 << _RETRY_BITS) - 1)
+        self._unknown[key] = term, unknown + 1
+        made = await self._written_by_markers(key, hole, epoch)
+        # Fenced may be what this process has raised itself, before it made this object.
+        answered = made.error not in (0, Code.TRANSACTION_COORDINATOR_FENCED)
+        if answered or (not made.error and made.end == hole.end):
+            self._unknown[key] = term, unknown
+        return made
+
+    async def _written_by_markers(self, key: tuple[str, int], hole: Hole, epoch: int) -> Made:
         code, ends = await together(
             self._target.write_markers(
                 self._target.leader(*key),
@@ -98,7 +117,7 @@ class HoleMaker:
                 hole.end - hole.start,
                 producer_id=self._identity.marker_id,
                 epoch=self._identity.marker_epoch,
-                coordinator_epoch=term,
+                coordinator_epoch=epoch,
                 purpose=_purpose(*key),
             ),
             self._target.list_offsets({key: LATEST}, replica_id=LOG_END, purpose=_purpose(*key)),
@@ -110,9 +129,10 @@ class HoleMaker:
             known, producer = self._producers.get(key, (0, (-1, -1)))
             if known != term:
                 return Made(Code.CONCURRENT_TRANSACTIONS)  # not prepared: to be tried again from the start
+            del self._producers[key]  # until the outcome is known
             code = await self._target.empty_transactions(self._name(*key), producer, *key, hole.end - hole.start)
-            if code in _GIVEN_UP:
-                del self._producers[key]
+            if code not in _GIVEN_UP:
+                self._producers[key] = known, producer
         return Made(code) if code else Made(0, await self._written(key, hole))
 
     async def _written(self, key: tuple[str, int], hole: Hole) -> int:

@@ -58,6 +58,10 @@ class LaneState(Enum):
 _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
 """Looked up once: several are asked for with every batch, and each look into an enum costs as much as a call."""
+_SETTLE_S = 0.1
+"""Of a log that takes from us only what comes next: late appends are refused."""
+_SETTLE_TORN_S = 1.0
+"""Of a log to which markers may still be written, which brokers never refuse for the place that they come to (W5)."""
 _CLEARED = TRANSACTIONAL | DELETE_HORIZON
 
 
@@ -313,6 +317,13 @@ class Lane:
         """
         late = bool(self._sent) or (self.unknown and not self.stopped)
         return self._marking or (self.compacted and late)
+
+    @property
+    def settle_s(self) -> float:
+        """How long the target's log must be at rest before its end is believed."""
+        if self.torn:
+            return _SETTLE_TORN_S
+        return _SETTLE_S if self.unknown else 0.0
 
     def unsettle(self) -> None:
         """What another lane of this partition has sent, markers even, may still come: the tail must rest first."""

@@ -34,8 +34,6 @@ from kmigrate.state.offset_maps import OffsetMaps
 
 __all__ = ["MapStore", "Mender"]
 
-_SETTLE_S = 0.1
-"""After an unknown outcome the log end must stay the same this long before it is believed."""
 _COMPARED_BYTES = 64 << 10
 """A look at one batch; a broker gives a larger one whole all the same."""
 
@@ -108,7 +106,8 @@ class Mender:
             *lane.key,
             self._identity.data_id,
             since=mapped.target_start if mapped else 0,
-            settle_s=_SETTLE_S if lane.unknown else 0.0,
+            settle_s=lane.settle_s,
+            replicated=lane.torn,
         )
         if tail.end < (mapped.target_position if mapped else lane.position):
             # Cut by an unclean election, then it is filled up again; or another topic by that name.

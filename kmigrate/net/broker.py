@@ -71,12 +71,18 @@ class BrokerConnection:
         timeout: float = 10.0,
         security: Security = PLAINTEXT,
         cluster: str = "",
+        forgetful: bool = False,
     ) -> BrokerConnection:
-        """Connect and log in, or raise Unreachable or AuthenticationFailed; these name the cluster."""
+        """Connect and log in, or raise Unreachable or AuthenticationFailed; these name the cluster.
+
+        `forgetful`: the broker shall read nothing more of the connection once this side has left.
+        """
         self = cls(f"{host}:{port}", client_id, cluster)
         try:
             async with asyncio.timeout(timeout):
                 await dial(self._stream, host, port, security.tls, self._called)
+                if forgetful:
+                    self._stream.leave_by_reset()
                 if security.sasl is not None:
                     lifetime = await self._log_in(security.sasl)
                     if lifetime:
@@ -188,8 +194,12 @@ class BrokerConnection:
         self._stream.abort()
 
     def give_up(self, why: str) -> None:
-        """End it at once, and tell those who wait for other answers why."""
+        """End the connection at once, and tell those who wait for other answers why.
+
+        Whoever asks again on a new connection must not have the old requests carried out, too.
+        """
         self._given_up = why
+        self._stream.leave_by_reset()
         self.abort()
 
     def _on_frame(self, frame: bytearray) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -60,6 +61,7 @@ _GROWTH = 4
 _PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 """A host that has vanished answers none of them, and nobody else would say that it owes an answer. A process that
 stands still answers them."""
+_NO_LINGER = struct.pack("ii", 1, 0)
 _TLS_ALERT = b"\x15\x03"
 """The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
 
@@ -483,6 +485,16 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._transport.write_eof()
             else:
                 self._transport.close()
+
+    def leave_by_reset(self) -> None:
+        """Have the system end this connection by RST, however it ends, and also where this process is killed.
+
+        A peer that works on one request reads those behind it after a FIN. After an RST it fails to answer, and reads
+        none.
+        """
+        raw = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if raw is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
     def abort(self, reason: Exception | None = None) -> None:
         """Close at once: nothing that waits here is sent any more, only what the system has taken already."""

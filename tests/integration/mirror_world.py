@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -166,11 +166,13 @@ async def copier(
     *,
     fills: bool,
     settings: MirrorSettings | None = None,
+    request_timeout_s: float = 30.0,
 ) -> AsyncIterator[Copier]:
     """A copier alone, without lease or state log, of topics with two partitions."""
+    at_target = replace(settings_of("target", target.bootstrap), request_timeout_s=request_timeout_s)
     async with (
         ClusterClient(settings_of("source", source.bootstrap)) as reading,
-        ClusterClient(settings_of("target", target.bootstrap)) as writing,
+        ClusterClient(at_target) as writing,
     ):
         holes = HoleMaker(writing, identity, link_uuid="u", filler=HoleFiller.MARKERS)
         made = Copier(reading, writing, identity, holes, settings or MirrorSettings(), warrant=lambda _: int(fills))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
 from confluent_kafka import Producer
@@ -377,5 +378,62 @@ def test_a_target_broker_that_stands_still_holds_its_partitions_up_until_others_
             async with copier(source, target, identity, [topic], fills=True):
                 await world.caught_up(topic)
                 assert_identical(world, topic, at_least=1_000)
+
+    asyncio.run(scene())
+
+
+def aborted(bootstrap: str, name: str, topic: str, partition: int = 0) -> None:
+    """One record and the marker of an abort: a hole of two offsets, without a record behind which it stands."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name}, logger=None)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"aborted", partition=partition)
+    producer.flush(30)
+    producer.abort_transaction(30)
+
+
+def test_markers_that_wait_in_a_brokers_memory_are_not_written_once_they_were_sent_again(
+    clusters3: Pair, unique_name: Names
+) -> None:
+    """A follower stands still, so the broker works on one partition's markers until the follower is out of sync.
+
+    Another partition's markers wait unread on the same connection meanwhile, and its mirror loses patience.
+    """
+    source, target = clusters3.source, clusters3.target
+    slow, other = unique_name("slow"), unique_name("other")
+    while (crc32(slow.encode()) - crc32(other.encode())) % 8:
+        other = unique_name("other")
+    for cluster in (source, target):
+        replicas = {slow: [[1, FOLLOWER], [2, 1]], other: [[1, 2], [2, 1]]}
+        create_topics(
+            cluster.client(), [NewTopic(topic, 2, replica_assignment=where) for topic, where in replicas.items()]
+        )
+        wait_in_sync(cluster)
+
+    async def scene() -> None:
+        async with (
+            ClusterClient(settings_of("target", target.bootstrap)) as client,
+            link_between(source, target, unique_name("link")) as world,
+        ):
+            identity = await new_identity(client)
+            async with copier(source, target, identity, [slow, other], fills=True, request_timeout_s=3.0) as it:
+                for topic in (slow, other):
+                    await asyncio.to_thread(aborted, source.bootstrap, topic, topic)
+                await until(lambda: [it.lanes[t, 0].position for t in (slow, other)] == [2, 2], "the first holes")
+                with standing_still(target):
+                    await asyncio.to_thread(aborted, source.bootstrap, slow, slow)
+                    await asyncio.sleep(1)
+                    await asyncio.to_thread(aborted, source.bootstrap, other, other)
+                    await until(lambda: it.lanes[other, 0].position == 4, "the second hole", timeout=60)
+                    await until(lambda: it.lanes[slow, 0].position == 4, "the one that waits", timeout=60)
+                    # As long as a broker may be gone before others call it out of sync, and more.
+                    await asyncio.sleep(12)
+                for topic in (slow, other):
+                    await asyncio.to_thread(produce, source.bootstrap, topic, 10, partitions=2)
+                await until(lambda: bool(problems(it)) or positions(it) >= 5, "the rest", timeout=40)
+                assert not problems(it)
+                for topic in (slow, other):
+                    await world.caught_up(topic)
+                    assert_identical(world, topic, at_least=10)
 
     asyncio.run(scene())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import cast
 
 import pytest
 
+from kmigrate.cluster import producer
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
-from kmigrate.cluster.producer import read_tail
+from kmigrate.cluster.producer import read_tail, settled_end
 from kmigrate.errors import Unreachable
+from kmigrate.protocol.codes import Code
 
 
 class Growing:
@@ -54,4 +57,42 @@ def test_a_log_that_grows_while_it_seemed_empty_is_looked_at_anew() -> None:
     """Its writer was never named: the partition waited, without a word, until that one rested."""
     with pytest.raises(Unreachable) as told:
         asyncio.run(read_tail(cast("ClusterClient", Growing()), "t", 0, 77))
+    assert told.value.ref == "unsettled-log"
+
+
+class Replicating:
+    """A log with an end and a high watermark for each look at it; the last ones stay. Time passes as it is slept."""
+
+    def __init__(self, *looks: tuple[int, int]) -> None:
+        self.looks = list(looks)
+        self.now = 0.0
+
+    async def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
+        mark = self.looks[0][1]
+        return dict.fromkeys(wanted, LogOffset(0 if mark >= 0 else Code.OFFSET_NOT_AVAILABLE, mark, 0))
+
+    async def log_end(self, key: tuple[str, int]) -> LogOffset:
+        end, _ = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return LogOffset(0, end, 0)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def rested(monkeypatch: pytest.MonkeyPatch, log: Replicating, patience_s: float = 30.0) -> int:
+    monkeypatch.setattr(producer, "sleep", log.sleep)
+    monkeypatch.setattr(producer, "monotonic", lambda: log.now)
+    return asyncio.run(settled_end(cast("ClusterClient", log), "t", 0, 1.0, patience_s, replicated=True))
+
+
+def test_a_log_end_is_believed_once_all_replicas_have_had_it_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they have not, a broker works on a request of ours, and another one may wait behind that."""
+    log = Replicating(*[(5, 4)] * 20, *[(5, -1)] * 3, *[(5, 5)] * 3, (6, 6))
+    assert rested(monkeypatch, log) == 6
+    assert log.now >= 0.25 * 26 + 1.0
+
+
+def test_a_log_end_that_replicas_do_not_have_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unreachable) as told:
+        rested(monkeypatch, Replicating((5, 4)))
     assert told.value.ref == "unsettled-log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
+from kmigrate.errors import Unreachable
 from kmigrate.mirror.holes import HoleMaker, Made
 from kmigrate.mirror.settings import HoleFiller
 from kmigrate.mirror.steps import Hole
@@ -31,6 +33,10 @@ class Target:
         self.asked: list[tuple[str, str]] = []
         """What was asked for, and on which connection."""
         self.goes_at_once = True
+        self.fences: list[int] = []
+        """Coordinator epochs of the requests for markers, in order."""
+        self.lost: Exception | None = None
+        """Why no answer comes."""
 
     def leader(self, topic: str, partition: int) -> int:
         return 1
@@ -46,13 +52,18 @@ class Target:
             return Code.INVALID_PRODUCER_ID_MAPPING
         if producer[1] != self.epochs[name]:
             return Code.INVALID_PRODUCER_EPOCH
+        if self.lost is not None:
+            raise self.lost
         self.made += count
         return 0
 
     async def write_markers(
-        self, node: int, topic: str, partition: int, count: int, *, purpose: str, **_: Any
+        self, node: int, topic: str, partition: int, count: int, *, purpose: str, coordinator_epoch: int, **_: Any
     ) -> int:
         self.asked.append(("markers", purpose))
+        self.fences.append(coordinator_epoch)
+        if self.lost is not None:
+            raise self.lost
         if not self.markers:
             self.made += count
         return self.markers
@@ -168,3 +179,79 @@ def test_where_markers_are_not_allowed_the_hole_is_begun_anew_with_an_identity()
 
     asyncio.run(scene())
     assert target.made == 3
+
+
+GONE = Unreachable("no-answer", "it did not answer")
+
+
+def test_markers_whose_outcome_is_unknown_are_fenced_by_the_next_ones_and_by_every_later_term() -> None:
+    """The first may wait unread in the broker's memory, and would be written behind the second."""
+    target = Target()
+    it = maker(target, HoleFiller.MARKERS)
+
+    async def asks(term: int, *, lost: Exception | None = None, error: int = 0) -> None:
+        target.lost, target.markers = lost, error
+        with contextlib.suppress(Unreachable):
+            await it.make("t", 0, Hole(target.made, target.made + 1), term)
+
+    async def scene() -> None:
+        await asks(7)
+        await asks(7)
+        await asks(7, lost=GONE)
+        await asks(7)
+        await asks(7, error=Code.NOT_LEADER_OR_FOLLOWER)
+        await asks(7)
+        for _ in range(2_000):
+            await asks(7, lost=GONE)
+        await asks(8)
+
+    asyncio.run(scene())
+    first, again, unknown, raised, refused, after, *many, newer = target.fences
+    assert first == again == unknown
+    assert raised == refused == after == first + 1
+    assert many == sorted(many)
+    assert many[-1] < newer < 1 << 31
+
+
+def test_a_process_that_has_raised_its_own_fence_before_comes_over_it() -> None:
+    """Its hole maker is a new one under the same term, as after its lease was not confirmed for a while."""
+    target = Target(markers=Code.TRANSACTION_COORDINATOR_FENCED)
+    it = maker(target, HoleFiller.MARKERS)
+
+    async def scene() -> None:
+        for _ in range(3):
+            assert (await it.make("t", 0, Hole(0, 1), 7)).error == Code.TRANSACTION_COORDINATOR_FENCED
+
+    asyncio.run(scene())
+    assert target.fences == [target.fences[0] + more for more in range(3)]
+
+
+def test_a_marker_of_somebody_else_that_stands_behind_ours_raises_the_fence() -> None:
+    target = Target()
+    it = maker(target, HoleFiller.MARKERS)
+
+    async def scene() -> None:
+        assert (await it.make("t", 0, Hole(0, 1), 7)).end == 1
+        target.made += 1
+        assert (await it.make("t", 0, Hole(1, 2), 7)).end == 3
+        await it.make("t", 0, Hole(3, 4), 7)
+
+    asyncio.run(scene())
+    assert target.fences[1:] == [target.fences[0], target.fences[0] + 1]
+
+
+def test_an_identity_whose_transactions_have_no_known_outcome_is_given_up() -> None:
+    target = Target()
+    it = maker(target)
+
+    async def scene() -> None:
+        assert await hole(it, 3) == 0
+        target.lost = GONE
+        with pytest.raises(Unreachable):
+            await hole(it, 3)
+        target.lost = None
+        assert not it.ready("t", 0, 1)
+        assert await hole(it, 3) == 0
+
+    asyncio.run(scene())
+    assert list(target.epochs.values()) == [1]

@@ -491,8 +491,10 @@ def test_markers_without_an_answer_tear_a_lane_until_its_tail_has_come_to_rest()
     it.fill()
     it.fill_failed("the connection was lost", unknown=True)
     assert it.torn, "they may still come, and in the midst of what another process appends"
+    assert it.settle_s >= 1, "a broker may work on another partition's markers before it reads these"
     it.recovered(0, 0, 0)
     assert not it.torn
+    assert it.settle_s == 0
 
 
 def test_a_lane_is_torn_where_it_is_stopped_or_loses_its_place_while_its_hole_is_made() -> None:

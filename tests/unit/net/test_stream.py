@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import struct
@@ -620,3 +621,40 @@ def test_a_host_that_vanishes_is_noticed_within_two_minutes(loop: Callable[[], a
 
     with asyncio.Runner(loop_factory=loop) as runner:
         assert runner.run(options()) == [[1, 60, 10, 6, 0], [1, 60, 10, 6, 120_000]]
+
+
+def is_read(leave: Callable[[BrokerConnection], None], *, forgetful: bool) -> bool:
+    """Whether a broker that answers one request, whose sender has left, goes on with the next."""
+
+    async def scene() -> bool:
+        taken = socket.create_server(("127.0.0.1", 0))
+        taken.setblocking(False)
+        try:
+            host, port = taken.getsockname()
+            connection = await BrokerConnection.open(host, port, client_id="t", forgetful=forgetful)
+            broker, _ = await asyncio.get_running_loop().sock_accept(taken)
+            asked = connection.send(3, 0, [b"asked"], flexible=False)
+            await asyncio.sleep(0.05)
+            leave(connection)
+            await asyncio.sleep(0.05)
+            with contextlib.suppress(Unreachable):
+                await asked
+            try:
+                broker.send(b"the answer to a request before")
+                return bool(broker.recv(100))
+            except ConnectionError:
+                return False
+            finally:
+                broker.close()
+        finally:
+            taken.close()
+
+    return asyncio.run(scene())
+
+
+def test_a_broker_reads_nothing_more_of_a_connection_that_was_given_up_or_whose_requests_must_not_come_late() -> None:
+    """After a FIN it would go on with what it had received, however much later."""
+    assert not is_read(BrokerConnection.abort, forgetful=True)
+    assert not is_read(BrokerConnection.close, forgetful=True)
+    assert not is_read(lambda given_up: given_up.give_up("no answer"), forgetful=False)
+    assert is_read(BrokerConnection.close, forgetful=False)
