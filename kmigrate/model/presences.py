@@ -263,6 +263,8 @@ class RouterPresence:
     waiting: tuple[str, ...] | None = None
     """Groups of which somebody waits here for the promote, or did a moment ago; None: said by a version that does not
     tell."""
+    trouble: str = ""
+    """Why the router does not tell of fences, groups and clients: the whole word is more than the topic takes."""
     staying: tuple[int, ...] = ()
     """Once the links are finished: clients that it has told what is so only through it, each as a number."""
     deaf: str = ""

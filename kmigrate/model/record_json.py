@@ -28,6 +28,7 @@ from kmigrate.model.records import (
     LeaseRecord,
     LinkRecord,
     MisplacedRecord,
+    ProducerMark,
     RouterRecord,
     StrayRecord,
     TopicRecord,
@@ -116,6 +117,8 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if kind in _SCALARS:  # nearly everything there is, and a mirror says it of each partition twice a second
         return value
+    if kind is ProducerMark:  # of which there are thousands in a record: names would be most of its bytes
+        return [value.producer_id, value.epoch, value.last_sequence]
     if dataclasses.is_dataclass(kind):
         return {
             name: given if type(given) in _SCALARS else plain(given)
@@ -160,6 +163,8 @@ _Read = Callable[[Any], Any]
 @cache
 def _reader(kind: Any) -> _Read:
     """What makes a value of a type out of its JSON: looked up once for each type, not for each of 100,000 records."""
+    if kind is ProducerMark:
+        return _read_mark
     if dataclasses.is_dataclass(kind):
         return _fields_reader(typing.cast("type[Any]", kind))
     origin = typing.get_origin(kind)
@@ -182,6 +187,13 @@ def _reader(kind: Any) -> _Read:
         return lambda data: data
     other = kind if issubclass(kind, StrEnum) else partial(_mistyped, kind)
     return lambda data: data if isinstance(data, kind) else other(data)
+
+
+def _read_mark(data: Any) -> ProducerMark:
+    producer_id, epoch, last_sequence = data
+    if not type(producer_id) is type(epoch) is type(last_sequence) is int:
+        raise TypeError(f"expected three numbers, found {data!r}")
+    return ProducerMark(producer_id, epoch, last_sequence)
 
 
 def _fields_reader(kind: type[Any]) -> _Read:

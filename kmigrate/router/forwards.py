@@ -19,10 +19,14 @@ from kmigrate.model.routes import RoutingTable, Serve
 
 __all__ = ["Forwards"]
 
-_Marks = dict[int, tuple[int, int]]
+_Marks = dict[int, tuple[int, int, float]]
+"""By producer id: epoch, last sequence, and when the source acknowledged it."""
 _MOST_MARKS = 10_000
-"""Marks kept and told of one topic, the newest first to stay: a presence record must fit into one message, and what was
-written long ago the source broker remembers better."""
+"""Marks kept of a topic, the newest first to stay, and marks in one presence record, of all fenced topics together: the
+record must fit into one message, and is said by the router's event loop."""
+_LONGEST_S = 900.0
+"""A client sends a batch again for two to five minutes by default; after that nobody asks for its mark."""
+_EXPIRE_S = 60.0
 
 
 def _most_marks(partitions: int) -> int:
@@ -41,6 +45,12 @@ class Forwards:
     _acked: dict[str, dict[int, _Marks]] = field(default_factory=dict)
     _holds: dict[str, dict[int, float]] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
+    now: float = 0.0
+    """The monotonic clock as of the last `tick`: to read the clock with each batch would cost as much as a mark."""
+    _expired: float = 0.0
+    _told_of: frozenset[tuple[str, int]] = frozenset()
+    """Topics and fences of which `_told` holds the marks."""
+    _told: dict[str, dict[int, tuple[ProducerMark, ...]]] = field(default_factory=dict)
     _drained: dict[str, int] = field(default_factory=dict)
     """The fence at which nothing of a topic was said to be in flight: what is said once stays true."""
 
@@ -67,9 +77,20 @@ class Forwards:
         if marks is None:
             marks = topic[partition] = {}
         marks.pop(producer_id, None)  # so that the newest stand last
-        marks[producer_id] = (epoch, last_sequence)
+        marks[producer_id] = (epoch, last_sequence, self.now)
         if len(marks) > 1 and len(marks) > _most_marks(len(topic)):  # nearly always one writes a partition
             del marks[next(iter(marks))]
+
+    def tick(self, now: float) -> None:
+        """Take the time, and now and then drop marks that no client asks for any more."""
+        self.now = now
+        if now - self._expired < _EXPIRE_S:
+            return
+        self._expired = now
+        for partitions in self._acked.values():
+            for marks in partitions.values():
+                while marks and marks[oldest := next(iter(marks))][2] < now - _LONGEST_S:
+                    del marks[oldest]
 
     def held(self, key: str, partition: int, ms: float) -> None:
         """A request was released after so many ms."""
@@ -100,28 +121,39 @@ class Forwards:
         return self._drained.get(key) == fence_epoch
 
     def fences(self, table: RoutingTable) -> dict[str, FenceAck]:
-        """This router's word on every fenced topic of a table; who says 0 of a fence forwards nothing any more."""
-        for route in table.topics.values():
-            if route.serve is Serve.HOLD and not self.in_flight.get(route.key, 0):
+        """This router's word on every fenced topic of a table; who says 0 of a fence forwards nothing any more.
+
+        The marks of a topic go along once nothing of the topic is in flight: they are final then, and made once. After
+        the flip nobody asks for marks, and a seal may stay on for days.
+        """
+        held = [route for route in table.topics.values() if route.serve is Serve.HOLD]
+        for route in held:
+            if not self.in_flight.get(route.key, 0):
                 self._drained[route.key] = route.fence_epoch
+        told_of = frozenset((r.key, r.fence_epoch) for r in held if self.drained(r.key, r.fence_epoch))
+        if told_of != self._told_of:
+            self._told_of = told_of
+            most = _MOST_MARKS // (len(told_of) or 1)
+            self._told = {key: self._marks(key, most) for key, _ in told_of}
         return {
             route.key: FenceAck(
                 epoch=route.fence_epoch,
                 in_flight=self.in_flight.get(route.key, 0),
-                # After the flip nobody asks for marks, and a seal may stay on for days.
-                producers=self._marks(route.key) if route.serve is Serve.HOLD else {},
+                producers=self._told.get(route.key, {}),
             )
             for route in table.topics.values()
             if route.fenced
         }
 
-    def _marks(self, key: str) -> dict[int, tuple[ProducerMark, ...]]:
-        partitions = self._acked.get(key, {})
-        most = _most_marks(len(partitions))
-        return {
-            partition: tuple(ProducerMark(one, *marks[one]) for one in sorted(list(marks)[-most:]))
-            for partition, marks in partitions.items()
-        }
+    def _marks(self, key: str, most: int) -> dict[int, tuple[ProducerMark, ...]]:
+        partitions, oldest = self._acked.get(key, {}), self.now - _LONGEST_S
+        share = most // (len(partitions) or 1) or 1
+        found: dict[int, tuple[ProducerMark, ...]] = {}
+        for partition, marks in partitions.items():
+            newest = [(one, *marks[one][:2]) for one in list(marks)[-share:] if marks[one][2] >= oldest]
+            if newest:
+                found[partition] = tuple(ProducerMark(*mark) for mark in sorted(newest))
+        return found
 
     def holds_ms(self) -> Mapping[str, Mapping[int, float]]:
         return {key: dict(holds) for key, holds in self._holds.items()}

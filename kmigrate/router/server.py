@@ -449,6 +449,7 @@ class Router:
     async def _presence(self) -> None:
         looked = float("-inf")
         while True:
+            self._core.forwards.tick(monotonic())
             # With thousands of connections this takes milliseconds, so that it is done when somebody waits for it.
             if self._core.table.finished or monotonic() - looked >= _LOOK_AT_CLIENTS_S:
                 looked = monotonic()

@@ -94,6 +94,20 @@ def _as_ours(error: BaseException, which: str) -> KmigrateError:
     )
 
 
+def _without_fences(record: RouterPresence, why: str) -> RouterPresence:
+    """Return who is there, and why nothing of fences, groups and clients is told: no promote counts on the router."""
+    return replace(
+        record,
+        fences={},
+        holds_ms={},
+        groups={},
+        clients=(),
+        more_clients=record.more_clients + len(record.clients),
+        waiting=None,
+        trouble=f"presence-too-large: what router {record.name} says is not told: {why}",
+    )
+
+
 class StateLog:
     """Open on one cluster; `state` is the newest fold, `epoch` its offset."""
 
@@ -600,13 +614,17 @@ class StateLog:
     async def announce(self, record: Word) -> None:
         """Say something of this process; lost words are said again, so errors only show as Unreachable.
 
-        A mirror whose word is too large for the topic is heard all the same: it says so, and nothing of its partitions.
+        A mirror or a router whose word is too large for the topic is heard all the same: it says so, and nothing of its
+        partitions, or of its fences.
         """
         value = self._writer.write(record)
         error = await self._say(record, value)
         if error in _TOO_LARGE and isinstance(record, MirrorPresence) and record.topics:
             short = _without_topics(record, self._too_large(len(value)))
             error = await self._say(short, PresenceWriter().write(short))
+        elif error in _TOO_LARGE and isinstance(record, RouterPresence):
+            bare = _without_fences(record, self._too_large(len(value)))
+            await self._say(bare, self._writer.write(bare))
         if error in _TOO_LARGE:
             raise Unreachable("presence-too-large", self._too_large(len(value)))
         if error:

@@ -332,7 +332,13 @@ class TopicPromotion:
         for router in self.log.state.routers():
             if router.instance not in alive and not self.sealer.given_up(router.instance):
                 return f"router {router.name} on {router.host} is registered but silent"
-        return None
+        return self._speechless_router(self.log.state)
+
+    def _speechless_router(self, state: State) -> str | None:
+        """A router that lives and whose word on a fence is more than the presence topic takes."""
+        heard = {p.instance: p for p in self.log.alive(RouterPresence)}
+        told = (heard[router.instance].trouble for router in state.routers() if router.instance in heard)
+        return next((trouble for trouble in told if trouble), None)
 
     # fencing
 
@@ -340,6 +346,8 @@ class TopicPromotion:
         deadline = self._deadline(record)
 
         def drained(state: State) -> bool | None:
+            if trouble := self._speechless_router(state):
+                raise Refused("not-drained", trouble)  # writers would wait for its word until the fence timeout
             return self._waits_for(record, self._undrained(state, record))
 
         try:

@@ -282,6 +282,7 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
             source, theirs, trouble = await _of_source(estate, link, names, keys)
         ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
         said = [note for m in mirrors if m.link == link.name for note in m.notes]
+        said += [router.trouble for router in routers if router.trouble]
         notes = tuple(dict.fromkeys([*ending, *said]))
         links.append(
             LinkStatus(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import ProducerMark
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.router import forwards
 from kmigrate.router.forwards import Forwards
+from kmigrate.state.codec import PresenceWriter
 from tests.unit.router.router_fakes import Stage, batch, route, table
 
 KEY = "topic/l/t"
@@ -86,3 +88,60 @@ def test_of_a_topic_whose_link_has_ended_nothing_is_kept_but_what_is_in_flight()
     assert account.resolved(KEY)
     account.follow(table())
     assert account.in_flight == {}
+
+
+def short_lived(account: Forwards, topics: int, producers: int) -> RoutingTable:
+    """Topics that were each written by producers that came and went, all fenced at once."""
+    for topic in range(topics):
+        for producer in range(producers):
+            account.acknowledged(f"topic/l/t{topic}", 0, topic * producers + producer, 0, 0)
+    return table(*(route(f"t{topic}", Serve.HOLD, fence_epoch=2) for topic in range(topics)))
+
+
+def test_all_fenced_topics_together_tell_no_more_marks_than_fit_into_one_message() -> None:
+    """20 topics of 9,000 producers were 8.7 MB, which no topic takes, and the event loop stood still for 12 s."""
+    account = Forwards()
+    fenced = short_lived(account, 20, 9_000)
+    told = account.fences(fenced)
+    marks = [len(ack.producers[0]) for ack in told.values()]
+    assert (len(marks), sum(marks)) == (20, 10_000)
+    assert [mark.producer_id for mark in told["topic/l/t0"].producers[0]] == list(range(8_500, 9_000)), "the newest"
+    word = RouterPresence("i", "r", 1, 500, told)
+    assert len(PresenceWriter().write(word)) < 400_000
+
+
+def test_the_marks_of_a_fence_are_made_once() -> None:
+    account = Forwards()
+    fenced = short_lived(account, 2, 3)
+    first, again = (account.fences(fenced)["topic/l/t0"].producers for _ in range(2))
+    assert first is again
+    account.acknowledged("topic/l/t0", 0, 99, 0, 0)
+    lifted = table(route("t0", Serve.FORWARD), route("t1", Serve.HOLD, fence_epoch=2))
+    assert list(account.fences(lifted)) == ["topic/l/t1"]
+    later = table(*(route(f"t{n}", Serve.HOLD, fence_epoch=3 - n) for n in range(2)))
+    assert [mark.producer_id for mark in account.fences(later)["topic/l/t0"].producers[0]] == [0, 1, 2, 99]
+
+
+def test_marks_are_told_once_nothing_is_in_flight() -> None:
+    """Until then more may be acknowledged, and nobody asks for them."""
+    account = Forwards()
+    fenced = short_lived(account, 1, 3)
+    account.leave("topic/l/t0")
+    assert account.fences(fenced)["topic/l/t0"].producers == {}
+    account.resolved("topic/l/t0")
+    assert len(account.fences(fenced)["topic/l/t0"].producers[0]) == 3
+
+
+def test_marks_that_no_client_asks_for_any_more_are_neither_told_nor_kept() -> None:
+    account = Forwards()
+    account.tick(1_000.0)
+    account.acknowledged(KEY, 0, 1, 0, 0)
+    account.acknowledged(KEY, 0, 2, 0, 0)
+    account.tick(1_800.0)
+    account.acknowledged(KEY, 0, 1, 0, 1)
+    account.acknowledged(KEY, 0, 3, 0, 0)
+    account.now = 1_950.0  # between two looks for what is too old
+    assert told(account) == {0: [1, 3]}
+    assert kept(account) == 3
+    account.tick(1_950.0)
+    assert kept(account) == 2

@@ -10,7 +10,14 @@ import pytest
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, Unreachable
-from kmigrate.model.presences import ControllerPresence, MirrorPresence, PartitionProgress
+from kmigrate.model.presences import (
+    ControllerPresence,
+    FenceAck,
+    GroupWord,
+    MirrorPresence,
+    PartitionProgress,
+    RouterPresence,
+)
 from kmigrate.model.record_json import decode_record
 from kmigrate.model.records import AssignmentRecord, LeaseRecord
 from kmigrate.model.settings import ClusterSettings
@@ -68,6 +75,23 @@ def test_a_word_that_fits_is_said_as_it_is() -> None:
     log = SmallLog(8 << 20)
     asyncio.run(log.announce(WORD))
     assert log.told == [WORD]
+
+
+def test_a_router_whose_word_is_too_large_says_so_at_once_and_acknowledges_nothing() -> None:
+    """The promote that waits for it is given up then, and not when the fence times out."""
+    groups = {f"group-{number}": GroupWord(0, ("member",)) for number in range(1000)}
+    fences = {"topic/l/t": FenceAck(5, 0)}
+    word = RouterPresence("i", "r", 7, 500, fences, connections=9, groups=groups, bootstrap="h:1")
+    log = SmallLog(10_000)
+    with pytest.raises(Unreachable) as refused:
+        asyncio.run(log.announce(word))
+    assert refused.value.ref == "presence-too-large"
+    (said,) = log.told
+    assert isinstance(said, RouterPresence)
+    assert (said.instance, said.applied, said.connections, said.bootstrap) == ("i", 7, 9, "h:1")
+    assert (said.fences, said.groups) == ({}, {})
+    assert said.trouble.startswith("presence-too-large: what router r says is not told")
+    assert log.alive(RouterPresence) == [said]
 
 
 def test_any_other_word_that_is_too_large_is_refused_by_name() -> None:

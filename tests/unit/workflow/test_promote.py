@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -590,3 +591,33 @@ def test_a_router_that_does_not_drain_is_named_where_the_source_tells_of_no_tran
     monkeypatch.setattr(promote, "open_writers", open_writers)
     record = promoted(Stage(in_flight=1))
     assert record.reason.startswith("not-drained: router r still waits for 1 answer(s)")
+
+
+def test_a_router_that_cannot_say_its_word_keeps_a_topic_from_being_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    speechless(monkeypatch, stage, lambda: True)
+    record = promoted(stage)
+    assert "presence-too-large: what router r says is not told" in record.reason
+    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
+    assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]
+
+
+def test_a_router_that_cannot_say_its_word_on_a_fence_ends_the_fence_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = replace(TERMS, fence_timeout_s=60.0)
+    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, replace(PENDING, terms=terms)))
+    speechless(monkeypatch, stage, lambda: stage.record.phase is TopicPhase.FENCING)
+    record = promoted(stage)
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.reason.startswith("not-drained: presence-too-large: what router r says is not told")
+
+
+def speechless(monkeypatch: pytest.MonkeyPatch, stage: Stage, when: Callable[[], bool]) -> None:
+    """Have the router say no more than that its word does not fit."""
+    say = stage.log.say
+
+    def bare(word: Any) -> None:
+        if isinstance(word, RouterPresence) and when():
+            word = replace(word, fences={}, trouble="presence-too-large: what router r says is not told")
+        say(word)
+
+    monkeypatch.setattr(stage.log, "say", bare)
