@@ -179,7 +179,7 @@ async def transaction_timeouts(client: ClusterClient) -> dict[str, int]:
         for at in range(0, len(names), _MOST_DESCRIBED):
             told = await client.call(describing(transactional_ids=tuple(names[at : at + _MOST_DESCRIBED])), node)
             found |= {
-                str(each.transactional_id): millis_of(each.transaction_timeout)
+                str(each.transactional_id): int(each.transaction_timeout)
                 for each in told.transaction_states
                 if not code_of(each.error_code)
             }

@@ -40,6 +40,8 @@ class DescribedTransaction:
     error_code: int
     transactional_id: str
     transaction_state: str
+    transaction_timeout: int
+    """transaction.timeout.ms of the producer."""
     transaction_start_time: int
     """ms since the epoch, −1 for none."""
     producer_id: int
@@ -71,7 +73,7 @@ def _read_state(data: bytes, at: int) -> tuple[DescribedTransaction, int]:
     (error,) = _ERROR.unpack_from(data, at)
     name, at = read_compact_string(data, at + _ERROR.size)
     state, at = read_compact_string(data, at)
-    _, start, producer, epoch = _NUMBERS.unpack_from(data, at)
+    timeout, start, producer, epoch = _NUMBERS.unpack_from(data, at)
     count, at = read_uvarint(data, at + _NUMBERS.size)
     topics = []
     for _ in range(count - 1):
@@ -80,5 +82,5 @@ def _read_state(data: bytes, at: int) -> tuple[DescribedTransaction, int]:
         partitions = struct.unpack_from(f">{max(0, number - 1)}i", data, at)
         topics.append(DescribedTopic(topic or "", partitions))
         at = skip_tags(memoryview(data), at + 4 * len(partitions))
-    described = DescribedTransaction(error, name or "", state or "", start, producer, epoch, tuple(topics))
+    described = DescribedTransaction(error, name or "", state or "", timeout, start, producer, epoch, tuple(topics))
     return described, skip_tags(memoryview(data), at)

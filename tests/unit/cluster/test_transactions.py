@@ -127,7 +127,7 @@ class Coordinators(Cluster):
         for name in request.transactional_ids:
             error, state, start = self.states[name]
             topics = (DescribedTopic("t", (0,)),)
-            states.append(DescribedTransaction(error, name, state, start, 7, 0, topics))
+            states.append(DescribedTransaction(error, name, state, 60_000, start, 7, 0, topics))
         return DescribedTransactions(tuple(states))
 
 

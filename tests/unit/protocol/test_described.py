@@ -24,14 +24,15 @@ def _answer() -> bytes:
         return blank(state, transactional_id=name, transaction_start_time=start, topics=topics, **values)
 
     start = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
-    open_ = told("x", start, topics, transaction_state="Ongoing", producer_id=9, producer_epoch=3)
+    open_ = told("x", start, topics, transaction_state="Ongoing", producer_id=9, producer_epoch=3,
+                 transaction_timeout=dt.timedelta(seconds=60))  # fmt: skip
     return encode_body(blank(KIND, transaction_states=(open_, told("y", start, (), error_code=105))))
 
 
 def test_what_kio_has_written_is_read() -> None:
     one, other = decode_body(KIND, bytearray(_answer()), 0).transaction_states
     topics = (DescribedTopic("t", (0, 7)), DescribedTopic("u", ()))
-    assert one == DescribedTransaction(0, "x", "Ongoing", 1_700_000_000_000, 9, 3, topics)
+    assert one == DescribedTransaction(0, "x", "Ongoing", 60_000, 1_700_000_000_000, 9, 3, topics)
     assert (other.error_code, other.topics) == (105, ())
 
 
