@@ -344,11 +344,13 @@ public final class Driver {
                     Thread.currentThread().interrupt();
                 }
             }
+            next.keySet().removeAll(partitions);
             say("revoked", named(partitions));
         }
 
         @Override
         public void onPartitionsLost(Collection<TopicPartition> partitions) {
+            next.keySet().removeAll(partitions);
             say("lost", named(partitions));
         }
     }
