@@ -37,6 +37,7 @@ def router_settings(
         max_frame=section.max_request_bytes,
         max_connections=section.max_connections,
         max_per_address=section.max_connections_per_address,
+        max_before_login=section.max_connections_before_login,
         max_buffered=section.max_buffered_bytes,
         read_ahead=section.read_ahead_bytes,
         max_idle_s=section.max_idle_s,

@@ -76,6 +76,12 @@ class RouterSection:
     max_connections_per_address: int = _key(
         0, "how many of them one host may have, 0 for any number", low=0, high=1_000_000
     )
+    max_connections_before_login: int = _key(
+        1_000,
+        "how many connections beside these may be in their handshake or before their login",
+        low=1,
+        high=1_000_000,
+    )
     max_buffered_bytes: int = _key(
         1 << 30, "memory that is kept for all clients together at most, bytes", low=1 << 24, high=1 << 40
     )

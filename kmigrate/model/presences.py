@@ -224,7 +224,7 @@ class RouterLimits:
     """Bytes that are kept for all clients together."""
     most_buffered: int
     ended: Mapping[str, EndedClients] = field(default_factory=dict)
-    """By limit: connections, address, memory, idle."""
+    """By limit: connections, address, login, memory, idle."""
 
 
 @dataclass(frozen=True, slots=True)

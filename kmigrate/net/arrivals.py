@@ -27,12 +27,19 @@ class Arrivals:
     """All that come to one process's listeners and are in their handshakes."""
 
     def __init__(
-        self, tls: ServerTls, handshake_s: float, arrives: Callable[[str], bool], fails: Callable[[str], None]
+        self,
+        tls: ServerTls,
+        handshake_s: float,
+        arrives: Callable[[str, Callable[[], None]], bool],
+        over: Callable[[Callable[[], None]], None],
+        fails: Callable[[str], None],
     ) -> None:
         self._tls = tls
         self._handshake_s = handshake_s
         self._arrives = arrives
-        """Whether a connection of a host may go on; told of each."""
+        """Whether a connection of a host may go on; told of each, and given what ends its handshake."""
+        self._over = over
+        """Told of each handshake that was begun and is over, by what ends it."""
         self._fails = fails
         """Told of each that went on, and came to no connection."""
         self._tasks = TaskOwner(lambda error: _log.error("a handshake: %r", error))
@@ -42,12 +49,20 @@ class Arrivals:
         return _Arrival(lambda raw, host: self._take(raw, host, make))
 
     def _take(self, raw: socket.socket, host: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        if self._arrives(host):
-            self._tasks.start(self._shake_hands(raw, host, make))
+        task: asyncio.Task[None]
+
+        def end() -> None:
+            # Not before its first step: a task that is cancelled there does nothing at all, and keeps its socket.
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+        if self._arrives(host, end):
+            task = self._tasks.start(self._shake_hands(raw, host, make, end))
         else:
             raw.close()
 
-    async def _shake_hands(self, raw: socket.socket, host: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
+    async def _shake_hands(
+        self, raw: socket.socket, host: str, make: Callable[[], asyncio.BaseProtocol], end: Callable[[], None]
+    ) -> None:
         made = False
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -61,6 +76,7 @@ class Arrivals:
         except OSError:
             pass  # it is never heard of
         finally:
+            self._over(end)
             if not made:
                 self._fails(host)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from kmigrate.cluster.client import LATEST, ClusterClient, ProducerState
 from kmigrate.cluster.finder import find_batch
@@ -18,7 +19,8 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.router.apis.offered import OFFERED, common_api_versions
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.copied import wait_copied
 from kmigrate.router.core import TARGET, StoredBatch
@@ -28,7 +30,7 @@ from kmigrate.router.late import Holder
 __all__ = ["Clusters"]
 
 _log = logging.getLogger("kmigrate.router")
-_DESCRIBE_TRANSACTIONS = 65
+_DESCRIBE_TRANSACTIONS, _API_VERSIONS = 65, 18
 _REFRESH_PAUSE_S = 0.05
 """Between two metadata reads of one source: a moved leader makes every client ask at once."""
 _SPARE_TOPICS = 100
@@ -128,12 +130,28 @@ class Clusters:
         """Links that may still mirror what their sources have."""
         self._refreshing_target = False
         self._target_tells = False
+        self._target_versions: Any | None = None
         self._asking: dict[GateKey, list[Callable[[ProducerMark | None], None]]] = {}
         """Who waits to hear what the target knows of a producer: one task asks for all."""
 
     async def learn_target(self) -> None:
-        """What the target can be asked."""
-        self._target_tells = _DESCRIBE_TRANSACTIONS in await _spans(self.target)
+        """Learn what all brokers of the target that answer can be asked."""
+        spans = await _spans(self.target)
+        self._target_tells = _DESCRIBE_TRANSACTIONS in spans
+        newest = min(spans[_API_VERSIONS], OFFERED[_API_VERSIONS][1])
+        question = entity(_API_VERSIONS, newest, "request")
+        request = question(client_software_name="kmigrate", client_software_version="router")
+        answers = []
+        for node in sorted(self.target.metadata.brokers):
+            try:
+                answers.append(await self.target.call(request, node))
+            except KmigrateError as error:
+                _log.warning("broker %s of the target does not tell what it speaks: %s", node, error.what)
+        told = [answer for answer in answers if not code_of(answer.error_code)]
+        self._target_versions = common_api_versions(told) if told else None
+
+    def target_versions(self) -> Any | None:
+        return self._target_versions
 
     def follow(self, state: State, table: RoutingTable) -> None:
         """Open the sources of all links, and learn the leaders of what is forwarded or will be.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kmigrate.model.door import Door, Identity
 from kmigrate.model.presences import GroupWord
@@ -152,6 +152,9 @@ class Outside(Protocol):
 
     def refresh_target(self) -> None: ...
 
+    def target_versions(self) -> Any | None:
+        """Return what all brokers of the target speak, as an ApiVersions answer; None while that is not known."""
+
     def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
         """Which of these topics the sources of unfinished links have; all of them where a source cannot be asked."""
 
@@ -264,7 +267,11 @@ class Core:
         bounds = self.settings
         self.room_ahead = Room(min(bounds.read_ahead, bounds.max_buffered // 8))
         self.limits = Limits(
-            bounds.max_connections, bounds.max_per_address, bounds.max_buffered, bounds.max_idle_s
+            bounds.max_connections,
+            bounds.max_per_address,
+            bounds.max_buffered,
+            bounds.max_idle_s,
+            bounds.max_before_login,
         )
 
     def swap(self, table: RoutingTable, now: float) -> None:

@@ -2,20 +2,23 @@
 
 a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once: with
    TLS before its handshake, and who is still in one is a connection as any other.
-b. What a client makes this router keep for it is bounded twice: one connection is read no further while too much of
+b. A connection in its TLS handshake, or before its login where one is asked for, counts apart from `max_connections`.
+   Beyond `max_connections_before_login` the oldest one is closed, of the host that has most of them. So nobody who
+   does not log in keeps anybody out who does. What is kept for all of them is bounded, too.
+c. What a client makes this router keep for it is bounded twice: one connection is read no further while too much of
    it waits (`Session.congested`, `FrameStream`), and all together may hold `max_buffered_bytes`. Beyond that those
    who hold most are reset, until it fits again: they do not read their answers, or send requests and no end of them.
-c. A connection of which nothing waits and nothing has come for `max_idle_s` is closed, as brokers do. Half a request
+d. A connection of which nothing waits and nothing has come for `max_idle_s` is closed, as brokers do. Half a request
    is nothing.
 
-Only who has been seen to hold something is looked at for (b): `watch` says so, and it is forgotten when it holds
+Only who has been seen to hold something is looked at for (c): `watch` says so, and it is forgotten when it holds
 nothing any more. So ten thousand quiet connections cost nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -30,8 +33,13 @@ class Ended(Enum):
 
     CONNECTIONS = "connections"
     ADDRESS = "address"
+    LOGIN = "login"
     MEMORY = "memory"
     IDLE = "idle"
+
+
+_SHARE_BEFORE_LOGIN = 16
+"""Clients before their login may make the router keep a sixteenth of what all may."""
 
 
 class Client(Protocol):
@@ -62,6 +70,7 @@ class Limits:
     max_per_address: int
     max_bytes: int
     max_idle_s: float
+    max_before_login: int
     ended: Counter[Ended] = field(default_factory=Counter)
     last_ended: dict[Ended, str] = field(default_factory=dict)
     """Whose connection was the last to end for each."""
@@ -70,18 +79,50 @@ class Limits:
     _watched: dict[Client, None] = field(default_factory=dict)
     _hosts: Counter[str] = field(default_factory=Counter)
     _connections: int = 0
+    _before_login: dict[object, tuple[str, Callable[[], None]]] = field(default_factory=dict)
+    """Handshakes and connections before their login, the oldest first: their host, and what ends each."""
 
-    def admit(self, host: str) -> str:
+    def admit(self, host: str, *, logged_in: bool = True) -> str:
         """Why a connection is not taken beside those that are, '' where it is; it counts until `left`."""
         self._hosts[host] += 1
         self._connections += 1
-        if self._connections > self.max_connections:
-            self._end(Ended.CONNECTIONS, host)
-            return "too many connections"
+        if logged_in and (refusal := self._full(host, self.max_connections)):
+            return refusal
         if 0 < self.max_per_address < self._hosts[host]:
             self._end(Ended.ADDRESS, host)
             return f"more than {self.max_per_address} connections of {host}"
         return ""
+
+    def _full(self, host: str, most: int) -> str:
+        """Return why there are too many connections, '' where there are not."""
+        if self._connections - len(self._before_login) <= most:
+            return ""
+        self._end(Ended.CONNECTIONS, host)
+        return "too many connections"
+
+    def has_room(self, host: str) -> str:
+        """Return why a connection that is over its handshake, and counts as one before a login, is not taken."""
+        return self._full(host, self.max_connections - 1)
+
+    def not_logged_in(self, who: object, host: str, end: Callable[[], None]) -> None:
+        """Count an admitted connection as one before its login, and end another where there are too many."""
+        self._before_login[who] = host, end
+        if len(self._before_login) > self.max_before_login:
+            crowd = Counter(host for host, _ in self._before_login.values())
+            ((most, _),) = crowd.most_common(1)
+            oldest = next(each for each, (host, _) in self._before_login.items() if host == most)
+            _, end = self._before_login.pop(oldest)
+            self._end(Ended.LOGIN, most)
+            end()
+
+    def logged_in(self, who: object) -> str:
+        """Count a connection as one that is logged in; return why it is not taken as such, '' where it is."""
+        host, _ = self._before_login.pop(who, ("", None))
+        return self._full(host, self.max_connections) if host else ""
+
+    def settled(self, who: object) -> None:
+        """Count a handshake that is over, or a connection that is gone, no more as one before its login."""
+        self._before_login.pop(who, None)
 
     def _end(self, limit: Ended, who: str) -> None:
         self.ended[limit] += 1
@@ -101,6 +142,7 @@ class Limits:
     def gone(self, client: Client, host: str) -> None:
         """A connection that was made has ended."""
         self._watched.pop(client, None)
+        self.settled(client)
         self.left(host)
 
     def left(self, host: str) -> None:
@@ -118,13 +160,23 @@ class Limits:
         """Measure what is held, and part from those who hold most until it fits."""
         held = {client: size for client in self._watched if (size := client.held)}
         self._watched = dict.fromkeys(held)
-        self.buffered = sum(held.values())
+        before_login = {client: size for client, size in held.items() if client in self._before_login}
+        for client in self._part(before_login, self.max_bytes // _SHARE_BEFORE_LOGIN):
+            del held[client]
+        gone = sum(held[client] for client in self._part(held, self.max_bytes))
+        self.buffered = sum(held.values()) - gone
+
+    def _part(self, held: Mapping[Client, int], most: int) -> list[Client]:
+        """Part from those who hold most until the rest fits; return whom."""
+        left, parted = sum(held.values()), []
         for client in sorted(held, key=lambda each: held[each], reverse=True):
-            if self.buffered <= self.max_bytes:
+            if left <= most:
                 break
-            self.buffered -= held[client]
+            left -= held[client]
+            parted.append(client)
             self._end(Ended.MEMORY, client.named)
             client.reset(f"{held[client] >> 20} MB are kept for it, and all clients together are beyond the limit")
+        return parted
 
     def part_from_idle(self, clients: Iterable[Client], now: float) -> None:
         """Close connections that nobody uses."""

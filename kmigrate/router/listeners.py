@@ -129,6 +129,8 @@ class ClientConnection:
 
     def _accepted(self, identity: Identity) -> None:
         self._identity = identity
+        if refusal := self._core.limits.logged_in(self):
+            asyncio.get_running_loop().call_soon(self.close, refusal)
         self.stream.max_frame = self._core.settings.max_frame
         if self._deadline is not None:
             self._deadline.cancel()
@@ -145,6 +147,10 @@ class ClientConnection:
         if self._identity is None:
             self._identity = identity
             self.close(f"the table no longer has {identity.name}")
+
+    def make_room(self) -> None:
+        """End it before its login, because too many others are before theirs."""
+        self.reset("it is not logged in, and too many connections are not")
 
     @property
     def principal(self) -> str:

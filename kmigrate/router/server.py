@@ -86,7 +86,9 @@ class Router:
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._arrivals = (
-            Arrivals(self._tls, settings.login_s, self._arrives, self._core.limits.left) if self._tls else None
+            Arrivals(self._tls, settings.login_s, self._arrives, self._core.limits.settled, self._core.limits.left)
+            if self._tls
+            else None
         )
         self._ports = Ports(settings, self._accept, self._arrivals)
         self._credentials = Credentials(settings, self._tls, self._take_table)
@@ -202,20 +204,29 @@ class Router:
         return connection.stream
 
     def _client_made(self, connection: ClientConnection) -> None:
-        """There is a connection; one with TLS counts already."""
-        refusal = self._core.limits.admit(connection.session.host) if self._arrivals is None else ""
+        """There is a connection; one with TLS is admitted already, and still counts as one in its handshake."""
+        limits, host, asks = self._core.limits, connection.session.host, self._core.door.asks
+        refusal = ""
+        if self._arrivals is None:
+            refusal = limits.admit(host, logged_in=not asks)
+        elif not asks:
+            refusal = limits.has_room(host)
+        if asks and not refusal:
+            limits.not_logged_in(connection, host, connection.make_room)
         if self._core.stood_still():
             refusal = refusal or "this router has not read yet what was decided while it stood still"
         if refusal:
             asyncio.get_running_loop().call_soon(connection.close, refusal)
         self._connections.add(connection)
 
-    def _arrives(self, host: str) -> bool:
+    def _arrives(self, host: str, end: Callable[[], None]) -> bool:
         """Somebody comes to a listener with TLS, and counts from here; whether its handshake may begin."""
-        refusal = self._core.limits.admit(host)
+        refusal = self._core.limits.admit(host, logged_in=False)
         if refusal:
             self._core.limits.left(host)
             self._core.outside.say(f"closing a connection of {host}: {refusal}")
+        else:
+            self._core.limits.not_logged_in(end, host, end)
         return not refusal
 
     def _client_gone(self, connection: ClientConnection) -> None:

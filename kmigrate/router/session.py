@@ -38,6 +38,7 @@ from kmigrate.router.apis.offered import (
     OFFERED,
     check_offered,
     filter_api_versions,
+    told_api_versions,
     unsupported_api_versions,
 )
 from kmigrate.router.apis.own_topics import HIDING, REFUSING, guard, hide, mentions
@@ -387,7 +388,11 @@ class Session:
         if head.version >= _FIRST_WITH_SOFTWARE:
             told = decode_request(frame, self._decodable(head, frame))
             self.software = f"{told.client_software_name} {told.client_software_version}"[:_LONGEST_NAME]
-        self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
+        target = None if self._login.accepted else self._core.outside.target_versions()
+        if target is not None:
+            self._answer(frame, told_api_versions(target, head.version, head.correlation_id))
+        else:
+            self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
 
     def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
         """A producer's own word: with a transactional id to the desk, without one it asks for a producer id."""

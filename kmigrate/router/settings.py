@@ -39,6 +39,8 @@ class RouterSettings:
     max_connections: int = 10_000
     max_per_address: int = 0
     """Connections of one host; 0 for any number."""
+    max_before_login: int = 1_000
+    """Connections in their handshakes, or before their login, beside the `max_connections` (`limits`)."""
     max_buffered: int = 1 << 30
     """Bytes that are kept for all clients together (`limits`)."""
     read_ahead: int = 128 << 20

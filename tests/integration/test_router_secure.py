@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +387,37 @@ def test_rubbish_after_a_login_is_answered_as_the_target_does_or_ends_its_own_co
     with unharmed(passing, topic, login=mover(passing), partitions=1):
         answers_as(pair.target.bootstrap, (passing.bootstrap, broker_listener(passing)), logged_in)
     assert "Traceback" not in passing.log.read_text("utf-8")
+
+
+def connections_to(process: int, ports: set[int]) -> int:
+    """How many connections a process has to these ports of this machine."""
+    inodes = set()
+    for file in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(OSError):
+            inodes.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
+    return sum(int(row[2].rpartition(":")[2], 16) in ports and row[9] in inodes for row in rows)
+
+
+def test_connections_that_do_not_log_in_keep_nobody_out_and_reach_no_broker(
+    pair: SecurePair, unique_name: Names, tmp_path: Path
+) -> None:
+    topic, bound = unique_name("crowd"), 4
+    made(pair, topic)
+    permit(pair.target, "producers", topic)
+    section = f'security_protocol = "SASL_SSL"\nmax_connections = 6\nmax_connections_before_login = {bound}\n'
+    brokers = {int(each.rpartition(":")[2]) for each in pair.target.bootstrap.split(",")}
+    trusting = ssl.create_default_context(cafile=str(pair.target.security.ca_file))
+    with secure_router(pair, tmp_path / "crowded", section) as running, ExitStack() as stack:
+        host, port = running.bootstrap.rsplit(":", 1)
+        before = connections_to(running.process.pid, brokers)
+        answered = 0
+        for _ in range(4 * bound):
+            plain = socket.create_connection((host, int(port)), timeout=10)
+            come = stack.enter_context(trusting.wrap_socket(plain, server_hostname=host))
+            come.sendall(request(18, 0, b""))
+            answered += bool(come.recv(4))
+        assert answered == 4 * bound
+        assert connections_to(running.process.pid, brokers) == before
+        assert written(running.client("producers"), topic, "let in") == [None]
+    assert stored(pair.target, topic) == [b"let in"]

@@ -8,12 +8,14 @@ of its client APIs is forgotten. docs/apis.md is made from them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.blank import blank, element
+from kmigrate.router.apis.recast import recast
 
 __all__ = [
     "API_VERSIONS",
@@ -21,7 +23,9 @@ __all__ = [
     "HIDDEN",
     "OFFERED",
     "check_offered",
+    "common_api_versions",
     "filter_api_versions",
+    "told_api_versions",
     "unsupported_api_versions",
 ]
 
@@ -161,6 +165,26 @@ def filter_api_versions(frame: bytearray, version: int) -> bytes:
             changed[name] = tuple(kept)
     body = encode_body(dataclasses.replace(answer, **changed))
     return (len(body) + 4).to_bytes(4, "big") + bytes(frame[4:8]) + body
+
+
+def told_api_versions(target: Any, version: int, correlation: int) -> bytes:
+    """Return the answer to an ApiVersions request, made of what the target's brokers have told the router."""
+    body = encode_body(recast(target, entity(API_VERSIONS, version, "response")))
+    frame = (len(body) + 4).to_bytes(4, "big") + correlation.to_bytes(4, "big", signed=True) + body
+    return filter_api_versions(bytearray(frame), version)
+
+
+def common_api_versions(answers: Sequence[Any]) -> Any:
+    """Return the first of several brokers' ApiVersions answers, cut down to what all of them speak."""
+    spans = [{int(key.api_key): key for key in answer.api_keys} for answer in answers]
+    keys = []
+    for key in answers[0].api_keys:
+        told = [each[int(key.api_key)] for each in spans if int(key.api_key) in each]
+        low, high = max(int(each.min_version) for each in told), min(int(each.max_version) for each in told)
+        if len(told) == len(answers) and low <= high:
+            kind = type(key.min_version)
+            keys.append(dataclasses.replace(key, min_version=kind(low), max_version=kind(high)))
+    return dataclasses.replace(answers[0], api_keys=tuple(keys))
 
 
 def unsupported_api_versions(correlation: int) -> bytes:

@@ -42,15 +42,18 @@ class Listener:
     """Says back what it is told; takes three connections, in a handshake or behind it."""
 
     tls: ServerTls
-    limits: Limits = field(default_factory=lambda: Limits(3, 0, 1 << 20, 60.0))
+    limits: Limits = field(default_factory=lambda: Limits(3, 0, 1 << 20, 60.0, 100))
+    before_login: dict[Callable[[], None], None] = field(default_factory=dict)
     handshake_s: float = 20.0
     port: int = 0
     made: list[FrameStream] = field(default_factory=list)
 
-    def _arrives(self, host: str) -> bool:
+    def _arrives(self, host: str, end: Callable[[], None]) -> bool:
         refused = self.limits.admit(host)
         if refused:
             self.limits.left(host)
+        else:
+            self.before_login[end] = None
         return not refused
 
     def _make(self) -> FrameStream:
@@ -63,7 +66,7 @@ class Listener:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        arrivals = Arrivals(self.tls, self.handshake_s, self._arrives, self.limits.left)
+        arrivals = Arrivals(self.tls, self.handshake_s, self._arrives, self.before_login.pop, self.limits.left)
         server = await asyncio.get_running_loop().create_server(
             lambda: arrivals.protocol(self._make), "127.0.0.1", 0
         )
@@ -120,6 +123,35 @@ def test_handshakes_that_nobody_goes_on_with_count_as_connections_until_they_end
                 each.close()
             await listener.counts(0)
             assert len(listener.made) == 2
+
+    run(loop, scenario())
+
+
+def test_a_handshake_may_be_ended_from_outside_even_before_it_has_begun(loop: Loop, tls: ServerTls) -> None:
+    async def scenario() -> None:
+        listener = Listener(tls)
+        arrives = listener._arrives
+
+        def ended(host: str, end: Callable[[], None]) -> bool:
+            asyncio.get_running_loop().call_soon(end)
+            return arrives(host, end)
+
+        async with listener.listening():
+            come = [listener.come()]
+            while not listener.before_login:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            next(iter(listener.before_login))()
+            await listener.counts(0)
+            assert listener.before_login == {}
+            listener.__dict__["_arrives"] = ended
+        async with listener.listening():
+            come.append(listener.come())
+            for each in come:
+                each.settimeout(10)
+                assert await asyncio.to_thread(each.recv, 1) == b""
+                each.close()
+            await listener.counts(0)
+            assert listener.before_login == {}
 
     run(loop, scenario())
 

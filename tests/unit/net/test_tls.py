@@ -262,7 +262,7 @@ async def served(listener: ServerTls, by: Serves | Callable[[], asyncio.BaseProt
             return cast("Callable[[], asyncio.BaseProtocol]", by)()
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), by)
 
-    arrivals = Arrivals(listener, 20, lambda _: True, lambda _: None)
+    arrivals = Arrivals(listener, 20, lambda _, __: True, lambda _: None, lambda _: None)
     return await asyncio.get_running_loop().create_server(lambda: arrivals.protocol(make), "127.0.0.1", 0)
 
 

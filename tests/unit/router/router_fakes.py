@@ -158,6 +158,7 @@ class FakeOutside:
     said: list[str] = field(default_factory=list)
     tells: bool = False
     source_topics: frozenset[str] = frozenset()
+    told_versions: object | None = None
     versions: dict[int, int] = field(default_factory=dict)
     awaited: list[tuple[dict[tuple[str, int], int], Callable[[bool], None]]] = field(default_factory=list)
     """Positions that the target's copy must come to before they are told."""
@@ -180,6 +181,9 @@ class FakeOutside:
 
     def tells_transactions(self, link: str) -> bool:
         return self.tells
+
+    def target_versions(self) -> object | None:
+        return self.told_versions
 
     def source_version(self, link: str, api_key: int) -> int:
         return self.versions.get(api_key, 9)

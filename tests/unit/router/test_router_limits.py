@@ -26,8 +26,61 @@ class Someone:
         self.reset_for.append(reason)
 
 
-def limits(connections: int = 10, address: int = 0, size: int = 100 << 20, idle: float = 60.0) -> Limits:
-    return Limits(connections, address, size, idle)
+def limits(
+    connections: int = 10, address: int = 0, size: int = 100 << 20, idle: float = 60.0, before_login: int = 10
+) -> Limits:
+    return Limits(connections, address, size, idle, before_login)
+
+
+def come(account: Limits, *hosts: str) -> list[Someone]:
+    """Connections before their login."""
+    crowd = []
+    for host in hosts:
+        crowd.append(one := Someone())
+        assert account.admit(host, logged_in=False) == ""
+        account.not_logged_in(one, host, lambda one=one: one.reset("no room"))  # type: ignore[misc]
+    return crowd
+
+
+def test_who_does_not_log_in_keeps_nobody_out_who_does() -> None:
+    account = limits(connections=2, before_login=3)
+    crowd = come(account, "a", "b", "bad", "bad", "bad")
+    assert [bool(each.reset_for) for each in crowd] == [False, False, True, True, False], "the oldest of who has most"
+    assert account.ended == {Ended.LOGIN: 2}
+    assert account.last_ended == {Ended.LOGIN: "bad"}
+    for one, host in zip(crowd[2:4], ("bad", "bad"), strict=True):
+        account.gone(one, host)
+    assert [account.logged_in(one) for one in crowd[:2]] == ["", ""]
+    assert account.logged_in(crowd[4]) == "too many connections"
+
+
+def test_a_renewed_login_is_no_new_connection() -> None:
+    account = limits(connections=1)
+    (one,) = come(account, "a")
+    assert [account.logged_in(one) for _ in range(3)] == [""] * 3
+    account.gone(one, "a")
+    assert account.admit("b") == ""
+
+
+def test_a_connection_without_login_needs_room_once_its_handshake_is_over() -> None:
+    account = limits(connections=1)
+    come(account, "a", "b")
+    assert account.has_room("a") == ""
+    account.settled(next(iter(account._before_login)))
+    assert account.has_room("b") == "too many connections"
+
+
+def test_what_is_kept_for_who_is_not_logged_in_has_a_bound_of_its_own() -> None:
+    """Else those who are would be reset, who hold more each."""
+    account = limits(size=160 << 20)
+    crowd = come(account, *"abcdefgh")
+    member = Someone(held=100 << 20)
+    for each in (*crowd, member):
+        each.held = each.held or 2 << 20
+        account.watch(each)
+    account.relieve()
+    assert sum(bool(each.reset_for) for each in crowd) == 3
+    assert (member.reset_for, account.buffered) == ([], 110 << 20)
 
 
 def test_those_who_hold_most_are_ended_until_the_rest_fits() -> None:

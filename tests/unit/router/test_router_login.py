@@ -15,7 +15,8 @@ from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.protocol.sasl import OAuthBearer, Plain, Scram
-from kmigrate.router.apis.blank import blank, frame_answer
+from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.apis.offered import common_api_versions
 from kmigrate.router.core import Outcome
 from tests.unit.router.router_fakes import Stage, batch, route
 
@@ -77,9 +78,38 @@ def test_before_a_login_only_its_own_words_are_heard(door: Door) -> None:
     for key, version in ((METADATA, 9), (0, 9), (19, 5)):
         with pytest.raises(ProtocolViolation, match="before it was logged in"):
             Talk(door=door).ask(key, version)
+
+
+@pytest.mark.parametrize("door", [PASSING, MAPPED])
+@pytest.mark.parametrize("version", range(5))
+def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(door: Door, version: int) -> None:
+    """A connection to the target for each that comes would be anybody's to open."""
+    kind = entity(VERSIONS, 4, "response")
+    keys, feature = element(kind, "api_keys"), element(kind, "finalized_features")
+    spans = {0: (3, 13), METADATA: (0, 10), 27: (0, 1), HANDSHAKE: (0, 1)}
+    named = tuple(blank(keys, api_key=key, min_version=low, max_version=high) for key, (low, high) in spans.items())
+    hidden = (blank(feature, name="transaction.version", max_version_level=2),)
     talk = Talk(door=door)
-    talk.ask(VERSIONS, 3, client_software_name="c", client_software_version="1")
-    assert len(talk.edge.sent) == 1
+    talk.outside.told_versions = blank(kind, api_keys=named, finalized_features=hidden)
+    talk.ask(VERSIONS, version, client_software_name="c", client_software_version="1")
+    frame, kind = talk.edge.replies[-1], entity(VERSIONS, version, "response")
+    answer: Any = decode_body(kind, frame, 8)
+    told = {int(key.api_key): (int(key.min_version), int(key.max_version)) for key in answer.api_keys}
+    assert told == {0: (3, 11), METADATA: (4, 10), HANDSHAKE: (0, 1)}
+    assert not getattr(answer, "finalized_features", ())
+    assert talk.edge.sent == []
+
+
+def test_brokers_of_two_versions_are_told_as_what_both_speak() -> None:
+    kind = entity(VERSIONS, 3, "response")
+    keys = element(kind, "api_keys")
+
+    def told(**spans: tuple[int, int]) -> Any:
+        named = (blank(keys, api_key=int(k[1:]), min_version=a, max_version=b) for k, (a, b) in spans.items())
+        return blank(kind, api_keys=tuple(named))
+
+    both = common_api_versions([told(a0=(3, 11), a1=(4, 18), a2=(0, 1)), told(a0=(0, 9), a2=(2, 3))])
+    assert [(int(k.api_key), int(k.min_version), int(k.max_version)) for k in both.api_keys] == [(0, 3, 9)]
 
 
 def test_a_client_that_does_not_wait_for_its_login_is_not_heard() -> None:
