@@ -204,7 +204,7 @@ class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(transaction.name for transaction in self._state.transactions()))
+        return iter(dict.fromkeys(each.name for each in self._state.transactions() if each.link in self._links))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -31,7 +31,7 @@ from typing import Protocol
 
 from kmigrate.model.ids import SEQUENCES
 from kmigrate.model.records import ProducerMark
-from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 from kmigrate.records.batch import Batch
 
 __all__ = ["Gate", "GateKey", "Keyed", "Verdict"]
@@ -75,6 +75,10 @@ class Gate:
     """The gate's marks and what has passed so far, shared by all client connections of a router."""
 
     marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
+    _told: dict[tuple[str, int], tuple[ProducerMark, ...]] = field(default_factory=dict)
+    """What the marks were made of."""
+    _routes: Mapping[str, TopicRoute] | None = None
+    """Topics of the newest table that was loaded."""
     opened: set[GateKey] = field(default_factory=set)
     _round: set[GateKey] = field(default_factory=set)
     """Producers whose sequences have come round to the barrier's: nothing of them repeats what is below it."""
@@ -85,12 +89,20 @@ class Gate:
 
     def load(self, table: RoutingTable) -> None:
         """Take the barrier tables of all promoted topics; those of topics that are not promoted are dropped."""
-        marks: dict[tuple[str, int], dict[int, ProducerMark]] = {}
+        if self._routes is table.topics:
+            return
+        self._routes = table.topics
+        before, marks = self.marks, dict[tuple[str, int], dict[int, ProducerMark]]()
+        told: dict[tuple[str, int], tuple[ProducerMark, ...]] = {}
         for topic, route in table.topics.items():
             if route.serve is Serve.LOCAL:
                 for partition, producers in route.gate.items():
-                    marks[(topic, partition)] = {mark.producer_id: mark for mark in producers}
-        self.marks = marks
+                    key = (topic, partition)
+                    told[key] = producers
+                    known = before.get(key) if self._told.get(key) is producers else None
+                    # There may be thousands of producers for each topic, and a table is made at each change.
+                    marks[key] = {mark.producer_id: mark for mark in producers} if known is None else known
+        self.marks, self._told = marks, told
         self.opened = {key for key in self.opened if key[:2] in marks}
         self._round = {key for key in self._round if key[:2] in marks}
 

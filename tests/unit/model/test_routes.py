@@ -198,3 +198,10 @@ def test_a_record_of_no_topic_leaves_the_routes_the_very_same_values() -> None:
     after = next_table(known.with_record(promoted.key, promoted, 9), known, table).topics
     assert after["t"].serve is Serve.LOCAL
     assert after["u"] is table.topics["u"]
+
+
+def test_a_transactional_id_of_a_link_that_is_gone_is_not_among_those_that_are_gone_through() -> None:
+    """It was named, and then looked up in vain."""
+    gone = TransactionRecord("gone", "till", 50, 3, 9, 8)
+    table = routing_table(state(gone, replace(gone, link="l", name="shop")))
+    assert [name for name, _ in table.transactions.items()] == ["shop"]

@@ -124,3 +124,16 @@ def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:
 )
 def test_sequences_compare_in_the_ring_of_two_to_the_31(later: int, earlier: int, distance: int) -> None:
     assert ring_distance(later, earlier) == distance
+
+
+def test_the_marks_of_a_topic_are_put_in_order_once_however_many_tables_are_made() -> None:
+    """9,000 producers of each of 20 topics were, at each record of the state log."""
+    marks: dict[int, tuple[ProducerMark, ...]] = {0: (ProducerMark(7, 0, 5),), 1: (ProducerMark(8, 0, 6),)}
+    gate = Gate()
+    gate.load(table(route("t", Serve.LOCAL, gate=marks)))
+    first = dict(gate.marks)
+    gate.load(table(route("t", Serve.LOCAL, gate=marks | {1: (ProducerMark(8, 0, 7),)}), route("u", Serve.FORWARD)))
+    assert gate.marks["t", 0] is first["t", 0]
+    assert gate.marks["t", 1] == {8: ProducerMark(8, 0, 7)}
+    gate.load(table(route("t", Serve.FORWARD)))
+    assert gate.marks == {}
