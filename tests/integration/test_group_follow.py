@@ -235,29 +235,3 @@ def test_a_router_may_die_while_members_let_go(tmp_path: Path, after_s: float) -
 
         run.again("group", "promote", "billing", "--yes", during=during)
         all_go_on(run, 2)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("after_s", [0.3, 1.0, 2.0])
-def test_members_of_the_classic_protocol_are_told_no_error_where_the_router_dies_in_a_promote(
-    tmp_path: Path, after_s: float
-) -> None:
-    """They come back while the group rebalances, is frozen or has opened, and their assignment changes meanwhile."""
-    settings = "[promote]\nfence_timeout_s = 5.0\nstraggler_window_s = 2.0\n"
-    with fresh_migration(tmp_path, settings) as run:
-        sticky = {"partition.assignment.strategy": "cooperative-sticky"}
-        names = ("c-1", "c-2", "c-3")
-        consumers = [ConsumerSpec(name, "librdkafka", "billing", ("orders",), sticky) for name in names]
-        traffic = with_a_group(run, "follow", *consumers)
-        for client in ("producers", *names):
-            traffic.roll(client, run.routers)
-        wait_until(lambda: members(run) == (3, 0), 30, "all members through the router")
-
-        def during() -> None:
-            wait_until(lambda: run.does("status")["groups"][0]["phase"] == "promoting", 30, "the promote to begin")
-            time.sleep(after_s)
-            run.kill("router")
-            run.start("router")
-
-        run.again("group", "promote", "billing", "--yes", during=during)
-        all_go_on(run, 3)
