@@ -58,6 +58,7 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         hole_filler=HoleFiller(section.hole_filler),
         hole_limit=section.hole_limit,
         align_limit=section.align_limit,
+        follow_log_start=section.follow_log_start,
         upkeep_s=section.upkeep_interval_s,
         raise_expiration=section.raise_producer_expiration,
         sync_acls=section.sync_acls,

@@ -117,6 +117,9 @@ class MirrorSection:
     align_limit: int = _key(
         2_000_000_000, "most offsets below a partition's log start that are filled", low=0, high=1_000_000_000_000
     )
+    follow_log_start: bool = _key(
+        True, "true or false: whether the copy loses what the source deletes, by retention or DeleteRecords"
+    )
     fetch_max_bytes: int = _key(32 << 20, "most bytes of one Fetch answer", low=1 << 16, high=1 << 30)
     write_connections: int = _key(
         1, "connections to each target leader: more where its replicas acknowledge slowly", low=1, high=16

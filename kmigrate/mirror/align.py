@@ -4,6 +4,11 @@ Fillers (batches of up to a million empty records) are appended by the same rule
 aligner or a restart cannot double them; DeleteRecords then moves the log start behind them. All of it happens
 before any client is let in, and each step is derived from the target's own log: repeat it after any crash.
 
+While a topic is mirrored the target deletes nothing by itself. So the copy's log start follows the source's: what the
+source has deleted, by retention or DeleteRecords, is deleted from the copy, up to the copy's last record. The source's
+log start has to be the same at two looks before the copy follows, so no reader of both clusters ever finds the copy's
+log start beyond the source's.
+
 A start inside a source batch (DeleteRecords on the source, a timestamp) is met exactly, too: the copier sends of
 that batch the records from the start on.
 """
@@ -11,9 +16,10 @@ that batch the records from the start on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
-from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.producer import LogTail, append_alone, read_tail
 from kmigrate.errors import BrokerRefused, Diverged, Failed, Refused, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
@@ -26,6 +32,7 @@ from kmigrate.records.build import filler_batch
 
 __all__ = ["Aligner"]
 
+_log = logging.getLogger("kmigrate.mirror")
 _FILLER = 1_000_000
 _AT_ONCE = 4
 """Partitions aligned at the same time; one already keeps a broker busy."""
@@ -35,8 +42,15 @@ _PATIENCE_S = 60.0
 class Aligner:
     """Moves log starts for one link, with the link's data id."""
 
-    def __init__(self, target: ClusterClient, identity: CopyIdentity, settings: MirrorSettings) -> None:
+    def __init__(
+        self,
+        target: ClusterClient,
+        identity: CopyIdentity,
+        settings: MirrorSettings,
+        source: ClusterClient | None = None,
+    ) -> None:
         self._target = target
+        self._source = source
         self._identity = identity
         self._settings = settings
         self._turn = asyncio.Semaphore(_AT_ONCE)
@@ -47,15 +61,50 @@ class Aligner:
         await together(*(self._fill(record.topic, partition, start) for partition, start in starts.items()))
         await self._cut(record.topic, starts)
 
-    async def recheck(self, record: TopicRecord) -> None:
-        """Every log start where it belongs: a broker may have forgotten one (W6), or somebody have deleted records."""
-        await self._cut(record.topic, record.starts)
+    async def recheck(self, record: TopicRecord, before: Mapping[int, int]) -> Mapping[int, int]:
+        """Bring every log start where it belongs: a broker may have forgotten one (W6), or the source have gone on.
 
-    async def _cut(self, topic: str, starts: Mapping[int, int]) -> None:
+        `before`: the source's log starts at the last look; returns those of this look.
+        """
+        theirs = await self._at_source(record)
+        await self._cut(record.topic, record.starts, theirs)
+        if self._settings.follow_log_start:
+            await self._follow(record, {p: min(start, before.get(p, -1)) for p, start in theirs.items()})
+        return theirs
+
+    async def _at_source(self, record: TopicRecord) -> dict[int, int]:
+        """Return the source's log starts, as far as the source tells them of the topic that is mirrored."""
+        if self._source is None:
+            return {}
+        info = await self._source.topic(record.topic)
+        if info is None or info.is_other_than(record.source_topic_id):
+            return {}
+        told = await self._source.list_offsets({(record.topic, partition): EARLIEST for partition in record.starts})
+        return {partition: answer.offset for (_, partition), answer in told.items() if not answer.error}
+
+    async def _follow(self, record: TopicRecord, theirs: Mapping[int, int]) -> None:
+        """Delete from the copy what lies below these log starts of the source."""
+        moved = {(record.topic, p): start for p, start in theirs.items() if start > record.starts[p]}
+        if not moved:
+            return
+        begins = await self._target.list_offsets(dict.fromkeys(moved, EARLIEST))
+        ends = await self._target.list_offsets(dict.fromkeys(moved, LATEST))
+        low = {
+            key[1]: start
+            for key, start in moved.items()
+            if not (begins[key].error or ends[key].error) and 0 <= begins[key].offset < start < ends[key].offset
+        }
+        refused = await self._target.delete_records(record.topic, low) if low else {}
+        for partition, (code, _) in refused.items():
+            if code and not row(code).retriable:  # the copy only takes more room: nothing waits for it
+                what = "%s-%d: the target does not delete what the source has deleted: %s"
+                _log.warning(what, record.topic, partition, row(code).name)
+
+    async def _cut(self, topic: str, starts: Mapping[int, int], theirs: Mapping[int, int] | None = None) -> None:
         """Move log starts that lie below their place."""
         deadline = monotonic() + _PATIENCE_S
         while True:
-            low = await self._too_low(topic, starts)
+            low = await self._too_low(topic, starts, theirs or {})
             if not low:
                 return
             answers = await self._target.delete_records(topic, low)
@@ -73,8 +122,10 @@ class Aligner:
                 raise Failed("log-start-late", f"the log start of {topic} on the target does not move")
             await sleep(0.05)
 
-    async def _too_low(self, topic: str, starts: Mapping[int, int]) -> dict[int, int]:
-        """Starts of the partitions whose target log begins below them."""
+    async def _too_low(
+        self, topic: str, starts: Mapping[int, int], theirs: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Starts of the partitions whose target log begins below them; `theirs`: log starts of the source."""
         told = await self._target.list_offsets({(topic, partition): EARLIEST for partition in starts})
         for partition, start in starts.items():
             answer = told[(topic, partition)]
@@ -84,7 +135,7 @@ class Aligner:
                     "no-log-start",
                     f"where {topic}-{partition} begins on the target cannot be read: {row(answer.error).name}",
                 )
-            if answer.offset > start:
+            if answer.offset > max(start, theirs.get(partition, 0)):
                 raise Diverged(
                     "log-start-too-high",
                     f"{topic}-{partition} on the target begins at {answer.offset}, its mirror at {start}",

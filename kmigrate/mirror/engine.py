@@ -186,7 +186,7 @@ class MirrorEngine:
                 self._stops.run(copier.lanes),
                 DirectLog(self._log, self._link).run(copier.direct),
                 self._follow(copier),
-                self._lead(copier, Aligner(self._target, link.copy, self._settings)),
+                self._lead(copier, Aligner(self._target, link.copy, self._settings, self._source)),
             )
         finally:
             if self._applied >= 0:  # else it was given nothing yet

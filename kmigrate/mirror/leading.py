@@ -23,6 +23,7 @@ from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import Prepared, TopicMaker
+from kmigrate.mirror.upkeep import round_s
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import AssignmentRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import by_spark
@@ -318,11 +319,14 @@ class Leader:
         again soon. Told as a problem it would hold up a promote, behind its fence even, until the next look.
         """
         soon = _RETRY_S
+        theirs: Mapping[int, int] = {}
         while True:
             record = self._log.state.topic(self._link, record.topic) or record  # partitions may have been added
             pause = self._settings.recheck_s
+            if self._settings.follow_log_start:
+                pause = min(pause, round_s(self._settings.follow_s, len(self._log.state.topics(self._link))))
             try:
-                await self._aligner.recheck(record)
+                theirs = await self._aligner.recheck(record, theirs)
                 self.problems.pop(record.topic, None)
                 soon = _RETRY_S
             except Unreachable:

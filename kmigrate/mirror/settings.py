@@ -54,6 +54,10 @@ class MirrorSettings:
     """Largest hole that is filled; a larger one (compaction) stops the partition by name."""
     align_limit: int = 2_000_000_000
     """Most filler offsets per partition (M4: 8.5 M a second)."""
+    follow_log_start: bool = True
+    """The copy loses what the source deletes."""
+    follow_s: float = 10.0
+    """When the source's log starts are looked at again."""
     recheck_s: float = 65.0
     """When log starts are looked at again: a broker killed within a minute may forget one (W6)."""
     upkeep_s: float = 5.0

@@ -51,7 +51,7 @@ async def lags_of(
 def lost_beginning(record: TopicRecord, key: tuple[str, int], on_target: Offsets, on_source: Offsets) -> str:
     """What of a copy with identical offsets is gone at its beginning and still on the source, as a sentence, or ''.
 
-    While a topic is mirrored nothing is deleted on the target: somebody else has.
+    While a topic is mirrored the target loses only what the source has lost: anything else somebody has deleted.
     """
     start, there, here = record.starts.get(key[1], 0), on_target[key].offset, on_source[key].offset
     first = max(start, here)

@@ -498,7 +498,7 @@ def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
             begins = row.target_start >= start  # retention is the target's own now
             passed = False
         else:
-            begins = row.target_start == start
+            begins = start <= row.target_start <= max(start, row.source_start)
             passed = row.target_end > limit >= 0
         if row.problem or passed or row.target_start < 0 or not begins:
             return "unknown"

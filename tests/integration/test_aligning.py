@@ -12,10 +12,20 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import TopicRecord
 from kmigrate.sandbox.kafka import KafkaCluster
-from tests.integration.mirror_world import advance, bounds, cut, engine_running, link_between, produce
+from tests.integration.mirror_world import (
+    advance,
+    assert_identical,
+    bounds,
+    cut,
+    engine_running,
+    link_between,
+    produce,
+)
 from tests.integration.router_world import router
 from tests.integration.test_upkeep import add_partitions
 
@@ -125,5 +135,30 @@ def test_a_reader_of_a_partition_that_was_added_late_is_given_no_filler(
                 assert [offset for offset, _ in poller.read[1]] == list(range(500, 800))
                 assert None not in [value for _, value in poller.read[1]]
                 assert bounds(target.bootstrap, topic)[1] == (500, 800)
+
+    asyncio.run(scene())
+
+
+def test_the_copys_log_start_follows_the_sources(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("followed")
+    make_topic(source, topic, partitions=2)
+    produce(source.bootstrap, topic, 2_000, partitions=2)
+    quick = MirrorSettings(lease_s=1.5, presence_ms=200, follow_s=0.3)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world, settings=quick):
+            await world.mirror(topic)
+            await world.in_phase(topic, TopicPhase.MIRRORING)
+            await world.caught_up(topic)
+            await asyncio.to_thread(cut, source.bootstrap, topic, {0: 700})
+            await world.caught_up(topic)  # both bounds are the source's
+            produce(source.bootstrap, topic, 200, partitions=2)
+            await world.caught_up(topic)
+            found = assert_identical(world, topic)
+            assert (found[0][0][0], found[1][0][0]) == (700, 0)
+            presence = world.log.alive(MirrorPresence)
+            assert not any(word.problems for word in presence), "nobody takes it for a foreign deletion"
 
     asyncio.run(scene())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
-from kmigrate.cluster.client import EARLIEST, ClusterClient, LogOffset
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Diverged
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.settings import MirrorSettings
@@ -37,7 +40,7 @@ def aligner(target: Target) -> Aligner:
 
 def test_a_log_start_that_a_broker_forgot_is_moved_again() -> None:
     target = Target(0, 7, 0)
-    asyncio.run(aligner(target).recheck(RECORD))
+    asyncio.run(aligner(target).recheck(RECORD, {}))
     assert target.begins == RECORD.starts
 
 
@@ -46,4 +49,70 @@ def test_records_that_somebody_deleted_on_the_target_are_missed_also_where_the_l
     begins: tuple[int, int, int],
 ) -> None:
     with pytest.raises(Diverged, match="log-start-too-high"):
-        asyncio.run(aligner(Target(*begins)).recheck(RECORD))
+        asyncio.run(aligner(Target(*begins)).recheck(RECORD, {}))
+
+
+class Logs:
+    """A cluster of topic `t`: where its logs begin, and where they end."""
+
+    def __init__(self, begins: dict[int, int], ends: dict[int, int], topic_id: str = "") -> None:
+        self.begins, self.ends, self.topic_id = begins, ends, topic_id
+        self.refuses = 0
+
+    async def topic(self, name: str) -> TopicInfo:
+        return TopicInfo(name, UUID(self.topic_id) if self.topic_id else None, {})
+
+    async def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
+        of = {EARLIEST: self.begins, LATEST: self.ends}
+        return {key: LogOffset(0, of[what][key[1]], 0) for key, what in wanted.items()}
+
+    async def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        if self.refuses:
+            return dict.fromkeys(before, (self.refuses, -1))
+        self.begins.update(before)
+        return {partition: (0, offset) for partition, offset in before.items()}
+
+
+def followed(source: Logs, target: Logs, *, looks: int, settings: MirrorSettings | None = None) -> None:
+    ours = cast("ClusterClient", target), CopyIdentity(1, 0, 2, 0), settings or MirrorSettings()
+    made, before = Aligner(*ours, cast("ClusterClient", source)), dict[int, int]()
+    for _ in range(looks):
+        before = dict(asyncio.run(made.recheck(RECORD, before)))
+
+
+STARTS, ENDS = {0: 0, 1: 7, 2: 9}, {0: 100, 1: 100, 2: 100}
+
+
+def test_what_the_source_has_deleted_is_deleted_from_the_copy_at_the_next_look() -> None:
+    source, target = Logs({0: 60, 1: 7, 2: 50}, ENDS), Logs(dict(STARTS), ENDS)
+    followed(source, target, looks=1)
+    assert target.begins == STARTS, "a reader of both clusters may have seen the source before"
+    followed(source, target, looks=2)
+    assert target.begins == {0: 60, 1: 7, 2: 50}
+    followed(source, target, looks=2)
+    assert target.begins == {0: 60, 1: 7, 2: 50}
+
+
+def test_a_copy_that_has_not_come_to_the_sources_beginning_keeps_what_it_has() -> None:
+    """A person decides about the range that was lost."""
+    target = Logs(dict(STARTS), {0: 60, 1: 60, 2: 60})
+    followed(Logs({0: 60, 1: 61, 2: 59}, ENDS), target, looks=2)
+    assert target.begins == {0: 0, 1: 7, 2: 59}
+
+
+def test_nothing_is_deleted_for_a_topic_that_was_made_anew_or_where_a_person_wants_all_of_it() -> None:
+    record = UUID(int=5)
+    other = Logs({0: 60, 1: 60, 2: 60}, ENDS, str(UUID(int=6)))
+    target = Logs(dict(STARTS), ENDS)
+    made = Aligner(cast("ClusterClient", target), CopyIdentity(1, 0, 2, 0), MirrorSettings(), cast("Any", other))
+    for _ in range(2):
+        assert asyncio.run(made.recheck(replace(RECORD, source_topic_id=str(record)), {0: 60})) == {}
+    followed(Logs({0: 60, 1: 60, 2: 60}, ENDS), target, looks=2, settings=MirrorSettings(follow_log_start=False))
+    assert target.begins == STARTS
+
+
+def test_a_target_that_refuses_it_keeps_nobody() -> None:
+    target = Logs(dict(STARTS), ENDS)
+    target.refuses = 29
+    followed(Logs({0: 60, 1: 60, 2: 60}, ENDS), target, looks=3)
+    assert target.begins == STARTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -31,7 +31,8 @@ TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=4, starts=dict
 
 
 class _NothingForgotten:
-    async def recheck(self, record: TopicRecord) -> None: ...
+    async def recheck(self, record: TopicRecord, before: Mapping[int, int]) -> Mapping[int, int]:
+        return before
 
 
 class Stage:
@@ -227,10 +228,11 @@ class Starts:
         self.ends = list(ends)
         self.looks = 0
 
-    async def recheck(self, record: TopicRecord) -> None:
+    async def recheck(self, record: TopicRecord, before: Mapping[int, int]) -> Mapping[int, int]:
         self.looks += 1
         if self.ends:
             raise self.ends.pop(0)
+        return before
 
 
 def looked_at(stage: Stage, starts: Starts, monkeypatch: pytest.MonkeyPatch, looks: int) -> list[dict[str, str]]:
@@ -242,7 +244,7 @@ def looked_at(stage: Stage, starts: Starts, monkeypatch: pytest.MonkeyPatch, loo
         told.append(dict(stage.leader.problems))
         if len(told) == looks:
             enough.set()
-        await asyncio.sleep(0 if len(told) < looks and seconds < stage.leader._settings.recheck_s else 60)
+        await asyncio.sleep(0 if len(told) < looks and seconds < stage.leader._settings.follow_s else 60)
 
     monkeypatch.setattr(leading, "sleep", sleep)
     stage.leader._aligner = cast("Aligner", starts)
