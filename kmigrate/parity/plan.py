@@ -147,6 +147,7 @@ class BucketDigest(NamedTuple):
     second_digest: int
     size: int  # bytes of keys and values
     since: int = -1  # the earliest timestamp, ms; −1 where no record has one
+    until: int = -1  # the latest
 
 
 def check_ranges(ranges: Sequence[TopicRange]) -> tuple[TopicRange, ...]:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kmigrate.parity.lookups import PartitionLookups
 from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange
 from kmigrate.parity.timeline import TimeStep, timeline
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
@@ -63,6 +64,7 @@ class ParityReport:
     unnamed_buckets: int  # differ, and the drill-down found nothing to name
     times: tuple[TimeStep, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, and total
+    lookups: tuple[PartitionLookups, ...] = ()  # by time
 
     @property
     def records(self) -> int:
@@ -81,12 +83,23 @@ class ParityReport:
 
     @property
     def mismatches(self) -> int:
-        """Anomalies, and each differing bucket that has none; 0 only if every digest is equal."""
-        return sum(self.counts.values()) + self.unexamined_buckets + self.unnamed_buckets
+        """Anomalies, each differing bucket that has none, and each look-up by time that would skip records."""
+        late = sum(each.late for each in self.lookups)
+        return sum(self.counts.values()) + self.unexamined_buckets + self.unnamed_buckets + late
 
     @property
     def equal(self) -> bool:
         return self.mismatches == 0
+
+    @property
+    def early_lookups(self) -> tuple[PartitionLookups, ...]:
+        """Partitions in which a reader that starts by time at the target reads again."""
+        return tuple(each for each in self.lookups if each.early)
+
+    @property
+    def late_lookups(self) -> tuple[PartitionLookups, ...]:
+        """Partitions in which a reader that starts by time at the target skips records."""
+        return tuple(each for each in self.lookups if each.late)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -101,6 +114,12 @@ class ParityReport:
             "by_topic": [_fields(row, TopicRow) for row in self.topics],
             "by_partition": [_fields(row, PartitionRow) for row in self.partitions],
             "by_time": [dataclasses.asdict(step) for step in self.times],
+            "time_lookups": {
+                "compared": sum(each.compared for each in self.lookups),
+                "early": sum(each.early for each in self.lookups),
+                "late": sum(each.late for each in self.lookups),
+                "by_partition": [each._asdict() for each in self.lookups if each.early or each.late],
+            },
             "examples": [_example(each) for each in self.examples],
             "seconds": {stage: round(took, 3) for stage, took in self.seconds.items()},
         }
@@ -121,6 +140,7 @@ def report_of(
     unexamined: Sequence[BucketKey],
     size: int,
     seconds: Mapping[str, float],
+    lookups: Sequence[PartitionLookups] = (),
 ) -> ParityReport:
     """The report of one check by buckets of `size`; what differs and got no name is one mismatch per bucket."""
     named = Counter(key for each in anomalies for key in _touched(each))
@@ -132,6 +152,9 @@ def report_of(
     wrong = Counter(_bucket_of(each, whole, size) for each in anomalies)
     wrong.update([*unexamined, *unnamed])
     sums = _sums_of(source), _sums_of(target)
+    # Where records differ, look-ups do, too, and are not counted once more.
+    lookups = [each for each in lookups if each[:2] not in differs and not named[PartitionKey(*each[:2])]]
+    late = Counter({PartitionKey(each.topic, each.partition): each.late for each in lookups})
     rows = tuple(
         PartitionRow(
             each.topic,
@@ -146,12 +169,12 @@ def report_of(
             sums[0][each.key][1],
             sums[1][each.key][1],
             digest_equal=each.key not in differs,
-            mismatches=named[each.key] + nameless[each.key],
+            mismatches=named[each.key] + nameless[each.key] + late[each.key],
         )
         for each in ranges
     )
     by_topic = Counter(each.topic for each in anomalies)
-    by_topic.update(key.topic for key in nameless.elements())
+    by_topic.update(key.topic for key in [*nameless.elements(), *late.elements()])
     of_topic: dict[str, list[PartitionRow]] = defaultdict(list)
     for row in rows:
         of_topic[row.topic].append(row)
@@ -164,6 +187,7 @@ def report_of(
         len(unnamed),
         timeline(source, target, wrong),
         seconds,
+        tuple(lookups),
     )
 
 

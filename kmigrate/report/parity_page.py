@@ -75,6 +75,7 @@ def parity_page(check: Check, report: ParityReport) -> str:
         *_plot(report),
         *_over_time(report),
         *_kinds(report),
+        *_lookups(report),
         "<h2>Topics</h2>",
         *(
             part
@@ -151,6 +152,20 @@ def _kinds(report: ParityReport) -> Iterator[str]:
     yield from _table(("name", "meaning", "#count"), [(name, text, f"{count:,}") for name, text, count in rows])
     if len(report.examples) < len(report.findings):
         yield f'<p class="dim">Below are the first {EXAMPLES_OF_A_KIND} of each name; --parquet writes all of them.</p>'
+
+
+def _lookups(report: ParityReport) -> Iterator[str]:
+    """Return the partitions with differing look-ups by time."""
+    differing = [each for each in report.lookups if each.early or each.late]
+    if not differing:
+        return
+    yield "<h2>Look-ups by time</h2>"
+    yield (
+        '<p class="dim">Early: a reader that starts by time at the target itself reads again, because control markers '
+        "bear the time of the copy. Late: such a reader skips records.</p>"
+    )
+    columns = ("topic", "partition", "#compared", "#early", "#late", "#time, ms", "#source offset", "#target offset")
+    yield from _table(columns, [(each.topic, *map(str, each[1:])) for each in differing])
 
 
 def _topic(topic: TopicRow, rows: Sequence[PartitionRow], found: Sequence[Anomaly]) -> Iterator[str]:

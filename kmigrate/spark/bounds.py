@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from kmigrate.errors import Failed
 from kmigrate.parity.plan import PartitionKey, Stretch, TopicRange
 
-__all__ = ["Bounds", "both_bounds", "log_bounds", "refuse_what_is_gone", "within"]
+__all__ = ["Bounds", "both_bounds", "java_admin", "list_offsets", "log_bounds", "refuse_what_is_gone", "within"]
 
 PATIENCE: Mapping[str, str] = {"request.timeout.ms": "10000", "default.api.timeout.ms": "20000"}
 
@@ -36,11 +36,8 @@ def log_bounds(
     """The bounds of every partition; a missing topic ends in Kafka's own error."""
     jvm: Any = spark.sparkContext._jvm
     kafka = jvm.org.apache.kafka
-    properties = jvm.java.util.Properties()
-    for name, value in {**PATIENCE, **settings}.items():
-        properties.put(name, value)
     places = {key: kafka.common.TopicPartition(key.topic, key.partition) for key in keys}
-    admin = kafka.clients.admin.Admin.create(properties)
+    admin = java_admin(jvm, settings)
     try:
         # Asked first, because listOffsets repeats itself until its deadline when a topic is missing.
         names = jvm.java.util.HashSet()
@@ -48,13 +45,22 @@ def log_bounds(
             names.add(key.topic)
         admin.describeTopics(names).allTopicNames().get()
         specs = kafka.clients.admin.OffsetSpec
-        asked = [_asked(jvm, admin, places, spec) for spec in (specs.earliest(), specs.latest())]
+        kinds = specs.earliest(), specs.latest()
+        asked = [list_offsets(jvm, admin, dict.fromkeys(places.values(), spec)) for spec in kinds]
         return {
             key: Bounds(*(int(each.partitionResult(place).get().offset()) for each in asked))
             for key, place in places.items()
         }
     finally:
         admin.close()
+
+
+def java_admin(jvm: Any, settings: Mapping[str, str]) -> Any:
+    """Return an admin client of Kafka's own; the caller closes the client."""
+    properties = jvm.java.util.Properties()
+    for name, value in {**PATIENCE, **settings}.items():
+        properties.put(name, value)
+    return jvm.org.apache.kafka.clients.admin.Admin.create(properties)
 
 
 def both_bounds(
@@ -102,10 +108,10 @@ def refuse_what_is_gone(
             )
 
 
-def _asked(jvm: Any, admin: Any, places: Mapping[PartitionKey, Any], spec: Any) -> Any:
-    """The question for one kind of offset, on its way."""
+def list_offsets(jvm: Any, admin: Any, specs: Mapping[Any, Any]) -> Any:
+    """Ask for one offset of each partition; the question is on its way."""
     wanted = jvm.java.util.HashMap()
-    for place in places.values():
+    for place, spec in specs.items():
         wanted.put(place, spec)
     committed = jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
     options = jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(committed)

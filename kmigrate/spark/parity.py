@@ -6,8 +6,9 @@
            fault moved all that follows, the rest is digested again at its new distance (`kmigrate.parity.trail`).
 4. locate  Target records without a source record nearby are looked for in every source range, and in what was
            verified before it, which tells a second copy from a record that the source never held.
+5. look up  Both clusters are asked for the offsets of some records' times (`kmigrate.parity.lookups`).
 
-Equal clusters pay for steps 1 and 2 alone. Ranges end at or below the source's last stable offset, and the
+Equal clusters pay for steps 1, 2 and 5 alone. Ranges end at or below the source's last stable offset, and the
 caller has waited for the target to pass them; what the target lacks then is lost.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -28,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kmigrate.errors import Failed
+from kmigrate.parity.lookups import PartitionLookups, judge_lookups, rounds_of
 from kmigrate.parity.plan import (
     CLEANED,
     BucketDigest,
@@ -46,6 +48,7 @@ from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge,
 from kmigrate.spark.bounds import Bounds, both_bounds, refuse_what_is_gone, within
 from kmigrate.spark.compacted import compacted_topics, newest_records
 from kmigrate.spark.findings import write_findings
+from kmigrate.spark.lookups import look_up
 from kmigrate.spark.session import Progress, spark_session, watched
 from kmigrate.spark.source import (
     FINGERPRINT,
@@ -55,6 +58,7 @@ from kmigrate.spark.source import (
     read_ranges,
     since,
     size,
+    until,
     with_record_hash,
 )
 
@@ -136,6 +140,8 @@ class _Check:
         wrong = {PartitionKey(each.topic, place.partition) for each in anomalies for place in each.places}
         apart = (key for key in differing_buckets(*sides) if key.of in cleaned and key.of in wrong)
         differing = sorted({*plain, *apart})
+        drilled = clock()
+        lookups = self.look_up(sides[0], cleaned)
         ended = clock()
         return report_of(
             self.ranges,
@@ -144,14 +150,25 @@ class _Check:
             differing=differing,
             unexamined=unexamined,
             size=self.size,
+            lookups=lookups,
             seconds={
                 "session": session_seconds,
                 "bounds": bounded - began,
                 "digest": digested - bounded,
-                "drill": ended - digested,
+                "drill": drilled - digested,
+                "look-ups": ended - drilled,
                 "total": session_seconds + ended - began,
             },
         )
+
+    def look_up(self, source: Digests, cleaned: Collection[PartitionKey]) -> tuple[PartitionLookups, ...]:
+        """Compare look-ups by time, where no log cleaner works."""
+        rounds = rounds_of({key: digest for key, digest in source.items() if key.of not in cleaned})
+        if not rounds:
+            return ()
+        told = look_up(self.spark, [self.source.java(), self.target.java()], rounds)
+        starts = {key: bounds.start for key, bounds in self.at_source.items()}
+        return judge_lookups(self.ranges, starts, list(zip(rounds, *told, strict=True)))
 
     def bound(self) -> None:
         keys = [each.key for each in self.ranges]
@@ -165,7 +182,7 @@ class _Check:
         tables = [
             with_record_hash(rows)
             .groupBy(*BucketKey._fields)
-            .agg(F.count("*"), F.min("at"), F.max("at"), *digests(), size(), since())
+            .agg(F.count("*"), F.min("at"), F.max("at"), *digests(), size(), since(), until())
             .select(F.lit(side), "*")
             for side, rows in enumerate(self.each(ranges))
         ]

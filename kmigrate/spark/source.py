@@ -34,6 +34,7 @@ __all__ = [
     "read_ranges",
     "since",
     "size",
+    "until",
     "with_record_hash",
 ]
 
@@ -188,6 +189,11 @@ def since() -> Column:
     """The earliest timestamp, ms; the −1 of records without one does not count."""
     millis = F.unix_millis("timestamp")
     return F.coalesce(F.min(F.when(millis >= 0, millis)), F.lit(-1))
+
+
+def until() -> Column:
+    """The latest timestamp, ms; −1 where no record has one."""
+    return F.coalesce(F.max(F.unix_millis("timestamp")), F.lit(-1))
 
 
 def _record() -> list[Column]:

@@ -107,6 +107,26 @@ def late_view(late: Sequence[LateFound]) -> RenderableType:
     return Group(*(Text(f"✗ {each.text}", style="bold red" if each.missing else "dim") for each in late))
 
 
+def lookup_lines(report: ParityReport) -> list[str]:
+    """Return one line on each partition with differing look-ups by time, of some of these partitions."""
+    shown = [*report.late_lookups, *report.early_lookups][:_SHOWN_EXAMPLES]
+    return [
+        f"look-up by time {each.topic}-{each.partition}: for {each.time} the source names "
+        f"{_named_offset(each.source)}, the target {_named_offset(each.target)} "
+        + (
+            f"({each.late} of {each.compared} too late: a reader would skip records)"
+            if each.late
+            else f"({each.early} of {each.compared} too early: its control markers bear the time of the copy; a reader "
+            "at a router is answered as at the source)"
+        )
+        for each in shown
+    ]
+
+
+def _named_offset(offset: int) -> str:
+    return f"offset {offset:,}" if offset >= 0 else "no record"
+
+
 def parity_view(report: ParityReport) -> RenderableType:
     """Per topic both counts and the verdict, then the named anomalies."""
     made = table("topic", "partitions", "source", "target", "digest", "mismatches", right=("partitions", "source"))
@@ -136,6 +156,7 @@ def parity_view(report: ParityReport) -> RenderableType:
     ):
         if buckets:
             parts.append(Text(f"{buckets:,} {'bucket' if buckets == 1 else 'buckets'} {why}", style="yellow"))
+    parts += [Text(line, style="yellow") for line in lookup_lines(report)]
     verdict = f"{report.records:,} records of {len(report.topics)} topics"
     if report.verified_before:
         verdict += f"; {report.verified_before:,} offsets before them were found equal by earlier checks"

@@ -66,7 +66,7 @@ def test_a_bucket_that_only_one_side_holds_differs() -> None:
     assert differing_buckets({here: ONE}, {here: ONE, there: ONE}) == [there]
 
 
-@pytest.mark.parametrize("place", range(7), ids=BucketDigest._fields)
+@pytest.mark.parametrize("place", range(8), ids=BucketDigest._fields)
 def test_each_figure_of_a_digest_counts(place: int) -> None:
     key = BucketKey("t", 0, 0)
     other = BucketDigest(*(value + (index == place) for index, value in enumerate(ONE)))

@@ -55,6 +55,7 @@ def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
             | {"digest_equal": True, "mismatches": 0},
         ],
         "by_time": [],
+        "time_lookups": {"compared": 0, "early": 0, "late": 0, "by_partition": []},
         "examples": [],
         "seconds": {"total": 1.235},
     }
