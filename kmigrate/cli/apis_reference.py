@@ -29,7 +29,8 @@ _TREATED = {
     0: "split by topic: forwarded to the source, held, let through the gate, or passed",
     1: "passed; node ids rewritten from version 11 on, addresses from version 16 on; who is beyond the copy of a "
     "mirrored topic is told to come again",
-    2: "passed; of a mirrored topic once its copy has what the source has",
+    2: "passed; of a mirrored topic once its copy has what the source has; a look-up by time is answered as at the "
+    "source",
     16: "passed; groups that follow are told as their source has them, by one broker",
     18: "cut down to this table",
     19: "passed; a mirrored topic exists, and one that only a source has is refused until it is mirrored",

@@ -16,6 +16,7 @@ from kmigrate.cli.options import Link, Topics
 from kmigrate.cli.output import Answer
 from kmigrate.cli.source_defaults import default_findings
 from kmigrate.cli.times import start_position
+from kmigrate.cli.views.lags import bytes_text
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import full_width, table
 from kmigrate.cli.words import SafeTable, Text
@@ -33,6 +34,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.broker_settings import OF_CLUSTERS, setting_findings
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.left import copied_up_to, padding_left
+from kmigrate.workflow.marked import AT_THE_TARGET
 
 __all__ = ["TopicOutlook", "app", "plan"]
 
@@ -71,6 +73,11 @@ class TopicOutlook:
     state: str
     """new, or the phase it is in."""
     notes: tuple[str, ...]
+
+    @property
+    def disk(self) -> int:
+        """Bytes that the copy takes on the target's disks, with all replicas; −1 where unknown."""
+        return self.bytes * self.replicas_target if self.bytes >= 0 and self.replicas_target >= 0 else -1
 
 
 @command(app, "plan")
@@ -122,7 +129,7 @@ async def plan(
             rows.append(await _outlook(estate, record.name, source, known.get(name), name, asked, notes))
         json = {
             "link": record.name,
-            "topics": [asdict(row) for row in rows],
+            "topics": [{**asdict(row), "disk": row.disk} for row in rows],
             "acls": [found.what for found in access],
             "source_defaults": [found.what for found in defaults],
             "broker_settings": [found.what for found in limits],
@@ -213,6 +220,8 @@ async def _outlook(
     if filling > max(copying, _LONG_S):
         way_out = "" if known is not None else "; --offsets mapped leaves them out"
         notes.append(f"holes, mostly of transactions, take {filling:,.0f} s of it{way_out}")
+    if not mapped and any(each.holes for each in seen):
+        notes.append(f"holes are filled with control markers, which bear the time of the copy: {AT_THE_TARGET}")
     return TopicOutlook(
         name,
         len(info.partitions),
@@ -315,6 +324,9 @@ class _Outlooks:
             states = [f"{row.topic} ({row.state})" for row in self._rows if row.state != "new"]
             if states:
                 yield Text(f"mirrored already: {', '.join(states)}")
+        disk = sum(max(0, row.disk) for row in self._rows)
+        if disk:
+            yield Text(f"disk on the target for what is to be copied, with all replicas: {bytes_text(disk)}")
         for row in self._rows:
             for note in row.notes:
                 yield Text(f"! {row.topic}: {note}", style="yellow")

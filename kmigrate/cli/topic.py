@@ -31,6 +31,7 @@ from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.marked import AT_THE_TARGET, RETENTION, marked_topics
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.status import snapshot
 
@@ -270,11 +271,14 @@ async def show(
         shot = await snapshot(estate)
         status = next(each for each in shot.topics if (each.link, each.topic) == (record.link, topic))
         live: dict[str, Any] = next(t for t in shot.as_json()["topics"] if t["topic"] == topic)
-        view = Group(_facts(record), topic_detail(status, shot.at_ms))
-        return Answer({**encode_record(record), "status": live}, view)
+        link = estate.log.state.link(record.link)
+        marked = await marked_topics(estate.target, link, [record]) if link is not None else None
+        view = Group(_facts(record, marked=bool(marked)), topic_detail(status, shot.at_ms))
+        markers = None if marked is None else bool(marked)
+        return Answer({**encode_record(record), "control_markers": markers, "status": live}, view)
 
 
-def _facts(record: TopicRecord) -> Any:
+def _facts(record: TopicRecord, *, marked: bool) -> Any:
     return facts(
         [
             ("topic", record.topic),
@@ -284,6 +288,7 @@ def _facts(record: TopicRecord) -> Any:
             ("offsets asked", record.offsets),
             *([("paused", "yes")] if record.paused else []),
             *([("reason", record.hindrance)] if record.hindrance else []),
+            *([("control markers", f"yes: {AT_THE_TARGET}; {RETENTION}")] if marked else []),
             *([("fence to flip", f"{record.promoted_ms - record.fenced_ms} ms")] if record.promoted_ms else []),
         ]
     )

@@ -9,7 +9,11 @@ from typing import Any
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.protocol.codes import code_of
 
-__all__ = ["LogOffset", "ask_for_offsets", "offsets_told"]
+__all__ = ["FIRST_WITH_LARGEST", "LARGEST", "LogOffset", "ask_for_offsets", "offsets_told"]
+
+LARGEST = -3
+"""Asks for the record with the largest time (KIP-734)."""
+FIRST_WITH_LARGEST = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,8 @@ class LogOffset:
     error: int
     offset: int
     leader_epoch: int
+    timestamp: int = -1
+    """The record's time, where a record was looked for by a time."""
 
 
 def ask_for_offsets(
@@ -29,7 +35,7 @@ def ask_for_offsets(
     read_committed: bool,
 ) -> Any:
     """A request with a timestamp by partition, and with the leader epoch of those that one is known of."""
-    request = entity(2, 5, "request")
+    request = entity(2, FIRST_WITH_LARGEST if LARGEST in wanted.values() else 5, "request")
     topic_type = element_type(request, "topics")
     part_type = element_type(topic_type, "partitions")
     topics: dict[str, list[Any]] = {}
@@ -47,7 +53,7 @@ def ask_for_offsets(
 def offsets_told(answer: Any) -> dict[tuple[str, int], LogOffset]:
     return {
         (str(topic.name), int(part.partition_index)): LogOffset(
-            code_of(part.error_code), int(part.offset), int(part.leader_epoch)
+            code_of(part.error_code), int(part.offset), int(part.leader_epoch), int(part.timestamp)
         )
         for topic in answer.topics
         for part in topic.partitions

@@ -104,6 +104,10 @@ class TopicRoute:
     """Of a topic that is not promoted: its own values in place of which others stand at the target meanwhile."""
     aligning: frozenset[int] = frozenset()
     """Partitions that came later and are not aligned yet: nobody reads them."""
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """First mirrored offset by partition."""
+    barrier: Mapping[int, int] = field(default_factory=dict)
+    """End of the copy, by partition of a promoted topic."""
     fills: bool = False
     """The mirror may be writing filler records to the topic."""
 
@@ -186,6 +190,8 @@ def _route(link: LinkRecord, record: TopicRecord, barriers: Iterable[BarrierReco
         mapped=record.mapped,
         own_configs={} if serve is Serve.LOCAL else record.restore_configs,
         aligning=frozenset() if serve is Serve.LOCAL else frozenset(record.aligning),
+        starts=record.starts,
+        barrier={p: each.offset for p, each in record.barrier.items()} if serve is Serve.LOCAL else {},
         fills=serve is not Serve.LOCAL and record.fills,
     )
 

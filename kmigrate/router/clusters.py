@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from kmigrate.cluster.client import LATEST, ClusterClient, ProducerState
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, ProducerState
 from kmigrate.cluster.finder import find_batch
+from kmigrate.cluster.offsets import FIRST_WITH_LARGEST
 from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError
@@ -24,8 +25,10 @@ from kmigrate.router.apis.offered import OFFERED, common_api_versions
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.copied import wait_copied
 from kmigrate.router.core import TARGET, StoredBatch
+from kmigrate.router.ends import LIST_OFFSETS
 from kmigrate.router.gate import GateKey, ring_distance
 from kmigrate.router.late import Holder
+from kmigrate.router.times import Found
 
 __all__ = ["Clusters"]
 
@@ -128,6 +131,8 @@ class Clusters:
         self._sources: dict[str, _Source] = {}
         self._unfinished: tuple[str, ...] = ()
         """Links that may still mirror what their sources have."""
+        self._source_ids: dict[str, str] = {}
+        """Ids at their sources of topics that are mirrored, or were until their promote."""
         self._refreshing_target = False
         self._target_tells = False
         self._target_versions: Any | None = None
@@ -172,6 +177,11 @@ class Clusters:
                 except KmigrateError as error:
                     # Its writes are told "not leader" until the configuration knows the cluster.
                     _log.error("source of link %s: %s", link.name, error.what)
+        self._source_ids = {
+            name: route.source_id
+            for name, route in table.topics.items()
+            if route.source_id or route.serve is not Serve.LOCAL  # an old source tells no ids
+        }
         self._forget_topics(table)
         for route in table.topics.values():
             if route.serve is Serve.LOCAL or route.link not in self._sources:
@@ -312,6 +322,49 @@ class Clusters:
             then(copied)
 
         self._tasks.start(wait())
+
+    def look_up(
+        self,
+        link: str,
+        times: Mapping[tuple[str, int], int],
+        seconds: float,
+        then: Callable[[Mapping[tuple[str, int], Found]], None],
+        *,
+        read_committed: bool,
+    ) -> None:
+        source = self._sources.get(link)
+
+        async def ask() -> None:
+            found: Mapping[tuple[str, int], Found] = {}
+            try:
+                if source is not None:
+                    async with asyncio.timeout(seconds):
+                        found = await self._looked_up(source, times, read_committed=read_committed)
+            except (TimeoutError, KmigrateError):
+                pass  # the target's own answer is never too late
+            then(found)
+
+        self._tasks.start(ask())
+
+    async def _looked_up(
+        self, source: _Source, times: Mapping[tuple[str, int], int], *, read_committed: bool
+    ) -> dict[tuple[str, int], Found]:
+        """Ask a source where its logs begin and what they have from these times on, of the topics that are the same."""
+        metadata = await source.client.refresh({topic for topic, _ in times})
+        same = {
+            name
+            for name, info in metadata.topics.items()
+            if (known := self._source_ids.get(name)) is not None and not info.is_other_than(known)
+        }
+        tells_largest = source.spans.get(LIST_OFFSETS, 0) >= FIRST_WITH_LARGEST
+        asked = {key: time for key, time in times.items() if key[0] in same and (time >= 0 or tells_largest)}
+        starts = await source.client.list_offsets(dict.fromkeys(asked, EARLIEST))
+        told = await source.client.list_offsets(asked, read_committed=read_committed)
+        return {
+            key: Found(starts[key].offset, told[key].offset, told[key].timestamp)
+            for key in asked
+            if not starts[key].error and not told[key].error
+        }
 
     def _refresh(self, source: _Source) -> None:
         if not source.refreshing:

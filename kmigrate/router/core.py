@@ -31,6 +31,7 @@ from kmigrate.router.read_ahead import Room
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.share_members import ShareMembers
 from kmigrate.router.stand_ins import StandIns
+from kmigrate.router.times import Found
 from kmigrate.router.topic_ids import TopicIds
 from kmigrate.router.unready import Unready
 from kmigrate.router.untold import Untold
@@ -148,6 +149,20 @@ class Outside(Protocol):
         """Tell when the target holds everything below these positions; False where it does not within that time.
 
         A position beyond the source's log is nobody's to wait for.
+        """
+
+    def look_up(
+        self,
+        link: str,
+        times: Mapping[tuple[str, int], int],
+        seconds: float,
+        then: Callable[[Mapping[tuple[str, int], Found]], None],
+        *,
+        read_committed: bool,
+    ) -> None:
+        """Look partitions of mirrored or promoted topics up by time at a link's source.
+
+        What is not told in that time is missing, and so are topics that were made anew since they were mirrored.
         """
 
     def refresh_target(self) -> None: ...

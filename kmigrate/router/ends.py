@@ -7,18 +7,20 @@ target is asked once its copy has what the source had when the client asked. Whe
 moment, the client is told how far it is, and does not wait again at once: monitors ask of one partition after another.
 Other clients wait all the same: no client's question changes what another one is told.
 
-By a time, too, is asked what depends on the end: of a record that is not copied yet there is none.
+A look-up by time depends on the end, too, and what the target says of a time is put right (`times`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.core import Core, Edge
+from kmigrate.router.core import TARGET, Core, Edge
+from kmigrate.router.times import Found, TimeAnswers, times_asked
 
 __all__ = ["LIST_OFFSETS", "EndsDesk"]
 
@@ -42,18 +44,52 @@ class EndsDesk:
 
     def ask(self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]) -> None:
         """Ask the target once the copies are there; `then` gets the answer."""
-        asked = self._asked(request)
+        asked, times = self._asked(request), times_asked(self.core.table.topics, request)
         waiting = set(asked)
+
+        def answered(answer: bytearray) -> None:
+            if times:
+                committed = getattr(request, "isolation_level", 0) == 1
+                told = TimeAnswers.read(self.core.table.topics, times, head, answer)
+                self._put_right(told, answer, committed, then)
+            else:
+                then(answer)
 
         def there(link: str) -> None:
             waiting.discard(link)
             if not waiting:
-                self.edge.to_target([frame], head.correlation_id, then)
+                self.edge.to_target([frame], head.correlation_id, answered)
 
         for link, keys in asked.items():
             self._wait(link, frozenset(keys), there)
         if not asked:
-            self.edge.to_target([frame], head.correlation_id, then)
+            self.edge.to_target([frame], head.correlation_id, answered)
+
+    def _put_right(
+        self, told: TimeAnswers, answer: bytearray, committed: bool, then: Callable[[bytearray], None]
+    ) -> None:
+        """Put right what the target says of times, by what the sources say."""
+        doubted, seconds = told.doubted(), self.core.settings.group_hold_s
+        waiting = set(doubted)
+        found: dict[_Key, Found] = {}
+        if not doubted:
+            then(answer)
+
+        def heard(link: str, of_link: Mapping[_Key, Found]) -> None:
+            found.update(of_link)
+            waiting.discard(link)
+            if not waiting:
+                beyond = told.beyond(found)
+                if beyond:
+                    self.core.outside.ends(TARGET, beyond, seconds, finish)
+                else:
+                    finish({})
+
+        def finish(ends: Mapping[_Key, int]) -> None:
+            then(bytearray(told.corrected(found, ends)) if found else answer)
+
+        for link, times in doubted.items():
+            self.core.outside.look_up(link, times, seconds, partial(heard, link), read_committed=committed)
 
     def _wait(self, link: str, keys: frozenset[_Key], there: Callable[[str], None]) -> None:
         """Wait until one link's copies have what the source has now, for a moment at most."""
@@ -80,7 +116,7 @@ class EndsDesk:
         self.behind |= {topic: now + _REST_S for topic, _ in keys}
 
     def _asked(self, request: Any) -> dict[str, set[_Key]]:
-        """By link the partitions whose copies matter to the answer; offsets of a mapped topic are no source's."""
+        """Return the partitions that an answer waits for, by link; offsets of a mapped topic are no source's."""
         out: dict[str, set[_Key]] = {}
         now = self.edge.now()
         for topic in request.topics:

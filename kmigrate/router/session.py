@@ -300,7 +300,7 @@ class Session:
             return self._sasl(head, frame)
         elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
             self._of_producer(head, frame)
-        elif key == LIST_OFFSETS and self._core.table.mirroring:
+        elif key == LIST_OFFSETS and self._core.table.topics:
             self._ends(head, frame)
         elif key in ADMINISTRATIVE:
             return self._administrative(head, frame)

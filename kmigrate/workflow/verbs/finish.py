@@ -27,6 +27,7 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.late_found import late_of
+from kmigrate.workflow.marked import marker_findings
 from kmigrate.workflow.misplaced import promoted_group_findings
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.producer_memory import put_back_after_finish, raised_alone
@@ -94,7 +95,8 @@ async def finish_link(
     guards = _link_guards(state, link, delivery_timeout_s, estate.log.now_ms())
     guards += await late_guards(estate, link, accepted=accept_late)
     guards += _router_guards(estate, state, clients_known=clients_known)
-    found = [*guards, *await _member_guards(estate, link, accepted=accept_misplaced), *found]
+    guards += await _member_guards(estate, link, accepted=accept_misplaced)
+    found = [*guards, *found, *await marker_findings(estate.target, link, state.topics(link.name), finish=True)]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
     changes = [
         f"routers tell clients the target's own addresses: {addresses}",

@@ -24,6 +24,7 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.broker_settings import ALL, Scope, compare_settings, read_both, settings_unknown
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import lost_beginning
+from kmigrate.workflow.marked import marker_findings
 from kmigrate.workflow.misplaced import promoted_group_findings
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import readers_at, reading_groups
@@ -370,7 +371,8 @@ async def _promote_topics(
     made = Plan.of("promote", [*of_topics, *of_groups], found)
     made.refuse()
     left_behind = await _groups_left_behind(estate, link, source, source_admin, names)
-    made = replace(made, findings=(*made.findings, *left_behind))
+    markers = await marker_findings(estate.target, link, new, finish=False)
+    made = replace(made, findings=(*made.findings, *left_behind, *markers))
     if plan:
         return made
     groups = zip(of_groups, (partial(ask_promote, group) for group in with_them), strict=True)

@@ -25,6 +25,7 @@ from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.session import Session
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.stand_ins import StandIns
+from kmigrate.router.times import Found
 
 SHIFT = 7 << 40
 
@@ -166,6 +167,10 @@ class FakeOutside:
         default_factory=list
     )
     """Where logs end, of a source or of the target, as it was asked."""
+    looked_up: list[
+        tuple[str, dict[tuple[str, int], int], bool, Callable[[Mapping[tuple[str, int], Found]], None]]
+    ] = field(default_factory=list)
+    """Look-ups by time, as a source was asked."""
     _layout: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
@@ -201,6 +206,17 @@ class FakeOutside:
         self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
     ) -> None:
         self.awaited.append((dict(positions), then))
+
+    def look_up(
+        self,
+        link: str,
+        times: Mapping[tuple[str, int], int],
+        seconds: float,
+        then: Callable[[Mapping[tuple[str, int], Found]], None],
+        *,
+        read_committed: bool,
+    ) -> None:
+        self.looked_up.append((link, dict(times), read_committed, then))
 
     def refresh_source(self, link: str, topic: str = "") -> None:
         self.refreshed.append(topic)
