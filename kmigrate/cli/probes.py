@@ -72,6 +72,8 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     ]
     faults = await advertised_faults(client)
     found += [Finding("refuse", "advertised-unreachable", fault.text, fault.next_step) for fault in faults]
+    if faults:  # the other probes ask the brokers at these addresses
+        return found
     found.append(
         _either(
             _DESCRIBE_PRODUCERS in apis,

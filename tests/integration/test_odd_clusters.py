@@ -49,7 +49,8 @@ def test_two_clusters_with_one_cluster_id_are_told_apart(
 ) -> None:
     source, _ = twin
     topic, link = unique_name("t"), unique_name("twins")
-    AdminClient({"bootstrap.servers": source.bootstrap}).create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": source.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     run = Migration(source, target, tmp_path / "run")
     run.does("link", "create", link, "--source", "source")
     found = {each["ref"]: each["level"] for each in run.cli("link", "check", link).told["findings"]}
