@@ -101,7 +101,8 @@ class Writer:
         while True:
             self._write(producer, in_transactions)
             if self.stop.wait(self.every_s):
-                producer.flush(20)
+                with suppress(KafkaException):  # it was fenced
+                    producer.flush(20)
                 return
 
     def _write(self, producer: Producer, in_transactions: bool) -> None:
