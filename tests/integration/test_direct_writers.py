@@ -112,7 +112,8 @@ def test_a_direct_producer_that_pauses_is_in_the_way_and_stays_named(run: Migrat
     run.kill("mirror")
     run.start("mirror")
     (writer,) = wait_until(lambda: seen_writers(run, "pauses"), 20, "the writer to be named after a restart")
-    assert (writer["partition"], writer["records"]) == (0, len(times))
+    assert writer["partition"] == 0
+    assert 1 <= writer["records"] <= len(times), "the mirror was killed: its last half minute may be missing"
     assert 2_500 <= writer["slowest_ms"] <= 5_000
     assert run.does("topic", "show", "pauses")["status"]["direct_writers"] == [writer]
     planned = wait_until(lambda: planned_promote(run, "pauses"), 30, "the writer to have been silent for long enough")
@@ -209,8 +210,7 @@ def ends_transactions(cluster: KafkaCluster) -> None:
     producer.flush(20)
     producer.abort_transaction(30)
     in_transaction(producer, "free", 1)
-    in_transaction(producer, "limited", 2)
-    assert values(cluster.bootstrap, "limited") == ["2"]
+    assert values(cluster.bootstrap, "limited") == []
     assert values(cluster.bootstrap, "free") == ["1"]
 
 
