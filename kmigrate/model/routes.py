@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     BarrierRecord,
     GroupRecord,
@@ -252,16 +251,15 @@ def next_table(state: State, before: State, table: RoutingTable) -> RoutingTable
     state log are about none of the topics. So the routes of unchanged topics are the very same values as before.
     """
     old, new = before.records, state.records
-    barriers = new.changed_since(old, "barrier")
-    changed = new.changed_since(old, "topic")
     if new.changed_since(old, "link"):
         return routing_table(state)
-    for key, barrier in barriers.items():
-        known = barrier if barrier is not None else old.get(key)
-        if isinstance(known, BarrierRecord):
-            name = topic_key(known.link, known.topic)
-            changed[name] = new.get(name)
-    return _table(state, _with_changes(state, table.topics, changed) if changed else table.topics)
+    names: set[str] = set()
+    for kind in ("topic", "barrier"):
+        for key, record in new.changed_since(old, kind).items():
+            known = record if record is not None else old.get(key)
+            if isinstance(known, (TopicRecord, BarrierRecord)):
+                names.add(known.topic)
+    return _table(state, _with_changes(state, table.topics, names) if names else table.topics)
 
 
 def _topics(state: State) -> dict[str, TopicRoute]:
@@ -274,18 +272,21 @@ def _topics(state: State) -> dict[str, TopicRoute]:
     return topics
 
 
-def _with_changes(
-    state: State, topics: Mapping[str, TopicRoute], changed: Mapping[str, Record | None]
-) -> dict[str, TopicRoute]:
-    """Return routes with those of changed records in place of their own."""
+def _with_changes(state: State, topics: Mapping[str, TopicRoute], names: Iterable[str]) -> dict[str, TopicRoute]:
+    """Return routes with the routes of some names made anew.
+
+    Two links may have a record of the same topic, since a link keeps the record of a topic that was forgotten. As in
+    a table that is made anew, the record with the greatest key is the route.
+    """
     made = dict(topics)
-    if None in changed.values():
-        made = {name: route for name, route in topics.items() if changed.get(route.key, state) is not None}
     gates = _gates(state.all_barriers())
-    for record in changed.values():
-        link = state.link(record.link) if isinstance(record, TopicRecord) else None
-        if link is not None and isinstance(record, TopicRecord):
-            made[record.topic] = _route(link, record, gates.get(record.key, ()))
+    links = sorted(state.links(), key=lambda link: topic_key(link.name, ""))
+    for name in names:
+        made.pop(name, None)
+        for link in links:
+            record = state.topic(link.name, name, forgotten=True)
+            if record is not None:
+                made[name] = _route(link, record, gates.get(record.key, ()))
     return made
 
 

@@ -274,7 +274,7 @@ async def _adoption_findings(
                     "refuse",
                     "target-topic-read",
                     f"{exists}, and groups read it there: {groups}",
-                    "stop these groups' clients and delete their positions; or have the topic deleted and created "
+                    "stop these groups' clients and delete their positions; or have the empty topic deleted and made "
                     f"anew: {advised('topic mirror --recreate', link.name, topic)}",
                 )
             )

@@ -93,7 +93,7 @@ def test_one_that_begins_anew_lets_the_tail_rest_of_a_partition_whose_markers_ma
     link = LinkRecord("l", "u", ClusterRef("s", ""), ClusterRef("t", ""), 1, copy=CopyIdentity(1, 0, 2, 0))
     it, unknown = engine(MemoryLog(link, TOPIC, replace(SHARED, owners={"t": (0, 0)}))), list[list[bool]]()
 
-    async def nothing(*_: object) -> str:
+    async def nothing(*_: object, **__: object) -> str:
         return ""
 
     async def no_limit(*_: object) -> int:

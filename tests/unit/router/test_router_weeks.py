@@ -22,7 +22,9 @@ EARLY, LATE = 100, 300
 
 
 def lengths(stage: Stage, staying: Session) -> dict[str, int]:
-    stage.core.held.waiting((), 0.0)  # as the router's presence does
+    core = stage.core
+    core.held.waiting((), 0.0)  # as the router's presence does
+    core.join_book.words(core.table.held_groups, core.table.followed.keys(), stage.edge.clock)  # as the presence does
     return census([stage.core, staying])
 
 
