@@ -85,6 +85,10 @@ soak-versions: $(READY) ## whole live migrations between old and new Kafka, up a
 soak-parity: $(READY) ## every kind of fault among 5,000,000 records, named exactly -> build/soak/parity.json [ARGS="--records 500000"]
 	$(BIN)/python -m tests.soak.parity $(ARGS)
 
+.PHONY: soak-hostile
+soak-hostile: $(READY) ## 10 minutes of random records in kmigrate's topics, random requests and names -> build/soak/hostile.json [ARGS="--seconds 60"]
+	$(BIN)/python -m tests.soak.hostile $(ARGS)
+
 .PHONY: conformance
 conformance: $(READY) ## the suites of five other clients through the router -> build/conformance.json [SUITE=kgo]
 	$(BIN)/python -m tests.conformance routed $(if $(SUITE),--suite $(SUITE)) $(ARGS)
