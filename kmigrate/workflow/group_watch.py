@@ -187,17 +187,20 @@ class GroupWatch:
                 known.members = known.commits = -1
                 return
             members = await misplaced_members(client, record)
-            known.members = len(members)
+            had_members, known.members = known.members > 0, len(members)
             update = partial(with_sightings, side=side, members=members, now_ms=self._log.now_ms())
             await self._write(record, update)
             if side is ClusterSide.SOURCE:
-                await self._look_at_promoted(client, record, known)
+                await self._look_at_promoted(client, record, known, had_members=had_members)
         except KmigrateError:
             known.members = known.commits = -1  # the next round asks again
 
-    async def _look_at_promoted(self, source: ClusterClient, record: GroupRecord, known: _Figures) -> None:
+    async def _look_at_promoted(
+        self, source: ClusterClient, record: GroupRecord, known: _Figures, *, had_members: bool
+    ) -> None:
         key = (record.link, record.group)
-        if known.members or known.commits < 0 or monotonic() >= self._commits_due.get(key, 0.0):
+        in_use = known.members or had_members  # a member commits once more when the member leaves
+        if in_use or known.commits < 0 or monotonic() >= self._commits_due.get(key, 0.0):
             commits = await late_commits(source, record)
             known.commits = sum(map(len, commits.values()))
             self._commits_due[key] = monotonic() + _COMMITS_EVERY_S

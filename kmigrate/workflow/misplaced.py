@@ -220,8 +220,9 @@ async def promoted_group_findings(
         there: tuple[GroupMember, ...] | None = None
         try:
             there = await misplaced_members(source, record)
+            known = replace(known, commits=await late_commits(source, record) or known.commits)
         except KmigrateError as error:
-            what = f"whether group {record.group} has members on the source could not be asked: {error.what}"
+            what = f"whether group {record.group} is used on the source could not be asked: {error.what}"
             found.append(Finding("warn", "members-unknown", what, error.next_step))
         found += misplaced_findings(record, seen_members(known, record, there, now), now, accepted=accepted, verb=verb)
     return found

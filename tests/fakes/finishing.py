@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.record_json import Record
@@ -56,6 +57,7 @@ class Estate:
         self.leads = Leads.ROUTER
         self.addresses: list[str] = []
         self.on_source: dict[str, tuple[GroupMember, ...]] = {}
+        self.positions: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
 
     async def source(self, _: LinkRecord) -> tuple[Any, Any]:
         return None, None
@@ -63,6 +65,11 @@ class Estate:
     async def members(self, _: Any, group: str) -> tuple[GroupMember, ...]:
         """A group's members on the source."""
         return self.on_source.get(group, ())
+
+    async def committed(self, _: Any, group: str, *, stable: bool) -> dict[tuple[str, int], CommittedOffset]:
+        """Return a group's positions on the source."""
+        assert not stable, "an open transaction does not delay a finish"
+        return self.positions.get(group, {})
 
     async def ask(self, _: Any, addresses: Any) -> list[Bootstrap]:
         self.addresses = list(addresses)
@@ -78,6 +85,7 @@ class Estate:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(finish, "ask_bootstraps", self.ask)
             patch.setattr(misplaced, "group_members", self.members)
+            patch.setattr(misplaced, "read_positions", self.committed)
             yield
 
     @property

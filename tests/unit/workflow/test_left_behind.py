@@ -75,7 +75,7 @@ def test_a_promote_names_the_groups_that_read_the_topic_and_are_not_mirrored(mon
 
 
 def test_groups_that_are_promoted_or_read_something_else_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    promoted = GroupRecord("l", "x", GroupPhase.PROMOTED, 1, mode=GroupMode.HOLD)
+    promoted = GroupRecord("l", "x", GroupPhase.PROMOTED, 1, mode=GroupMode.HOLD, left_at={"t": {0: 5}})
     assert planned(monkeypatch, Admin("x"), promoted).findings == ()
     assert planned(monkeypatch, Admin("y"), reads="another").findings == ()
 

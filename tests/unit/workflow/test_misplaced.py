@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
@@ -107,6 +108,14 @@ def test_a_finish_is_refused_while_a_member_of_a_promoted_group_is_on_the_source
     assert estate.finished_ms == 0
 
 
+def test_a_finish_names_commits_on_the_source_that_no_watch_has_recorded() -> None:
+    estate = Estate()
+    estate.positions["g"] = {("t", 0): CommittedOffset(9, "")}
+    found = [each for each in estate.finish(plan=True).findings if each.ref == "commits-on-source"]
+    assert [each.level for each in found] == ["warn"]
+    assert "t-0 to 9" in found[0].what
+
+
 class _Watched:
     """A watch on a log in memory, without a hold; positions of the group on the source."""
 
@@ -167,3 +176,15 @@ def test_commits_on_the_source_after_the_promote_are_recorded(
     run(watched.watch.look())
     assert watched.record.commits == {"t": {0: 9}}
     assert watched.figures._of_promoted(lambda each: each.commits) == [(("l", "g"), 1)]
+
+
+def test_the_commit_of_a_member_that_leaves_is_recorded_at_the_next_look(
+    described: dict[str, tuple[GroupMember, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = _Watched(PROMOTED, monkeypatch=monkeypatch)
+    described["g"] = (FORGOTTEN,)
+    run(watched.watch.look())
+    described.clear()
+    watched.commits = {"t": {0: 1}}
+    run(watched.watch.look())
+    assert watched.record.commits == {"t": {0: 1}}
