@@ -2,8 +2,9 @@
 
 1. The state log (`DirectRecord`): every direct writer that the mirror has seen during the link, however long ago.
 2. The mirrors' presences: the newest direct batch of each partition, with the time at which the mirror read the batch.
-3. DescribeProducers at the source: open transactions, and what the mirror has not read yet. A record may bear any
-   time. A time beyond now says nothing: then the movement of the producer's sequence between two looks decides.
+3. DescribeProducers at the source: open transactions, what the mirror has not read yet, and what a killed mirror had
+   read and not written down. A record may bear any time. A time beyond now says nothing: then the movement of the
+   producer's sequence between two looks decides.
 4. The source's log end, which moves while all routers are drained (seen by the promote itself).
 
 A producer id below 2^40 was handed out by the source. A routed transactional producer has such an id, too: the state
@@ -107,7 +108,7 @@ async def look_for_direct_writers(
     for key, producer in told.items():
         if key in moved and producer.last_timestamp > now:
             _hear(found, key, now, -1)
-        elif now - window_ms <= producer.last_timestamp <= now:
+        elif (0 if key in found else now - window_ms) <= producer.last_timestamp <= now:
             _hear(found, key, producer.last_timestamp, -1)
         elif producer.txn_start_offset >= 0:
             _hear(found, key, min(now, producer.last_timestamp), producer.txn_start_offset)

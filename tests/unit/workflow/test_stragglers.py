@@ -128,11 +128,11 @@ def test_a_writer_with_an_open_transaction_is_named_with_it() -> None:
     assert by_source(ProducerState(7, 0, 5, now_ms() - 3_600_000, 40)) == [], "the promote waits for its end"
 
 
-def known(*writers: DirectWriter, ago_s: float) -> list[str]:
+def known(*writers: DirectWriter, ago_s: float, tells: tuple[ProducerState, ...] = ()) -> list[str]:
     """Refs of what a promote is told, this long after what the state log knows."""
     log = MemoryLog(LINK, DirectRecord("l", "t", writers))
     log.ahead_ms = round(ago_s * 1000) - now_ms() + SAID_MS
-    source = FakeCluster()
+    source = FakeCluster(producers=tells)
     found = asyncio.run(look_for_direct_writers(log, source, PENDING, WINDOW_S))  # type: ignore[arg-type]
     return [finding.ref for finding in direct_findings(found, accepted=False)]
 
@@ -156,6 +156,13 @@ def test_a_busy_writer_is_waited_for_as_configured_and_named_for_ever(ago_s: flo
 )
 def test_a_writer_that_pauses_is_waited_for_twice_as_long_as_it_paused(ago_s: float, ref: str) -> None:
     assert known(writer(7, -100, 0, 8), ago_s=ago_s) == [ref]
+
+
+def test_a_write_that_a_killed_mirror_had_not_written_down_is_told_by_the_source() -> None:
+    wrote = ProducerState(7, 0, 5, SAID_MS + 20_000, -1)  # 12 s before the promote's look
+    assert known(writer(7, -100, 0, 8), ago_s=32) == ["direct-writers-seen"]
+    assert known(writer(7, -100, 0, 8), ago_s=32, tells=(wrote,)) == ["direct-writers"]
+    assert known(writer(7, -100, 0, 8), ago_s=37, tells=(wrote,)) == ["direct-writers-seen"]
 
 
 def test_a_job_that_starts_a_new_producer_at_each_run_is_known_by_the_pauses_between_them() -> None:
