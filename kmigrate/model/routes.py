@@ -107,8 +107,6 @@ class TopicRoute:
     """First mirrored offset by partition."""
     barrier: Mapping[int, int] = field(default_factory=dict)
     """End of the copy, by partition of a promoted topic."""
-    fills: bool = False
-    """The mirror may be writing filler records to the topic."""
 
     @property
     def fenced(self) -> bool:
@@ -191,7 +189,6 @@ def _route(link: LinkRecord, record: TopicRecord, barriers: Iterable[BarrierReco
         aligning=frozenset() if serve is Serve.LOCAL else frozenset(record.aligning),
         starts=record.starts,
         barrier={p: each.offset for p, each in record.barrier.items()} if serve is Serve.LOCAL else {},
-        fills=serve is not Serve.LOCAL and record.fills,
     )
 
 

@@ -4,8 +4,8 @@ A large answer whose turn it is passes while it arrives, every other one when it
 are passed one at a time, each when the one before is answered: so does a broker. And what follows on the connection
 never overtakes one that may have to be sent yet.
 
-While the mirror fills a topic up, answers are awaited whole, so that what is not ready can be cut out of them, and
-requests ask for less, so that they take little memory.
+While any partition is unready (`unready`), the router awaits answers whole, so that it can cut unready partitions out.
+Requests ask for less meanwhile, so that whole answers take little memory.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from kmigrate.router.sequencer import Sequencer, Slot
 __all__ = ["FetchDesk"]
 
 _A_MOMENT_S = 0.01
-_MOST_WHILE_FILLED = 1 << 20
-"""Bytes that a request asks for while the mirror fills a topic up: every answer is held whole then."""
+_MOST_WHILE_UNREADY = 1 << 20
+"""Bytes that a request asks for while any partition is unready: the router holds every answer whole then."""
 _NO_CLIENTS = -1
 """Correlation id of what was asked ahead; answers come in order, whatever their ids."""
 
@@ -125,8 +125,8 @@ class FetchDesk:
         """To the target, `sent` in place of the client's `frame`; `followed`: as a word of its session."""
 
         since = self._core.table.epoch
-        if self._core.unready.fills:
-            cap_bytes(sent, head.version, head.body, _MOST_WHILE_FILLED)
+        if self._core.unready.concerns(since):
+            cap_bytes(sent, head.version, head.body, _MOST_WHILE_UNREADY)
 
         def answered(answer: bytearray) -> None:
             if followed:
@@ -225,8 +225,8 @@ class FetchDesk:
 
         sent = encode(frame, head.version, head.body, ahead.request, _NO_CLIENTS)
         ahead.since = self._core.table.epoch
-        if self._core.unready.fills:
-            cap_bytes(sent, head.version, head.body, _MOST_WHILE_FILLED)
+        if self._core.unready.concerns(ahead.since):
+            cap_bytes(sent, head.version, head.body, _MOST_WHILE_UNREADY)
         self._edge.to_target([sent], _NO_CLIENTS, answered, begins)
         self._edge.wake_at(ahead.until + _A_MOMENT_S)
 

@@ -40,13 +40,10 @@ class Unready:
     """Topic names by the topic's id at the target."""
     _until: float = -math.inf
     """The epoch of the first table in which every partition was ready."""
-    fills: bool = False
-    """The mirror may write fillers under the newest table."""
 
     def follow(self, table: RoutingTable, now: float) -> None:
         """Take a newer table."""
         unready = {name: parts for name, route in table.topics.items() if (parts := _unready(route)) != frozenset()}
-        self.fills = any(table.topics[name].fills for name in unready)
         if not unready and not self._spans:
             return
         for name in self._spans.keys() | unready.keys():

@@ -13,9 +13,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.sandbox.kafka import SOURCE_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
+from kmigrate.state.log import StateLog
 from kmigrate.workflow.bootstraps import Leads, ask_bootstraps
 from tests.integration.migration import Migration
 from tests.integration.router_process import cluster_settings
+from tests.integration.router_world import world_gone
 
 NOWHERE = "broker.nowhere.invalid"
 
@@ -44,11 +46,28 @@ def twin(target: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         cluster.stop()
 
 
+@pytest.fixture
+def link(target: KafkaCluster, unique_name: Callable[[str], str]) -> Iterator[str]:
+    """A link's name; the link's records leave the target with the test, as the source ends with this module."""
+    name = unique_name("link")
+    yield name
+
+    async def forget() -> None:
+        async with ClusterClient(cluster_settings("target", target.bootstrap)) as client, StateLog(client) as log:
+            await world_gone(log, name, routers=False)
+
+    asyncio.run(forget())
+
+
 def test_two_clusters_with_one_cluster_id_are_told_apart(
-    twin: tuple[KafkaCluster, int], target: KafkaCluster, tmp_path: Path, unique_name: Callable[[str], str]
+    twin: tuple[KafkaCluster, int],
+    target: KafkaCluster,
+    tmp_path: Path,
+    link: str,
+    unique_name: Callable[[str], str],
 ) -> None:
     source, _ = twin
-    topic, link = unique_name("t"), unique_name("twins")
+    topic = unique_name("t")
     admin = AdminClient({"bootstrap.servers": source.bootstrap})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     run = Migration(source, target, tmp_path / "run")
@@ -66,10 +85,9 @@ def test_two_clusters_with_one_cluster_id_are_told_apart(
 
 
 def test_an_advertised_name_that_is_not_resolved_is_found_and_blamed(
-    twin: tuple[KafkaCluster, int], target: KafkaCluster, tmp_path: Path, unique_name: Callable[[str], str]
+    twin: tuple[KafkaCluster, int], target: KafkaCluster, tmp_path: Path, link: str
 ) -> None:
     source, port = twin
-    link = unique_name("far")
     run = Migration(source, target, tmp_path / "run")
     near, far = f'"{source.bootstrap}"', f'"127.0.0.1:{port}"'
     run.config.write_text(run.config.read_text(encoding="utf-8").replace(near, far), encoding="utf-8")

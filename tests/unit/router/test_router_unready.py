@@ -23,7 +23,7 @@ VERSIONS = range(OFFERED[FETCH][0], OFFERED[FETCH][1] + 1)
 
 
 def aligning(topic: str = "t") -> TopicRoute:
-    return replace(route(topic, Serve.HIDDEN), target_id=str(ID), fills=True)
+    return replace(route(topic, Serve.HIDDEN), target_id=str(ID))
 
 
 def mirrored(topic: str = "t") -> TopicRoute:
