@@ -155,7 +155,7 @@ def test_a_member_at_the_targets_own_address_keeps_its_group_from_being_promoted
         refused = run.cli("group", "promote", "early-readers", "--plan")
         assert (refused.code, refused.told["error"]) == (3, "member-on-target")
         assert "forgotten at /127.0.0.1" in refused.told["what"]
-        wait_until(lambda: "MisplacedRecord" in written(run), 20, "the controller to record the member")
+        wait_until(lambda: '"early-readers"' in written(run), 20, "the controller to record the member")
     told = status_of(run, "early-readers")
     assert (told["misplaced"], [each["client_id"] for each in told["misplaced_before"]]) == ([], ["forgotten"])
     assert refs(run.does("group", "promote", "early-readers", "--plan")) == [("warn", "member-on-target")]
