@@ -31,6 +31,7 @@ from kmigrate.state.log import STATE_TOPIC
 from kmigrate.workflow import verbs
 from kmigrate.workflow.controller import Controller
 from kmigrate.workflow.estate import Estate
+from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
 
 Names = Callable[[str], str]
@@ -129,14 +130,21 @@ def test_writes_to_a_mirrored_topic_reach_the_source_under_translated_ids(
                     with Writer(running.bootstrap, topic, f"w{number}", config) as writer:
                         await quietly(writer.until, 200)
                     writers.append(writer)
+                    # Without acknowledgements a producer has written as soon as its bytes have left.
+                    count = sum(len(sent) for each in writers for sent in each.sent.values())
+
+                    def stored(count: int = count) -> bool:
+                        return sum(ends(source.bootstrap, topic)) >= count
+
+                    await quietly(wait_until, stored, 20, f"{count} records at the source")
                 await _aiokafka_writes(running.bootstrap, topic, 300, acks=1)
             ids = await world.source_producers(topic)
 
         assert [w.errors for w in writers] == [[]] * len(configs)
-        stored = values(source.bootstrap, topic)
+        found = values(source.bootstrap, topic)
         for partition in range(3):
             expected = [v for w in writers for v in w.sent[partition]]
-            assert stored[partition] == expected + [b"a-%d" % n for n in range(partition, 300, 3)]
+            assert found[partition] == expected + [b"a-%d" % n for n in range(partition, 300, 3)]
         assert ends(target.bootstrap, topic) == [0, 0, 0]
         assert len(ids) == len(configs) + 1
         assert min(ids) >= 1 << 40
