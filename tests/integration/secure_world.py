@@ -28,6 +28,8 @@ from kmigrate.sandbox.ports import free_ports
 SESSION_MS = 2500
 MOVER = "the-same-on-both"
 """Password of `mover`, who may log in to both clusters alike, by PLAIN."""
+STRANGER = "a-password-without-rights"
+"""Password of `stranger`, a user of both clusters, by PLAIN, that no test gives a right for longer than the test."""
 _OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 
 
@@ -92,7 +94,7 @@ def _add_listeners(cluster: KafkaCluster) -> int:
     )
     if cluster.spec.name == "target":  # the source knows a holder by the whole subject, as brokers do by default
         extra["listener.name.ssl.ssl.principal.mapping.rules"] = "RULE:^CN=([a-z]+)$/$1/,DEFAULT"
-    extra[plain] = users.replace(";", f' user_mover="{MOVER}";')
+    extra[plain] = users.replace(";", f' user_mover="{MOVER}" user_stranger="{STRANGER}";')
     with broker.properties.open("a", encoding="utf-8") as file:
         file.writelines(f"{key}={value}\n" for key, value in extra.items())
     return port
@@ -101,9 +103,14 @@ def _add_listeners(cluster: KafkaCluster) -> int:
 _DECISION = re.compile(r"Principal = User:(\S+) is (Allowed|Denied) operation = (\S+) from .* on resource = (\w+):")
 
 
-def decisions(cluster: KafkaCluster, user: str, word: str) -> set[tuple[str, str]]:
-    """What the authorizer allowed or denied a user so far: kind of resource and operation."""
-    text = cluster.brokers[1].log.read_text(encoding="utf-8", errors="replace")
+def log_size(cluster: KafkaCluster) -> int:
+    """Return the bytes of the authorizer's log so far."""
+    return cluster.brokers[1].log.stat().st_size
+
+
+def decisions(cluster: KafkaCluster, user: str, word: str, since: int = 0) -> set[tuple[str, str]]:
+    """Return the kinds of resource and operations that the authorizer allowed or denied a user since a log size."""
+    text = cluster.brokers[1].log.read_bytes()[since:].decode("utf-8", errors="replace")
     return {
         (resource.upper(), operation)
         for who, decided, operation, resource in _DECISION.findall(text)

@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AclBindingFilter, AdminClient
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AclBindingFilter, AdminClient, OffsetSpec
 
 from kmigrate.cli.probes import probe_cluster
 from kmigrate.cluster.admin import Admin
@@ -18,14 +19,15 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import LeaseRecord
+from kmigrate.model.security import Login, Security
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.security import Permit
 from kmigrate.state.create import ensure_map_topic, ensure_state_log
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
-from tests.integration.secure_world import SecurePair
+from tests.integration.secure_world import STRANGER, SecurePair
 
-WITHOUT_RIGHTS = "consumers"
-"""A user of the target without any right on a topic there."""
+WITHOUT_RIGHTS = "stranger"
+"""A user of the target without any right there."""
 
 
 @pytest.fixture
@@ -40,7 +42,8 @@ def login(pair: SecurePair) -> ClusterSettings:
                 await ensure_map_topic(client, admin)
 
     asyncio.run(make())
-    return pair.settings("target", WITHOUT_RIGHTS)
+    ours = pair.settings("target")
+    return replace(ours, security=Security(ours.security.tls, Login("PLAIN", WITHOUT_RIGHTS, STRANGER)))
 
 
 @contextmanager
@@ -121,7 +124,7 @@ def test_a_login_without_a_right_on_the_state_log_is_told_the_right(pair: Secure
 
 
 def test_doctor_names_the_right_and_calls_no_topic_bad(login: ClusterSettings) -> None:
-    (told,) = [each for each in asyncio.run(probe_cluster(login)) if STATE_TOPIC in each.what]
+    (told,) = [each for each in asyncio.run(probe_cluster(login)) if "only a target needs this right" in each.what]
     assert (told.level, told.ref) == ("warn", "access-denied")
     assert f"allow User:{WITHOUT_RIGHTS} DESCRIBE on topic {STATE_TOPIC}" in told.next_step
 
@@ -134,6 +137,10 @@ def test_a_state_topic_that_cannot_be_used_is_deleted_only_while_it_is_empty(
     make_topic(cluster, STATE_TOPIC, partitions=2, config={"cleanup.policy": "compact"})
     address = cluster.bootstrap.rsplit(":", 1)
     conf = ClusterSettings("target", ((address[0], int(address[1])),))
+    ends = {TopicPartition(STATE_TOPIC, each): OffsetSpec.latest() for each in (0, 1)}  # type: ignore[no-untyped-call]
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for told in admin.list_offsets(ends).values():  # both partitions have a leader, so the log ends can be told
+        assert told.result(30).offset == 0
     for act in (_opened, _ensured):
         with pytest.raises(Refused, match="bad-state-topic") as caught:
             asyncio.run(act(conf))
