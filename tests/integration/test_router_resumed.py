@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -73,9 +72,10 @@ def stored(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
 
 
 def test_a_transaction_begun_at_the_source_is_ended_through_a_router_by_who_has_its_identity(
-    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
+    source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    topic, sink = unique_name("sink"), Sink()
+    """A target of its own has no link of another source, which could be away: that would be asked, and waited for."""
+    topic, sink, target = unique_name("sink"), Sink(), own_cluster()
     for cluster in (source, target):
         make_topic(cluster, topic)
     committed, aborted, fenced, late, unknown, going = (unique_name(f"sink-{number}") for number in range(6))
