@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclBindingFilter, AdminClient, OffsetSpec
 
 from kmigrate.cli.probes import probe_cluster
@@ -24,6 +24,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.security import Permit
 from kmigrate.state.create import ensure_map_topic, ensure_state_log
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
+from tests.integration.migration import wait_until
 from tests.integration.secure_world import STRANGER, SecurePair
 
 WITHOUT_RIGHTS = "stranger"
@@ -139,8 +140,13 @@ def test_a_state_topic_that_cannot_be_used_is_deleted_only_while_it_is_empty(
     conf = ClusterSettings("target", ((address[0], int(address[1])),))
     ends = {TopicPartition(STATE_TOPIC, each): OffsetSpec.latest() for each in (0, 1)}  # type: ignore[no-untyped-call]
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for told in admin.list_offsets(ends).values():  # both partitions have a leader, so the log ends can be told
-        assert told.result(30).offset == 0
+
+    def told() -> bool:
+        with suppress(KafkaException):
+            return [each.result(30).offset for each in admin.list_offsets(ends).values()] == [0, 0]
+        return False
+
+    wait_until(told, 30, "both partitions to have a leader, so that the log ends can be told")
     for act in (_opened, _ensured):
         with pytest.raises(Refused, match="bad-state-topic") as caught:
             asyncio.run(act(conf))
