@@ -112,8 +112,9 @@ def test_a_login_without_a_right_on_the_state_log_is_told_the_right(pair: Secure
         error = refusal(act, login)
         assert isinstance(error, BrokerRefused)
         assert_names(error, "DESCRIBE", STATE_TOPIC)
-    with allowed(pair, "DESCRIBE", both):
-        assert_names(refusal(_opened, login), "READ", STATE_TOPIC)
+    for readable, unreadable in (both, both[::-1]):
+        with allowed(pair, "DESCRIBE", both), allowed(pair, "READ", [readable]):
+            assert_names(refusal(_opened, login), "READ", unreadable)
     with allowed(pair, "READ", both):
         asyncio.run(_opened(login))
         assert_names(refusal(_written, login), "WRITE", STATE_TOPIC)

@@ -107,14 +107,16 @@ def test_state_is_read_and_written_on_behind_strays_in_every_shape(open_cluster:
 
 
 def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so(
-    source: KafkaCluster, open_cluster: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+    source: KafkaCluster, own_cluster: Callable[[], KafkaCluster], make_topic: MakeTopic, unique_name: Names
 ) -> None:
     """A fork ends who acts on the log; clients of a router are served on by what the router knew."""
-    target, topic, went_on = open_cluster, unique_name("orders"), []
+    target, topic, went_on = own_cluster(), unique_name("orders"), []
     make_topic(source, topic, partitions=3)
     make_topic(target, topic, partitions=3)
 
-    async def fork(log: StateLog) -> None:
+    async def forked(log: StateLog) -> bool:
+        """Write a record in the place of the log's next one; False where another writer took that place first."""
+        await log.read_to_end()
         fold = log._fold
         envelope = Envelope(fold.next_offset, "another", "nonce", LeaseRecord("n", "w", 1))
         data = one_record_batch(
@@ -126,15 +128,17 @@ def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so
             connection = await client.connection(client.leader(STATE_TOPIC, 0), "test")
             body = encode_produce([(STATE_TOPIC, 0, data)], timeout_ms=5000)
             frame = await connection.call_raw(PRODUCE, PRODUCE_VERSION, body, flexible=True)
-            assert not decode_produce(frame)[STATE_TOPIC, 0].error
+            answer = decode_produce(frame)[STATE_TOPIC, 0]
+            return (answer.error, answer.base_offset) == (0, envelope.at)  # a duplicate is answered without an error
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
             await world.put(topic, TopicPhase.MIRRORING)
             with router("r1", target) as running:
                 await world.routers_apply()
-                await fork(world.log)
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + 40
+                while not await forked(world.log):
+                    assert time.monotonic() < deadline, "the record was never the next one of the log"
                 while not any(each.deaf for each in world.log.alive(RouterPresence)):
                     assert time.monotonic() < deadline, "the router has not said it"
                     await asyncio.sleep(0.1)
