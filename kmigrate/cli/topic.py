@@ -31,7 +31,7 @@ from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.marked import AT_THE_TARGET, RETENTION, marked_topics
+from kmigrate.workflow.marked import CopyTimes, copy_times
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.status import snapshot
 
@@ -272,13 +272,17 @@ async def show(
         status = next(each for each in shot.topics if (each.link, each.topic) == (record.link, topic))
         live: dict[str, Any] = next(t for t in shot.as_json()["topics"] if t["topic"] == topic)
         link = estate.log.state.link(record.link)
-        marked = await marked_topics(estate.target, link, [record]) if link is not None else None
-        view = Group(_facts(record, marked=bool(marked)), topic_detail(status, shot.at_ms))
-        markers = None if marked is None else bool(marked)
-        return Answer({**encode_record(record), "control_markers": markers, "status": live}, view)
+        marked = await copy_times(estate.target, estate.target_admin, link, [record]) if link is not None else None
+        times = next(iter(marked or []), None)
+        view = Group(_facts(record, times), topic_detail(status, shot.at_ms))
+        markers = {
+            "control_markers": None if marked is None else bool(marked),
+            "copy_times": times.as_json() if times is not None else None,
+        }
+        return Answer({**encode_record(record), **markers, "status": live}, view)
 
 
-def _facts(record: TopicRecord, *, marked: bool) -> Any:
+def _facts(record: TopicRecord, times: CopyTimes | None) -> Any:
     return facts(
         [
             ("topic", record.topic),
@@ -288,7 +292,7 @@ def _facts(record: TopicRecord, *, marked: bool) -> Any:
             ("offsets asked", record.offsets),
             *([("paused", "yes")] if record.paused else []),
             *([("reason", record.hindrance)] if record.hindrance else []),
-            *([("control markers", f"yes: {AT_THE_TARGET}; {RETENTION}")] if marked else []),
+            *([("control markers", f"yes: without a router {times.look_ups()}; {times.retention()}")] if times else []),
             *([("fence to flip", f"{record.promoted_ms - record.fenced_ms} ms")] if record.promoted_ms else []),
         ]
     )

@@ -4,6 +4,9 @@ Fillers (batches of up to a million empty records) are appended by the same rule
 aligner or a restart cannot double them; DeleteRecords then moves the log start behind them. All of it happens
 before any client is let in, and each step is derived from the target's own log: repeat it after any crash.
 
+A filler's time is old, so that a segment with fillers is as old for retention and look-ups as its records are (T3). The
+time may not be older than what the target remembers of producers (V6).
+
 While a topic is mirrored the target deletes nothing by itself. So the copy's log start follows the source's: what the
 source has deleted, by retention or DeleteRecords, is deleted from the copy, up to the copy's last record. The source's
 log start has to be the same at two looks before the copy follows, so no reader of both clusters ever finds the copy's
@@ -48,11 +51,14 @@ class Aligner:
         identity: CopyIdentity,
         settings: MirrorSettings,
         source: ClusterClient | None = None,
+        *,
+        filler_age_ms: int = 0,
     ) -> None:
         self._target = target
         self._source = source
         self._identity = identity
         self._settings = settings
+        self._filler_age_ms = filler_age_ms
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def align(self, record: TopicRecord) -> None:
@@ -165,7 +171,7 @@ class Aligner:
     def _filler(self, count: int, sequence: int) -> bytearray:
         return filler_batch(
             count,
-            timestamp=now_ms(),
+            timestamp=now_ms() - self._filler_age_ms,
             producer_id=self._identity.data_id,
             epoch=self._identity.data_epoch,
             sequence=sequence,

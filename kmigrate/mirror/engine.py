@@ -31,7 +31,7 @@ from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.mending import MapStore
 from kmigrate.mirror.metrics import LinkMeter
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.mirror.stops import StopKeeper
 from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.topics import TopicMaker
@@ -174,6 +174,8 @@ class MirrorEngine:
             meter=self.meter,
             is_routed=lambda producer: self._log.state.is_routed(self._link, *producer),
         )
+        age = 0 if forgets else OLD_MS
+        aligner = Aligner(self._target, link.copy, self._settings, self._source, filler_age_ms=age)
         self._trouble = ""
         self._forgets = forgets
         self._applied = -1
@@ -186,7 +188,7 @@ class MirrorEngine:
                 self._stops.run(copier.lanes),
                 DirectLog(self._log, self._link).run(copier.direct),
                 self._follow(copier),
-                self._lead(copier, Aligner(self._target, link.copy, self._settings, self._source)),
+                self._lead(copier, aligner),
             )
         finally:
             if self._applied >= 0:  # else it was given nothing yet

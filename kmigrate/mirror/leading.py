@@ -360,6 +360,7 @@ def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
         target_topic_id=prepared.target_topic_id,
         starts=prepared.starts,
         began=prepared.began,
+        began_ms=now,
         mapped=prepared.target_starts is not None,
         target_starts=prepared.target_starts or {},
         restore_configs=prepared.configs.restore,

@@ -286,6 +286,8 @@ class TopicRecord:
     """First mirrored offset by partition; also the target's log start after aligning."""
     began: Mapping[int, int] = field(default_factory=dict)
     """Log ends of the source when the mirror began, by partition: batches beyond were written during the link."""
+    began_ms: int = 0
+    """When the mirror began the topic; 0: not known."""
     restore_configs: Mapping[str, str] = field(default_factory=dict)
     """The topic's own configs that promote puts back on the target."""
     drop_configs: tuple[str, ...] = ()

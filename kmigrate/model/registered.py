@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 from kmigrate.errors import Refused
+from kmigrate.model.moments import utc_text
 from kmigrate.model.records import RouterRecord
 
 __all__ = ["already_runs"]
@@ -13,7 +12,7 @@ __all__ = ["already_runs"]
 def already_runs(router: RouterRecord) -> Refused:
     """Return the refusal of a second router under the name of a router that runs."""
     process = f"process {router.pid} on {router.machine}" if router.pid else f"a process on {router.host}"
-    since = dt.datetime.fromtimestamp(router.since_ms // 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    since = utc_text(router.since_ms)
     return Refused(
         "router-runs",
         f"router {router.name} already runs: {process}, since {since}, at {router.bootstrap}",

@@ -11,6 +11,8 @@ A  An answer of the target at or beyond the barrier is right: no marker stands t
 B  Else the source is believed where its log still reaches down to the target's answer, and the topic is the same.
    If the source has none below the barrier, the answer is the first record beyond the barrier, if there is any.
 C  In every other case the target's answer stays. No answer is ever later than the right answer.
+D  The record with the largest time is the source's, below the barrier, as long as the target's log ends at the
+   barrier. What the target has taken since is older than the answer of the target, or is that answer (A).
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class TimeAnswers:
             key
             for key, told in found.items()
             if (route := self.routes[key[0]]).serve is Serve.LOCAL
-            and not 0 <= told.offset < route.barrier.get(key[1], 0)
+            and (self.asked[key] == LARGEST) is (0 <= told.offset < route.barrier.get(key[1], 0))
         }
 
     def corrected(self, found: Mapping[_Key, Found], ends: Mapping[_Key, int]) -> bytes:
@@ -127,7 +129,9 @@ def _right(
         beyond_copy = 0 <= told.offset < start  # the copy began later
         return None if beyond_copy else (told.offset, told.timestamp)
     barrier = route.barrier.get(partition, 0)
-    if asked == LARGEST or told.start > offset or 0 <= told.offset < offset:
+    if asked == LARGEST:
+        return (told.offset, told.timestamp) if end is not None and end <= barrier else None
+    if told.start > offset or 0 <= told.offset < offset:
         return None
     if 0 <= told.offset < barrier:
         return told.offset, told.timestamp

@@ -11,10 +11,13 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as Spec
 
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import PartitionBarrier
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.workflow.marked import CopyTimes, copy_times
 from tests.integration.mirror_world import (
     bounds,
     cut,
@@ -23,19 +26,21 @@ from tests.integration.mirror_world import (
     produce,
     produce_at,
     read_all,
+    settings_of,
     transactions,
 )
 from tests.integration.router_world import router
 
+DAY = 86_400_000
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 
 
-def looked_up(bootstrap: str, topic: str, times: Iterable[int]) -> list[int]:
-    """What librdkafka's `offsets_for_times` says of partition 0, one time after the other; −1: no such record."""
+def looked_up(bootstrap: str, topic: str, times: Iterable[int], partition: int = 0) -> list[int]:
+    """Return librdkafka's `offsets_for_times` of a partition, one time after the other; −1: no such record."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "looks-up"})
     try:
-        return [consumer.offsets_for_times([TopicPartition(topic, 0, at)], 10)[0].offset for at in times]
+        return [consumer.offsets_for_times([TopicPartition(topic, partition, at)], 10)[0].offset for at in times]
     finally:
         consumer.close()
 
@@ -82,6 +87,7 @@ def test_times_are_looked_up_as_at_the_source_before_and_after_the_promote(
                     lambda _: [p for p in world.log.alive(RouterPresence) if p.applied >= epoch] or None, 15, "a router"
                 )
                 assert await asyncio.to_thread(looked_up, running.bootstrap, topic, times) == wanted
+                assert await asyncio.to_thread(largest, running.bootstrap, topic) == largest(source.bootstrap, topic)
                 produce_at(target.bootstrap, topic, [now + 60_000, now + 90_000])
                 beyond = [at if at >= 0 else ends for at in wanted]
                 assert await asyncio.to_thread(looked_up, running.bootstrap, topic, times) == beyond
@@ -94,3 +100,61 @@ def test_times_are_looked_up_as_at_the_source_before_and_after_the_promote(
                 assert told[0] == read_all(target.bootstrap, topic)[0][0][0] == 0
 
     asyncio.run(scene())
+
+
+def test_a_copy_says_which_look_ups_are_early_at_the_target_and_how_long_the_copy_is_kept(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic, plain = unique_name("figures"), unique_name("plain")
+    make_topic(source, topic, partitions=2, config={"retention.ms": str(7 * DAY)})
+    make_topic(source, plain)
+    oldest = int(time.time() * 1000) - 5 * DAY
+    produce_at(source.bootstrap, topic, [oldest, oldest + 1000])
+    produce_at(source.bootstrap, plain, [oldest])
+    transactions(source.bootstrap, topic, 3, name=topic)
+    produce(source.bootstrap, topic, 10, age_ms=1000)
+    ends = {p: end for p, (_, end) in bounds(source.bootstrap, topic).items()}
+
+    async def scene() -> list[CopyTimes]:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            for name in (topic, plain):
+                await world.mirror(name)
+                await world.in_phase(name, TopicPhase.MIRRORING)
+                await world.caught_up(name)
+            barrier = {p: PartitionBarrier(end, 0) for p, end in ends.items()}
+            await world.change(topic, lambda was: replace(was, phase=TopicPhase.PROMOTED, barrier=barrier))
+            link = world.log.state.link(world.link)
+            assert link is not None
+            ours = settings_of("target", target.bootstrap)
+            async with ClusterClient(ours) as client:
+                found = await copy_times(client, Admin(ours), link, world.log.state.topics(world.link))
+            assert found is not None
+            return found
+
+    [told] = asyncio.run(scene())
+    assert (told.topic, told.oldest_ms, told.retention_ms) == (topic, oldest, 7 * DAY)
+    early, late = told.began_ms - 1, told.marked_ms + 1
+    firsts = {p: looked_up(target.bootstrap, topic, [early], p)[0] for p in ends}
+    assert told.read_again == sum(end - firsts[p] for p, end in ends.items() if firsts[p] >= 0) > 10
+    assert looked_up(source.bootstrap, topic, [early]) == [-1]  # the source has no record of these times
+    assert looked_up(target.bootstrap, topic, [told.marked_ms, late])[1] == -1
+    assert told.kept_until_ms == told.marked_ms + 7 * DAY and told.longer_ms == told.marked_ms - oldest
+
+
+def test_fillers_do_not_make_the_copy_younger_than_its_records(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("fillers")
+    make_topic(source, topic)
+    produce_at(source.bootstrap, topic, [int(time.time() * 1000) - 3 * DAY + n for n in range(30)])
+    cut(source.bootstrap, topic, {0: 20})
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            await world.in_phase(topic, TopicPhase.MIRRORING)
+            await world.caught_up(topic)
+
+    asyncio.run(scene())
+    assert bounds(target.bootstrap, topic) == {0: (20, 30)}
+    assert largest(target.bootstrap, topic) == largest(source.bootstrap, topic)

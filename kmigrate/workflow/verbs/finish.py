@@ -96,7 +96,7 @@ async def finish_link(
     guards += await late_guards(estate, link, accepted=accept_late)
     guards += _router_guards(estate, state, clients_known=clients_known)
     guards += await _member_guards(estate, link, accepted=accept_misplaced)
-    found = [*guards, *found, *await marker_findings(estate.target, link, state.topics(link.name), finish=True)]
+    found = [*guards, *found, *await _time_findings(estate, link)]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
     changes = [
         f"routers tell clients the target's own addresses: {addresses}",
@@ -123,6 +123,12 @@ async def finish_link(
     await estate.log.append(decide)
     late = await put_back_after_finish(estate, link)
     return replace(made, findings=(*made.findings, *late)).done(), asked
+
+
+async def _time_findings(estate: Estate, link: LinkRecord) -> list[Finding]:
+    """Return what is different at the target itself in copies with control markers."""
+    topics = estate.log.state.topics(link.name)
+    return await marker_findings(estate.target, estate.target_admin, link, topics, finish=True)
 
 
 def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:

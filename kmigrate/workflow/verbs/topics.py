@@ -371,7 +371,7 @@ async def _promote_topics(
     made = Plan.of("promote", [*of_topics, *of_groups], found)
     made.refuse()
     left_behind = await _groups_left_behind(estate, link, source, source_admin, names)
-    markers = await marker_findings(estate.target, link, new, finish=False)
+    markers = await marker_findings(estate.target, estate.target_admin, link, new, finish=False)
     made = replace(made, findings=(*made.findings, *left_behind, *markers))
     if plan:
         return made

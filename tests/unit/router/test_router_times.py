@@ -123,6 +123,23 @@ def test_of_a_promoted_topic_the_source_is_believed_below_the_barrier_as_far_as_
     assert reader.told[0] == told
 
 
+@pytest.mark.parametrize(
+    ("found", "end", "told"),
+    [(Found(0, 70, T), 500, 70), (Found(0, 70, T), 501, 20), (Found(0, 600, T), None, 20)],
+    ids=["nothing-since", "written-since", "late-write"],
+)
+def test_the_largest_time_of_a_promoted_topic_is_the_sources_until_the_topic_is_written_to(
+    found: Found, end: int | None, told: int
+) -> None:
+    reader = Reader(MOVED)
+    reader.asks(LARGEST)
+    reader.target_says(20)
+    reader.source_says(found)
+    if end is not None:
+        reader.target_ends_at(end)
+    assert reader.told[0] == told
+
+
 @pytest.mark.parametrize(("offset", "error"), [(500, 0), (700, 0), (-1, 0), (20, 6)])
 def test_what_lies_beyond_the_barrier_or_is_an_error_is_asked_of_nobody(offset: int, error: int) -> None:
     reader = Reader(MOVED)

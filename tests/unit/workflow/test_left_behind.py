@@ -61,7 +61,9 @@ def planned(
     monkeypatch.setattr(topics, "look_for_direct_writers", nobody)
     target = Logs(positions=())
     target.begin = target_begins
-    estate = cast("Any", SimpleNamespace(log=MemoryLog(LINK, TOPIC, *records), source=source, target=target))
+    estate = cast(
+        "Any", SimpleNamespace(log=MemoryLog(LINK, TOPIC, *records), source=source, target=target, target_admin=None)
+    )
     return asyncio.run(promote_topics(estate, "l", ["t"], PromoteTerms(1), plan=True))
 
 

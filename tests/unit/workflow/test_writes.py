@@ -64,6 +64,7 @@ class Estate:
         self.log: Any = MemoryLog(*records)
         self.asked = 0
         self.target = Empty(positions=())
+        self.target_admin = Admin()
 
     async def source(self, _: object) -> tuple[Cluster, Admin]:
         self.asked += 1
