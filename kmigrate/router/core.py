@@ -81,9 +81,20 @@ class Edge(Protocol):
         """Send to a source broker; `done` is called exactly once, also after the client is gone."""
 
     def to_coordinator(
-        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+        self,
+        link: str,
+        node: int,
+        parts: Sequence[Buffer],
+        correlation: int,
+        done: Callable[[Outcome], None],
+        *,
+        waits: bool = False,
     ) -> None:
-        """As `to_source`, on a connection for words of groups: it ends with the client's, whatever is under way."""
+        """Send to a group coordinator of a source; the connection ends with the client's, whatever is under way.
+
+        `waits`: the coordinator may hold its answer until other members have come. Such requests have a connection of
+        their own, because a broker reads no further on a connection while an answer on that connection is due.
+        """
 
     def wake_at(self, when: float) -> None:
         """Have the session advance at a moment of `now()`."""

@@ -13,7 +13,7 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.followed import codes_in, source_request
-from kmigrate.router.apis.groups import group_error
+from kmigrate.router.apis.groups import JOIN_GROUP, SYNC_GROUP, group_error
 from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.core import Core, Edge, Outcome
 
@@ -23,6 +23,8 @@ ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 _FIND_COORDINATOR = entity(10, 3, "request")
 _TO_MEMBERS = frozenset({Code.NONE, Code.REBALANCE_IN_PROGRESS})
 """What a coordinator says to members alone: others are told that they are none, or may do nothing there."""
+_WAITING = frozenset({JOIN_GROUP, SYNC_GROUP})
+"""APIs whose answer a coordinator holds until other members have joined, or the leader has assigned partitions."""
 Told = Callable[[Any], None]
 
 
@@ -94,7 +96,8 @@ class GroupTalk:
 
         def to(node: int) -> None:
             frame = frame_request(asked.message, word.head.correlation_id, word.head.client_id)
-            self.edge.to_coordinator(word.link, node, [frame], word.head.correlation_id, done)
+            waits = word.head.api_key in _WAITING
+            self.edge.to_coordinator(word.link, node, [frame], word.head.correlation_id, done, waits=waits)
 
         known = self._coordinators.get(key)
         if known is not None:

@@ -90,7 +90,9 @@ class ClientConnection:
         self._sources: dict[tuple[str, int], Upstream] = {}
         """By the link's uuid and the source's node: a link that is made anew under a name may have another source."""
         self._coordinators: dict[tuple[str, int], Upstream] = {}
-        """Of groups that follow: nothing that they are told must be waited for once the client is gone."""
+        """Connections to group coordinators; an answer on these is due to nobody once the client is gone."""
+        self._rebalances: dict[tuple[str, int], Upstream] = {}
+        """The same for JoinGroup and SyncGroup, which wait for other members: a commit must not wait behind them."""
         self._ended = False
         self._retiring = False
         self.session = Session(core, self)
@@ -202,7 +204,7 @@ class ClientConnection:
     @property
     def _asks_sources(self) -> bool:
         """Whether anything that this client has asked is for a source to answer yet."""
-        return self.draining or any(not each.ended and each.busy for each in self._coordinators.values())
+        return self.draining or any(not each.ended and each.busy for each in self._of_groups())
 
     def _watch(self) -> None:
         self._core.limits.watch(self)
@@ -221,7 +223,10 @@ class ClientConnection:
         self._flow()
 
     def _upstreams(self) -> list[Upstream]:
-        return [*([self._target] if self._target else []), *self._sources.values(), *self._coordinators.values()]
+        return [*([self._target] if self._target else []), *self._sources.values(), *self._of_groups()]
+
+    def _of_groups(self) -> list[Upstream]:
+        return [*self._coordinators.values(), *self._rebalances.values()]
 
     def _flow(self) -> None:
         if self._ended or self._retiring:
@@ -302,7 +307,7 @@ class ClientConnection:
 
     def identified(self, identity: Identity) -> None:
         self._accepted(identity)
-        for upstream in (*self._sources.values(), *self._coordinators.values()):
+        for upstream in (*self._sources.values(), *self._of_groups()):
             upstream.identified()
 
     def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
@@ -341,9 +346,17 @@ class ClientConnection:
         self._to_source(self._sources, link, node, parts, correlation, done)
 
     def to_coordinator(
-        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+        self,
+        link: str,
+        node: int,
+        parts: Sequence[Buffer],
+        correlation: int,
+        done: Callable[[Outcome], None],
+        *,
+        waits: bool = False,
     ) -> None:
-        self._to_source(self._coordinators, link, node, parts, correlation, done)
+        pool = self._rebalances if waits else self._coordinators
+        self._to_source(pool, link, node, parts, correlation, done)
 
     def _to_source(
         self,
@@ -436,7 +449,7 @@ class ClientConnection:
             self._target.close_now()
         for upstream in list(self._sources.values()):
             upstream.close_when_answered(_LAST_FORWARDS_S)
-        for upstream in list(self._coordinators.values()):
+        for upstream in self._of_groups():
             upstream.close_now()
 
     def close(self, reason: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupType
+from confluent_kafka import Consumer, ConsumerGroupType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
@@ -235,3 +236,67 @@ def test_a_router_may_die_while_members_let_go(tmp_path: Path, after_s: float) -
 
         run.again("group", "promote", "billing", "--yes", during=during)
         all_go_on(run, 2)
+
+
+@contextmanager
+def polled(*consumers: Consumer) -> Iterator[None]:
+    """Poll consumers by turns in a thread, which takes part in their rebalances."""
+    over = threading.Event()
+
+    def poll() -> None:
+        while not over.is_set():
+            for each in consumers:
+                each.poll(0.1)
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_commit_behind_a_join_that_waits_does_not_keep_a_group_from_its_promote(migration: Migration) -> None:
+    """A broker reads no further on a connection while a JoinGroup on that connection waits for the other members."""
+    run = migration
+    for topic in ("orders", "more"):
+        run.make_topic(topic, 2)
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", "orders", "more")
+    run.make_group("billing", "orders")
+    run.does("group", "mirror", "billing", "--mode", "follow")
+    settings = {
+        "bootstrap.servers": run.routers,
+        "group.id": "billing",
+        "enable.auto.commit": False,
+        "heartbeat.interval.ms": 300,
+    }
+    slow, eager = Consumer(settings), Consumer(settings)
+    try:
+        slow.subscribe(["orders"])
+        eager.subscribe(["orders"])
+
+        def assigned() -> list[int]:
+            return [len(each.assignment()) for each in (slow, eager)]
+
+        with polled(slow, eager):
+            wait_until(lambda: assigned() == [1, 1], 30, lambda: f"a partition for each member: {assigned()}")
+        (mine,) = eager.assignment()
+        eager.subscribe(["orders", "more"])  # the member joins anew, and waits for the member that does not poll
+        deadline = time.monotonic() + 20
+        while listed(run) != [("billing", "PREPARING_REBALANCING")]:
+            assert time.monotonic() < deadline
+            eager.poll(0.1)
+        time.sleep(1)
+        eager.commit(offsets=[TopicPartition("orders", mine.partition, 0)], asynchronous=True)
+        with run.doing("group", "promote", "billing", "--yes"), polled(eager):
+            wait_until(lambda: run.does("status")["groups"][0]["phase"] == "promoting", 20, "the promote to begin")
+            slow.poll(0.1)  # from now on the router holds the join of this member
+        with polled(slow, eager):
+            wait_until(lambda: run.does("status")["groups"][0]["target_members"] == 2, 30, "both members on the target")
+    finally:
+        slow.close()
+        eager.close()

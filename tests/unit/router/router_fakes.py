@@ -121,7 +121,14 @@ class FakeEdge:
         self.sent.append(Sent(f"source {node}", bytearray(b"".join(parts)), done))
 
     def to_coordinator(
-        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+        self,
+        link: str,
+        node: int,
+        parts: Sequence[Buffer],
+        correlation: int,
+        done: Callable[[Outcome], None],
+        *,
+        waits: bool = False,
     ) -> None:
         self.sent.append(Sent(f"coordinator {node}", bytearray(b"".join(parts)), done))
 
