@@ -39,7 +39,10 @@ from kmigrate.sandbox.seeded import seeded_clients, seeded_preload
 from kmigrate.sandbox.toolchains import DRIVEN, driver_of
 from kmigrate.sandbox.traffic import Traffic
 
-__all__ = ["Demo", "DemoPlan"]
+__all__ = ["LITTLE_ROOM", "Demo", "DemoPlan"]
+
+LITTLE_ROOM = "[mirror]\ndisk_min_free_percent = 0\ndisk_min_free_bytes = 500000000\n"
+"""Lines of the configuration: the brokers' disk is a workstation's, which may be nearly full, and little is written."""
 
 TOPICS = ("orders", "payments", "audit")
 _LEAST_ACKED = 60_000
@@ -258,6 +261,7 @@ def _config(sandbox: Sandbox, router: str) -> str:
         f'[clusters.source]\n"bootstrap.servers" = "{sandbox.source.bootstrap}"\n\n'
         f'[clusters.target]\n"bootstrap.servers" = "{sandbox.target.bootstrap}"\n\n'
         f'[router]\nhost = "{host}"\nport = {port}\n\n[finish]\ndelivery_timeout_s = {_RETRIED_S}\n\n'
+        f"{LITTLE_ROOM}\n"
         '[defaults]\ntarget = "target"\n'
     )
 

@@ -59,6 +59,8 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         hole_limit=section.hole_limit,
         align_limit=section.align_limit,
         follow_log_start=section.follow_log_start,
+        disk_min_free_percent=section.disk_min_free_percent,
+        disk_min_free_bytes=section.disk_min_free_bytes,
         upkeep_s=section.upkeep_interval_s,
         raise_expiration=section.raise_producer_expiration,
         sync_acls=section.sync_acls,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
@@ -29,7 +29,7 @@ from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.words import advised
-from kmigrate.net.clock import monotonic
+from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.broker_settings import OF_CLUSTERS, setting_findings
 from kmigrate.workflow.estate import Estate
@@ -44,6 +44,9 @@ _PADDING_RATE = 5e6
 """Filler offsets a second and partition: 8.5 M were measured (M4)."""
 _STRETCHES = 1_000
 """Stretches of 1 MiB that one call reads at most, or one of each partition: a plan is to take seconds."""
+_HOUR_MS = 3_600_000
+_HOUR_STRETCHES = 3
+"""Stretches of a partition's last hour."""
 _LONG_S = 60.0
 """Holes that take less are not worth a word."""
 _STYLES = {"identical": "green", "mapped": "cyan"}
@@ -73,11 +76,21 @@ class TopicOutlook:
     state: str
     """new, or the phase it is in."""
     notes: tuple[str, ...]
+    hourly_bytes: int = -1
+    """Bytes that were written to the source within the last hour, by the records' times; −1 where unknown."""
 
     @property
     def disk(self) -> int:
         """Bytes that the copy takes on the target's disks, with all replicas; −1 where unknown."""
-        return self.bytes * self.replicas_target if self.bytes >= 0 and self.replicas_target >= 0 else -1
+        return self._with_replicas(self.bytes)
+
+    @property
+    def disk_growth(self) -> int:
+        """Bytes by which the copy grows on the target's disks in an hour, with all replicas; −1 where unknown."""
+        return self._with_replicas(self.hourly_bytes)
+
+    def _with_replicas(self, size: int) -> int:
+        return size * self.replicas_target if size >= 0 and self.replicas_target >= 0 else -1
 
 
 @command(app, "plan")
@@ -129,7 +142,7 @@ async def plan(
             rows.append(await _outlook(estate, record.name, source, known.get(name), name, asked, notes))
         json = {
             "link": record.name,
-            "topics": [{**asdict(row), "disk": row.disk} for row in rows],
+            "topics": [{**asdict(row), "disk": row.disk, "disk_growth": row.disk_growth} for row in rows],
             "acls": [found.what for found in access],
             "source_defaults": [found.what for found in defaults],
             "broker_settings": [found.what for found in limits],
@@ -236,7 +249,22 @@ async def _outlook(
         against or ahead.against or ("mapped" if mapped else "identical"),
         state,
         tuple(notes),
+        await _hourly_bytes(source, name, {p: ends[name, p].offset for _, p in keys}, asked),
     )
+
+
+async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int], asked: _Asked) -> int:
+    """Return the bytes of the records of the last hour; −1 where the source does not tell, or by times ahead only."""
+    from kmigrate.mirror.outlook import sample
+
+    now = now_ms()
+    found = await source.list_offsets({(name, partition): now - _HOUR_MS for partition in ends})
+    if any(each.error or each.timestamp > now + _HOUR_MS for each in found.values()):
+        return -1
+    begins = {partition: each.offset for (_, partition), each in found.items() if each.offset >= 0}
+    stretches = min(_HOUR_STRETCHES, asked.stretches)
+    seen = [await sample(source, name, p, at, ends[p], stretches=stretches) for p, at in begins.items() if at < ends[p]]
+    return sum(each.bytes for each in seen)
 
 
 def _nothing_left(estate: Estate, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
@@ -244,7 +272,8 @@ def _nothing_left(estate: Estate, record: TopicRecord, info: TopicInfo | None) -
     replicas = _replicas(info) if info is not None else -1
     on_target = min(replicas, len(estate.target.metadata.brokers))
     offsets, state = "mapped" if record.mapped else "identical", record.phase.value
-    return TopicOutlook(record.topic, record.partitions, replicas, on_target, 0, 0, 0, True, 0, 0.0, offsets, state, ())
+    figures = (record.partitions, replicas, on_target, 0, 0, 0)
+    return TopicOutlook(record.topic, *figures, True, 0, 0.0, offsets, state, (), 0)
 
 
 @dataclass(frozen=True)
@@ -324,9 +353,10 @@ class _Outlooks:
             states = [f"{row.topic} ({row.state})" for row in self._rows if row.state != "new"]
             if states:
                 yield Text(f"mirrored already: {', '.join(states)}")
-        disk = sum(max(0, row.disk) for row in self._rows)
-        if disk:
-            yield Text(f"disk on the target for what is to be copied, with all replicas: {bytes_text(disk)}")
+        disk, growth = (_total(row.disk for row in self._rows), _total(row.disk_growth for row in self._rows))
+        if disk or growth:
+            yield Text(f"disk on the target for what is to be copied, with all replicas: {disk or '0 B'}")
+            yield Text(f"growth by the source's last hour, with all replicas: {growth or '0 B'}/h")
         for row in self._rows:
             for note in row.notes:
                 yield Text(f"! {row.topic}: {note}", style="yellow")
@@ -350,6 +380,16 @@ class _Outlooks:
             }
             made.add_row(*(told[column] for column in columns))
         return made
+
+
+def _total(sizes: Iterable[int]) -> str:
+    """Return a sum of bytes in words; `≥` where one of them is unknown, `?` where all are, '' for nothing."""
+    told = list(sizes)
+    known = [size for size in told if size >= 0]
+    if told and not known:
+        return "?"
+    at_least = "≥ " if len(known) < len(told) else ""
+    return f"{at_least}{bytes_text(sum(known))}" if sum(known) or at_least else ""
 
 
 def _figure(value: int) -> str:

@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kmigrate.cli.call import Call, command
-from kmigrate.cli.demo import Demo, DemoPlan
+from kmigrate.cli.demo import LITTLE_ROOM, Demo, DemoPlan
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.migration import migration_view
@@ -91,6 +91,7 @@ def config_text(
         f'[clusters.source]\n"bootstrap.servers" = "{source}"\n{logins[0]}\n'
         f'[clusters.target]\n"bootstrap.servers" = "{target}"\n{logins[1]}\n'
         f'[router]\nhost = "127.0.0.1"\nport = {router_port}\n{listeners}\n'
+        f"{LITTLE_ROOM}\n"
         '[defaults]\ntarget = "target"\n'
     )
 

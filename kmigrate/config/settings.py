@@ -120,6 +120,15 @@ class MirrorSection:
     follow_log_start: bool = _key(
         True, "true or false: whether the copy loses what the source deletes, by retention or DeleteRecords"
     )
+    disk_min_free_percent: float = _key(
+        5.0,
+        "how much of a target broker's disk stays free: below that nothing is copied to it, percent; 0: no limit",
+        low=0,
+        high=99,
+    )
+    disk_min_free_bytes: int = _key(
+        0, "the same in bytes, where that is more; 0: no limit", low=0, high=1 << 50
+    )
     fetch_max_bytes: int = _key(32 << 20, "most bytes of one Fetch answer", low=1 << 16, high=1 << 30)
     write_connections: int = _key(
         1, "connections to each target leader: more where its replicas acknowledge slowly", low=1, high=16

@@ -246,10 +246,11 @@ class BulkTry:
             interval_ms=self._job.settings.presence_ms,
             topics=topics,
             notes=(
-                *(each for each in (self._trouble, self.copier.trouble) if each),
+                *(each for each in (self._trouble, self.copier.trouble, self.copier.disks.unwatched) if each),
                 *target_losses(self.copier.lanes.values()),
             ),
             engine=CopyEngine.SPARK,
             said_ms=steady_ms(),
+            disk_low=self.copier.disks.low,
         )
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed
 from kmigrate.mirror.direct import DirectSeen
+from kmigrate.mirror.disks import DiskGuard
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals, Warrant
@@ -146,6 +147,7 @@ class Copier:
         self._signals = Signals()
         look_now = self._signals.call_for_look
         self._mender = Mender(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
+        self.disks = DiskGuard(target, settings, self._room_changed)
         self._throttle = Throttle()
         self._tasks = TaskOwner(self._on_failure)
         self._meter = meter = meter or LinkMeter()
@@ -251,6 +253,7 @@ class Copier:
             lane.barrier = topic.barriers.get(partition)
             lane.promoting, lane.urgent = topic.promoting, topic.urgent
             lane.paused = topic.paused
+            lane.disk_low = self.disks.held(lane.key)
             lane.losses = topic.losses.get(partition, ())
 
     def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
@@ -277,6 +280,12 @@ class Copier:
             live_from=topic.began.get(partition, -1),
         )
 
+    def _room_changed(self) -> None:
+        """Have lanes wait for room on the target, or go on."""
+        for lane in self.lanes.values():
+            lane.disk_low = self.disks.held(lane.key)
+        self._signals.wake()
+
     @property
     def trouble(self) -> str:
         """What keeps a whole cluster from being read or written at the moment, or ''."""
@@ -293,6 +302,7 @@ class Copier:
         self._tasks.start(self._signals.pulse(), "pulse")
         self._tasks.start(self._reader.ask_ends(), "ends")
         self._tasks.start(self._reader.look_for_batches(), "batches")
+        self._tasks.start(self.disks.run(), "disks")
         try:
             await together(*(self._watch(side) for side in self._sides))
         finally:

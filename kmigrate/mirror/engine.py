@@ -23,6 +23,7 @@ from kmigrate.mirror.activation import activate, request_limit
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.direct_log import DirectLog
+from kmigrate.mirror.disks import DiskGauge
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import target_losses
@@ -87,6 +88,7 @@ class MirrorEngine:
         self._maker = TopicMaker(source, target, source_admin, target_admin, settings)
         self._maps = OffsetMaps(target)
         self._copier: Copier | None = None
+        self._gauge: DiskGauge | None = None
         self._leader: Leader | None = None
         self._upkeep: Upkeep | None = None
         self._trouble = ""
@@ -110,6 +112,9 @@ class MirrorEngine:
         self.meter = LinkMeter(source.settings.name, target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
         self.meter.direct_writes = self._direct_writes
+        self.meter.free_bytes = self._free_bytes
+        self.meter.disk_sizes = lambda: self._gauge.sizes if self._gauge is not None else None
+        self.meter.disk_use = lambda: self._gauge.use if self._gauge is not None else None
 
     async def run(self) -> None:
         """Until cancelled; raises what a person must mend (another cluster at the address, a broken state log)."""
@@ -231,11 +236,12 @@ class MirrorEngine:
             self._settings,
             on_word=self._speak_soon,
         )
-        self._leader, self._upkeep = leader, upkeep
+        gauge = DiskGauge(self._target, self._settings, self._sizes_wanted)
+        self._leader, self._upkeep, self._gauge = leader, upkeep, gauge
         try:
-            await accompanied(leader.run(), upkeep.run())
+            await accompanied(leader.run(), upkeep.run(), gauge.run())
         finally:
-            self._leader = self._upkeep = None
+            self._leader = self._upkeep = self._gauge = None
 
     # our share
 
@@ -286,6 +292,15 @@ class MirrorEngine:
             return 0
         assignment = state.assignment(self._link)
         return assignment.generation if assignment is not None and not record.mapped else self._lease.term
+
+    def _sizes_wanted(self) -> dict[str, int]:
+        """Return the number of partitions of each topic that the link has put on the target."""
+        return {record.topic: record.partitions for record in self._log.state.topics(self._link) if record.starts}
+
+    def _free_bytes(self) -> dict[tuple[str, str], int]:
+        """Return the usable bytes of the target's log directories, by broker and path."""
+        known = self._copier.disks.rule.known if self._copier is not None else {}
+        return {(str(broker), path): each.usable for (broker, path), each in known.items()}
 
     def _direct_writes(self) -> dict[tuple[str, str], list[float]]:
         """Return the seconds since each direct writer wrote to a partition of ours, by topic and partition."""
@@ -395,6 +410,8 @@ class MirrorEngine:
             problems=self._topic_problems(topics) if self._lease.held else {},
             said_ms=steady_ms(),
             let_go=self._let_go(topics),
+            disk=self._gauge.use if self._gauge is not None else None,
+            disk_low=copier.disks.low if copier is not None else "",
         )
 
     def _let_go(self, copied: Collection[str]) -> int:
@@ -429,4 +446,5 @@ class MirrorEngine:
         name = self._target.settings.name
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
         strays = self._maps.strays.told(MAP_TOPIC)
-        return (*upkeep, *filter(None, (trouble, forgets, strays)), *lost)
+        unwatched = self._copier.disks.unwatched if self._copier is not None else ""
+        return (*upkeep, *filter(None, (trouble, forgets, strays, unwatched)), *lost)

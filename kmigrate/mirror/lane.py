@@ -115,6 +115,8 @@ class Lane:
         self.reading_trouble = ""
         """The same for reading."""
         self.paused = False
+        self.disk_low = ""
+        """Why the source is not read for want of room on the target, or ''. A partition behind a fence is read."""
         self.losses: tuple[AcceptedLoss, ...] = ()
         self.unfilled_at = -1
         """Where an answer brought nothing although the source's stable end is beyond; others may have filled it."""
@@ -182,6 +184,7 @@ class Lane:
     def reads(self) -> bool:
         """Whether this lane has a position to read the source from."""
         held = self.paused or self.looking or self.rest is not None or self._cut is not None
+        held = held or (bool(self.disk_low) and not self.urgent)
         return self.state is not _STOPPED and self.read_at >= 0 and not held
 
     def take(
@@ -718,7 +721,8 @@ class Lane:
                 f"{_why(Found.NO_BATCH)}: the source has no batch from offset {self.read_at} to its end "
                 f"{self.stable_end}; a record that is written there lets the copy go on (KAFKA-17076)"
             )
-        known = (*self.layout_trouble.values(), self.trouble, self.reading_trouble, bare, *self._slowed.values())
+        low, slowed = self.disk_low, self._slowed.values()
+        known = (low, *self.layout_trouble.values(), self.trouble, self.reading_trouble, bare, *slowed)
         return "; ".join(dict.fromkeys(trouble for trouble in known if trouble))
 
     @property

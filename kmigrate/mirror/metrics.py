@@ -14,6 +14,7 @@ from functools import partial
 
 from kmigrate.mirror.lane import Lane
 from kmigrate.model.lag import Lag, lag_of
+from kmigrate.model.presences import DiskUse
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.observe.distributions import Histogram, Recent
 from kmigrate.observe.registry import Kind, Metric, Registry, Sample, Value
@@ -44,6 +45,11 @@ class LinkMeter:
         self.holds_lease: Callable[[], bool] = lambda: False
         self.direct_writes: Callable[[], Mapping[tuple[str, str], Sequence[float]]] = dict
         """Seconds since each direct writer last wrote, by topic and partition."""
+        self.free_bytes: Callable[[], Mapping[tuple[str, str], int]] = dict
+        """Usable bytes of the target's log directories, by broker and path."""
+        self.disk_sizes: Callable[[], Mapping[str, int] | None] = lambda: None
+        """Bytes on the target with all replicas, by topic; None where unknown, or not asked for here."""
+        self.disk_use: Callable[[], DiskUse | None] = lambda: None
         self.said_at: float | None = None
         """When our presence was last in the log, on the monotonic clock."""
         self._latency = Histogram(_LATENCY_BOUNDS_S)
@@ -210,6 +216,43 @@ _OF_LINKS: tuple[_LinkRow, ...] = (
             "partition",
         ),
         lambda meter: [(labels, min(times)) for labels, times in meter.direct_writes().items()],
+    ),
+    (
+        _link_metric(
+            "mirror_target_free_bytes",
+            Kind.GAUGE,
+            "Usable bytes of the volume of a log directory of the target.",
+            "broker",
+            "log_dir",
+        ),
+        lambda meter: meter.free_bytes().items(),
+    ),
+    (
+        _link_metric(
+            "mirror_disk_held_partitions",
+            Kind.GAUGE,
+            "Partitions that are not copied on because a broker of the target has too little room.",
+        ),
+        lambda meter: [((), sum(bool(lane.disk_low) for lane in meter.lanes.values()))],
+    ),
+    (
+        _link_metric(
+            "mirror_target_disk_bytes",
+            Kind.GAUGE,
+            "Bytes of the topic on the target with all replicas, told by the holder of the lease.",
+            "topic",
+        ),
+        lambda meter: [((topic,), size) for topic, size in (meter.disk_sizes() or {}).items()],
+    ),
+    (
+        _link_metric(
+            "mirror_target_disk_growth_bytes_per_hour",
+            Kind.GAUGE,
+            "Growth of all topics of the link on the target over the last hour, told by the holder of the lease.",
+        ),
+        lambda meter: [
+            ((), use.per_hour) for use in [meter.disk_use()] if use is not None and use.per_hour is not None
+        ],
     ),
     (
         _link_metric("mirror_link_latency_seconds", Kind.HISTOGRAM, "Replication latency of all partitions together."),

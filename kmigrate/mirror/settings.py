@@ -60,6 +60,14 @@ class MirrorSettings:
     """When the source's log starts are looked at again."""
     recheck_s: float = 65.0
     """When log starts are looked at again: a broker killed within a minute may forget one (W6)."""
+    disk_min_free_percent: float = 5.0
+    """Free part of a log directory's volume on the target, below which nothing is copied to its broker; 0: no limit."""
+    disk_min_free_bytes: int = 0
+    """The same in bytes; the higher one of both counts."""
+    disk_look_s: float = 5.0
+    """How often the room on the target's brokers is asked for."""
+    disk_size_s: float = 60.0
+    """How often the holder of the lease asks what the topics take on the target."""
     upkeep_s: float = 5.0
     """How often partitions, configs, rules and new names of the source are looked at; with very many topics less often
     (`upkeep.round_s`)."""

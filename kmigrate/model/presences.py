@@ -17,6 +17,7 @@ from kmigrate.model.records import CopyEngine, ProducerMark
 __all__ = [
     "ConnectedClient",
     "ControllerPresence",
+    "DiskUse",
     "EndedClients",
     "FenceAck",
     "FencedProgress",
@@ -78,6 +79,16 @@ class Upkept:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskUse:
+    """Room that a link's topics take on the target."""
+
+    bytes: int = -1
+    """With all replicas; −1 where unknown."""
+    per_hour: int | None = None
+    """Growth over the last hour, or since the mirror began to look; None where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorPresence:
     instance: str
     link: str
@@ -106,6 +117,10 @@ class MirrorPresence:
     """
     let_go: int = -1
     """Newest state known here, where nothing is done any more for what it calls forgotten; else −1."""
+    disk: DiskUse | None = None
+    """Of the lease's holder: what the link's topics take on the target."""
+    disk_low: str = ""
+    """Log directories of the target for whose sake this process holds copies back, and what to do; or ''."""
 
     @property
     def key(self) -> str:

@@ -12,12 +12,15 @@ from enum import StrEnum
 
 from kmigrate.model.words import advised, delete_unneeded
 
-__all__ = ["RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "PartitionStop", "Remedy"]
+__all__ = ["DISK_LOW", "RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "PartitionStop", "Remedy"]
 
 RANGE_LOST = "source-range-lost"
 """Deleted on the source before it was copied; once that is accepted, a hole on the target."""
 WITHOUT_BATCH = "source-without-batch"
 """No stop: the source's log has no batch up to its end, and only what is written next shows that there is none."""
+
+DISK_LOW = "target-disk-low"
+"""No stop: a broker of the target has little room left, and the copy goes on once there is more."""
 
 
 class Remedy(StrEnum):

@@ -42,7 +42,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, TopicRecord, topic_key
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
-from kmigrate.model.stops import WITHOUT_BATCH
+from kmigrate.model.stops import DISK_LOW, WITHOUT_BATCH
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
@@ -312,6 +312,8 @@ class TopicPromotion:
                 return f"no running mirror reports partition {partition}"
             if seen.problem:
                 return f"partition {partition} has stopped: {seen.problem}"
+            if DISK_LOW in seen.trouble:
+                return f"partition {partition} is not copied on: {seen.trouble}"
             if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
             if WITHOUT_BATCH in seen.trouble:

@@ -13,6 +13,7 @@ from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.group_hold import without_hold
 from kmigrate.cluster.group_members import group_members
+from kmigrate.cluster.log_dirs import read_log_dirs, topic_bytes
 from kmigrate.cluster.positions import read_positions
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
@@ -21,6 +22,7 @@ from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, GroupMode, GroupPha
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import (
     ControllerPresence,
+    DiskUse,
     GroupWord,
     MirrorPresence,
     PartitionProgress,
@@ -199,6 +201,12 @@ class LinkStatus:
     """What its mirrors say of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
     finished_ms: int = 0
     """When its clients were told to leave the routers; 0: not."""
+    disk_bytes: int | None = None
+    """Bytes that the link's topics take on the target with all replicas; None where unknown."""
+    disk_growth: int | None = None
+    """Growth of these bytes in an hour; None where unknown."""
+    disk_low: tuple[str, ...] = ()
+    """Log directories of the target for whose sake copies wait, and what to do, in the mirrors' words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +301,8 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
                 link.throttle,
                 notes,
                 link.finished_ms,
+                *(await _disk_of(estate, link, records, mirrors, ask=figures and not away)),
+                tuple(dict.fromkeys(m.disk_low for m in mirrors if m.link == link.name and m.disk_low)),
             )
         )
         mirrored = [key for r in records if r.phase is not TopicPhase.PROMOTED for key in _keys(r)]
@@ -350,6 +360,23 @@ async def _of_target(
         return await _bounds(estate.target, keys), ""
     except KmigrateError as error:
         return _unknown(keys), f"target {link.target.name}: {error.what}"
+
+
+async def _disk_of(
+    estate: Estate, link: LinkRecord, records: Iterable[TopicRecord], mirrors: Iterable[MirrorPresence], *, ask: bool
+) -> tuple[int | None, int | None]:
+    """Return what the link's topics take on the target, and the growth in an hour; None where unknown.
+
+    The mirror that holds the lease tells both. Without such a word the brokers are asked, who know no growth.
+    """
+    told = next((m.disk for m in mirrors if m.link == link.name and m.disk is not None), DiskUse())
+    if told.bytes >= 0:
+        return told.bytes, told.per_hour
+    topics = {record.topic: range(record.partitions) for record in records if record.starts}
+    if not topics:
+        return 0, None
+    sizes = topic_bytes(await read_log_dirs(estate.target, topics), topics) if ask else None
+    return (sum(sizes.values()) if sizes is not None else None), None
 
 
 async def _of_source(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kmigrate.model.lag import Lag
 
-__all__ = ["bytes_text", "lag_text", "time_text"]
+__all__ = ["bytes_text", "disk_text", "lag_text", "time_text"]
 
 
 def lag_text(lag: Lag) -> str:
@@ -23,6 +23,13 @@ def bytes_text(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"
+
+
+def disk_text(size: int | None, per_hour: int | None) -> str:
+    """`1.2 GB, +300 MB/h`; `?` where a figure is not known."""
+    sign = "-" if per_hour is not None and per_hour < 0 else "+"
+    growth = "?" if per_hour is None else f"{sign}{bytes_text(abs(per_hour))}"
+    return f"{'?' if size is None else bytes_text(size)}, {growth}/h"
 
 
 def time_text(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
-from kmigrate.cli.views.lags import lag_text, time_text
+from kmigrate.cli.views.lags import disk_text, lag_text, time_text
 from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import full_width, phase_text, table
 from kmigrate.cli.words import Text, below
@@ -16,7 +16,7 @@ from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import DirectWriter
 from kmigrate.model.words import as_words
 from kmigrate.workflow.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
-from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
+from kmigrate.workflow.status import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 from kmigrate.workflow.withheld import WithheldTopic
 
 __all__ = ["group_rows", "snapshot_view", "topic_detail"]
@@ -31,17 +31,8 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
     parts += [limits_line(word) for word in sorted(shot.connected.values(), key=lambda word: word.name)]
     parts += [Text(f"! {warning}", style="yellow") for warning in shot.warnings]
     for link in shot.links:
-        line = Text.assemble((f"{link.name}", "bold"), f"  {link.source} → {link.target}")
-        if link.throttle:
-            line.append(f"  at most {link.throttle:,} bytes/s", style="yellow")
-        if link.finished_ms:
-            line.append("  finished", style="green")
-        if link.trouble:
-            line.append(f"  {link.trouble}", style="red")
-        copied = any(t.link == link.name and t.phase is not TopicPhase.PROMOTED for t in shot.topics)
-        if copied and not any(m.link == link.name for m in shot.mirrors):
-            line.append("  nothing is copied: no mirror of it runs", style="red")
-        parts.append(line)
+        parts.append(_link_line(link, shot))
+        parts += [Text(f"! {low}", style="red") for low in link.disk_low]
         parts += [Text(f"! {note}", style="yellow") for note in link.notes]
     if any(link.finished_ms for link in shot.links):
         parts += [_staying(word) for word in shot.connected.values() if word.on_brokers]
@@ -52,6 +43,24 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
     if shot.groups:
         parts.append(group_rows(shot.groups, shot.at_ms))
     return Group(*parts)
+
+
+def _link_line(link: LinkStatus, shot: Snapshot) -> Text:
+    """Return a link's name, clusters, disk on the target, and what stands against its copies."""
+    line = Text.assemble((f"{link.name}", "bold"), f"  {link.source} → {link.target}")
+    if link.throttle:
+        line.append(f"  at most {link.throttle:,} bytes/s", style="yellow")
+    phases = [t.phase for t in shot.topics if t.link == link.name]
+    if phases:
+        line.append(f"  disk on {link.target}: {disk_text(link.disk_bytes, link.disk_growth)}", style="dim")
+    if link.finished_ms:
+        line.append("  finished", style="green")
+    if link.trouble:
+        line.append(f"  {link.trouble}", style="red")
+    copied = any(phase is not TopicPhase.PROMOTED for phase in phases)
+    if copied and not any(m.link == link.name for m in shot.mirrors):
+        line.append("  nothing is copied: no mirror of it runs", style="red")
+    return line
 
 
 def _processes(shot: Snapshot) -> Text:

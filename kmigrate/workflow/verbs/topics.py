@@ -14,9 +14,12 @@ from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable, 
 from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
+from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
+from kmigrate.model.stops import DISK_LOW
 from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
@@ -452,6 +455,13 @@ def _promote_guard(log: StateLog, link: str, topic: str, record: TopicRecord | N
     if record.paused:
         resume = advised("topic resume", link, topic)
         return Finding("refuse", "topic-paused", f"topic {topic} is paused", resume)
+    if low := _disk_low(log, record):
+        return Finding(
+            "refuse",
+            DISK_LOW,
+            f"topic {topic} is not copied on: {low}",
+            "make room on the target's brokers; kmigrate status says when the copy goes on",
+        )
     for partition, stop in sorted(record.stops.items()):
         return Finding(
             "refuse",
@@ -460,6 +470,15 @@ def _promote_guard(log: StateLog, link: str, topic: str, record: TopicRecord | N
             stop.way_on(record.link, topic, partition),
         )
     return None
+
+
+def _disk_low(log: StateLog, record: TopicRecord) -> str:
+    """Say which log directories of the target have a topic's copy wait for room; '' where none has."""
+    words = [word for word in log.alive(MirrorPresence) if word.link == record.link]
+    seen = progress_of(log.state, record, words)
+    if not any(DISK_LOW in each.trouble for each in seen.values()):
+        return ""
+    return next((word.disk_low for word in words if word.disk_low), "the target has too little room")
 
 
 def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Finding]:

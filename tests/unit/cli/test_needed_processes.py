@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,8 @@ from kmigrate.cli.call import Call
 from kmigrate.cli.waiting import need_controller, need_mirror
 from kmigrate.errors import WaitTimedOut
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.presences import ControllerPresence, MirrorPresence
-from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
+from kmigrate.model.presences import ControllerPresence, MirrorPresence, PartitionProgress
+from kmigrate.model.records import AssignmentRecord, ClusterRef, LeaseRecord, LinkRecord, TopicRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.running import until_mirroring
 from kmigrate.workflow.verbs import topics as topic_verbs
@@ -122,6 +123,21 @@ def test_a_promote_while_nothing_runs_names_the_mirror_and_changes_nothing(
     assert told["still_true"] == "nothing was changed: no topic is promoted"
     assert "kmigrate mirror run --link l" in told["next"]
     assert len(log.history) == before
+
+
+def test_a_promote_is_refused_while_the_copy_waits_for_room_on_the_target() -> None:
+    record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})
+    log = MemoryLog(LINK, record, LeaseRecord("mirror/l", "m", 1), AssignmentRecord("l", 2, ("m",), {"t": (0,)}))
+    waits = PartitionProgress(5, 5, trouble="target-disk-low: waits for room on broker 2")
+    low = "target-disk-low: cluster t: broker 2, log directory /d: 1.0 GB of 100.0 GB are free"
+    log.say(replace(MIRROR, active=True, topics={"t": {0: waits}}, disk_low=low))
+    found = topic_verbs._promote_guard(log, "l", "t", record)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.level, found.ref) == ("refuse", "target-disk-low")
+    assert low in found.what
+    assert "make room" in found.next_step
+    log.say(replace(MIRROR, active=True, topics={"t": {0: replace(waits, trouble="")}}, disk_low=low))
+    assert topic_verbs._promote_guard(log, "l", "t", record) is None  # type: ignore[arg-type]
 
 
 def test_the_guard_of_a_promote_says_whether_waiting_helps() -> None:

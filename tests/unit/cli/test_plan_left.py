@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cli.plan import TopicOutlook, _Asked, _outlook
+from kmigrate.cli.plan import TopicOutlook, _Asked, _outlook, _total
 from kmigrate.cluster.client import EARLIEST, LATEST, LogOffset
 from kmigrate.cluster.layout import PartitionInfo, TopicInfo
 from kmigrate.errors import Refused
@@ -22,6 +22,7 @@ from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord, TopicRecord
 from kmigrate.model.stops import PartitionStop
+from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.verbs.creatable import no_configs
@@ -38,6 +39,8 @@ class Cluster:
 
     logs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     metadata: Any = field(default_factory=lambda: SimpleNamespace(brokers={1: ("h", 1)}))
+    time: int = -1
+    """Time of the record that a look-up by time finds."""
 
     async def refresh(self, topics: Any) -> None: ...
 
@@ -46,7 +49,7 @@ class Cluster:
             if partition not in self.logs:
                 return LogOffset(5, -1, -1)
             start, end = self.logs[partition]
-            return LogOffset(0, {EARLIEST: start, LATEST: end}.get(at, 700), 0)
+            return LogOffset(0, {EARLIEST: start, LATEST: end}.get(at, 700), 0, self.time)
 
         return {key: told(key[1], at) for key, at in wanted.items()}
 
@@ -71,7 +74,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
 
     async def sample(_: Any, topic: str, partition: int, start: int, end: int, *, stretches: int) -> Sample:
-        found[partition] = (start, end)
+        found.setdefault(partition, (start, end))  # the last hour is sampled afterwards
         count = max(0, end - start)
         return Sample(count // 2, True, count * 10**6, 0)
 
@@ -99,6 +102,7 @@ def planned(
     *,
     start: str = "latest",
     offsets: str = "mapped",
+    time: int = -1,
 ) -> TopicOutlook:
     """Asked for with options that say something else than the record."""
     log = MemoryLog(LINK, *([record] if record is not None else []), LeaseRecord("mirror/l", "m", 1))
@@ -117,7 +121,8 @@ def planned(
         round_trip_s=0.001,
         configs_of=no_configs,
     )
-    return asyncio.run(_outlook(cast("Any", estate), "l", cast("Any", Cluster(source)), info, "t", asked, []))
+    cluster = cast("Any", Cluster(source, time=time))
+    return asyncio.run(_outlook(cast("Any", estate), "l", cluster, info, "t", asked, []))
 
 
 def figures(row: TopicOutlook) -> tuple[int, int, int, float, str]:
@@ -188,3 +193,23 @@ def test_what_holds_a_copy_back_is_told_beside_its_figures() -> None:
         "it is paused: kmigrate topic resume --link l t",
         "partitions that have stopped, and that only a person lets go on (kmigrate status): 1",
     )
+
+
+def test_growth_is_what_the_source_was_written_in_its_last_hour() -> None:
+    """Offset 700 is the first one of the hour: partition 1 ends before, and has no record of the hour."""
+    row = planned(None, {}, start="earliest", offsets="identical")
+    assert (row.hourly_bytes, row.replicas_target) == (400 * 10**6, 1)
+    assert (row.disk, row.disk_growth) == (1_500 * 10**6, 400 * 10**6)
+
+
+def test_growth_by_a_time_that_lies_ahead_is_unknown_and_that_of_a_promoted_topic_is_nothing() -> None:
+    ahead = planned(None, {}, start="earliest", offsets="identical", time=now_ms() + 86_400_000)
+    assert (ahead.hourly_bytes, ahead.disk_growth) == (-1, -1)
+    assert planned(replace(COPIED, phase=TopicPhase.PROMOTED), {}).disk_growth == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"), [([], ""), ([0, 0], ""), ([-1, -1], "?"), ([-1, 5_000], "≥ 5 kB"), ([1_000, 5_000], "6 kB")]
+)
+def test_a_sum_of_figures_of_which_some_are_unknown_says_so(sizes: list[int], text: str) -> None:
+    assert _total(sizes) == text

@@ -41,6 +41,7 @@ from tests.fakes.state_log import MemoryLog
 LEASE = LeaseRecord("mirror/l", "me", 4)
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, starts={0: 0, 1: 0})
 GROUP = GroupRecord("l", "t", GroupPhase.MIRRORED, 1, forgotten_ms=7)
+ROOM = SimpleNamespace(low="", unwatched="")
 SHARED = AssignmentRecord("l", 5, ("me", "you"), {"t": (0, 1)})
 
 
@@ -145,9 +146,9 @@ def test_a_process_says_that_it_has_let_go_of_what_is_forgotten_once_nothing_of_
     it = engine(log)
     assert it._presence().let_go == log.state.epoch
     lane = Lane("t", 0, producer_id=1, epoch=0, hole_limit=1)
-    it._copier = cast("Copier", SimpleNamespace(lanes={lane.key: lane}, leaving=frozenset(), trouble=""))
+    it._copier = cast("Copier", SimpleNamespace(lanes={lane.key: lane}, leaving=frozenset(), trouble="", disks=ROOM))
     assert it._presence().let_go == -1, "it has not read of it yet"
-    it._copier = cast("Copier", SimpleNamespace(lanes={}, leaving={"t"}, trouble=""))
+    it._copier = cast("Copier", SimpleNamespace(lanes={}, leaving={"t"}, trouble="", disks=ROOM))
     assert it._presence().let_go == -1, "a batch of it is left until its last answer"
     it._copier = None
     for part in ("_leader", "_upkeep"):
@@ -176,7 +177,7 @@ def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytes
     log = MemoryLog(LEASE, TOPIC, SHARED)
     it = engine(log)
     lanes = {(t, 0): Lane(t, 0, producer_id=1, epoch=0, hole_limit=1) for t in ("t", "fenced")}
-    it._copier = cast("Copier", SimpleNamespace(lanes=lanes, leaving=frozenset(), trouble=""))
+    it._copier = cast("Copier", SimpleNamespace(lanes=lanes, leaving=frozenset(), trouble="", disks=ROOM))
     it._applied = 9
     words: list[Word] = []
 

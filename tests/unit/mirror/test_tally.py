@@ -14,6 +14,7 @@ from kmigrate.mirror.metrics import METRICS, LinkMeter, MirrorMetrics
 from kmigrate.mirror.reactions import Asked, Found
 from kmigrate.mirror.steps import Append, Form
 from kmigrate.model.lag import Lag, Pace, lag_of
+from kmigrate.model.presences import DiskUse
 from kmigrate.net.clock import now_ms
 from kmigrate.observe.distributions import QUANTILES
 from kmigrate.observe.registry import Registry
@@ -193,6 +194,10 @@ def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_eng
     it.tally.retried(Asked.FETCH, "source-denied")
     meter.lanes, meter.said_at = {it.key: it}, 0.0
     meter.direct_writes = lambda: {('odd "topic"', "3"): [7.0, 2.0]}
+    meter.free_bytes = lambda: {("2", "/data"): 5_000}
+    meter.disk_sizes = lambda: {'odd "topic"': 70}
+    meter.disk_use = lambda: DiskUse(70, -30)
+    it.disk_low = "target-disk-low: waits for room on broker 2"
     with metrics.link("l", meter):
         told = parse(text(registry))
         assert set(told.families) == {metric.name for metric in METRICS}
@@ -201,6 +206,10 @@ def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_eng
         assert told.value("kmigrate_mirror_lag_bytes", **of) == round(5 * len(batch(0, 4)) / 4)
         assert told.value("kmigrate_mirror_lag_seconds", **of) > 10**9, "its records are of 1970"
         assert told.value("kmigrate_mirror_retries_total", asked="fetch", cause="source-denied") == 1
+        assert told.value("kmigrate_mirror_target_free_bytes", broker="2", log_dir="/data") == 5_000
+        assert told.value("kmigrate_mirror_target_disk_bytes", topic='odd "topic"') == 70
+        assert told.value("kmigrate_mirror_target_disk_growth_bytes_per_hour") == -30
+        assert told.value("kmigrate_mirror_disk_held_partitions") == 1
     assert text(registry) == ""
 
 
@@ -208,7 +217,10 @@ def test_an_unknown_end_is_no_sample_rather_than_a_wrong_number() -> None:
     registry = Registry()
     meter = LinkMeter()
     meter.lanes = {("t", 0): Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)}
+    meter.disk_use = DiskUse
     with MirrorMetrics(registry).link("l", meter):
         told = parse(text(registry))
     assert not told.series("kmigrate_mirror_lag_records")
+    assert not told.series("kmigrate_mirror_target_disk_growth_bytes_per_hour")
+    assert not told.series("kmigrate_mirror_target_disk_bytes")
     assert told.value("kmigrate_mirror_stopped", topic="t") == 0

@@ -325,6 +325,11 @@ def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed()
     assert record.reason.startswith("not-ready: t was not ready to be fenced: no running mirror reports partition 0")
 
 
+def test_a_topic_whose_copy_waits_for_room_on_the_target_is_not_fenced_and_says_so() -> None:
+    reason = promoted(Stage(trouble="target-disk-low: waits for room on broker 2")).reason
+    assert "partition 0 is not copied on: target-disk-low: waits for room on broker 2" in reason
+
+
 def test_a_topic_whose_source_has_no_batch_up_to_its_end_is_not_fenced_for_nothing() -> None:
     """Its writers would wait for a barrier that no copy comes to, until the fence is given up (KAFKA-17076)."""
     stage = Stage(trouble="source-without-batch: the source has no batch from offset 98 to its end 100")

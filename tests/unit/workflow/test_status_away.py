@@ -9,11 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.cluster.client import EARLIEST, LogOffset
+from kmigrate.cluster.log_dirs import LogDir
 from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.presences import DiskUse, MirrorPresence
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, PartitionBarrier, TopicRecord
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow import status
@@ -27,6 +31,8 @@ GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1)
 
 class Cluster:
     """Answers who its leaders are; `away` is what asking them ends with."""
+
+    metadata = SimpleNamespace(brokers={})
 
     def __init__(self, away: str = "", *, leaderless: bool = False) -> None:
         self.away, self.leaderless = away, leaderless
@@ -46,7 +52,9 @@ class Cluster:
         return {name: SimpleNamespace(members=(), assigned=frozenset()) for name in names}
 
 
-def shot(monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster) -> status.Snapshot:
+def shot(
+    monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster, *words: MirrorPresence
+) -> status.Snapshot:
     async def positions(*_: Any, **__: Any) -> Any:
         return {("t", 0): CommittedOffset(45, ""), ("t", 1): CommittedOffset(40, "")}
 
@@ -54,8 +62,11 @@ def shot(monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster) -> s
         return source, source
 
     monkeypatch.setattr(status, "read_positions", positions)
+    log = MemoryLog(LINK, TOPIC, GROUP)
+    for word in words:
+        log.say(word)
     it: Any = SimpleNamespace(
-        log=MemoryLog(LINK, TOPIC, GROUP), target=target, target_admin=target, source=opened, waits_for=lambda _: ""
+        log=log, target=target, target_admin=target, source=opened, waits_for=lambda _: ""
     )
     return asyncio.run(status.snapshot(it))
 
@@ -132,3 +143,41 @@ def test_a_copy_of_a_topic_that_is_written_to_does_not_seem_to_have_passed_its_s
 
     told = shot(monkeypatch, Growing(), Growing()).topics[0]
     assert (told.offsets, told.lag > 0) == ("identical", True)
+
+
+def test_the_disk_of_a_link_is_what_the_lease_holder_tells_or_the_brokers_or_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def sizes(_: Any, topics: Mapping[str, Any]) -> Any:
+        return {1: [LogDir(1, "/d", sizes=dict.fromkeys(topics, 70))], 2: answers.pop(0)}
+
+    answers: list[Any] = [[LogDir(2, "/d", sizes={"t": 30})], Unreachable("no-answer", "none")]
+    monkeypatch.setattr(status, "read_log_dirs", sizes)
+    asked = shot(monkeypatch, Cluster(), Cluster()).links[0]
+    assert (asked.disk_bytes, asked.disk_growth) == (100, None)
+    away = shot(monkeypatch, Cluster(), Cluster()).links[0]
+    assert (away.disk_bytes, away.disk_growth) == (None, None)
+    word = MirrorPresence("m", "l", 1, True, 500, disk=DiskUse(4_000, 25), disk_low="target-disk-low: broker 1")
+    told = shot(monkeypatch, Cluster(), Cluster(), word).links[0]
+    assert (told.disk_bytes, told.disk_growth, told.disk_low) == (4_000, 25, ("target-disk-low: broker 1",))
+
+
+@pytest.mark.parametrize(
+    ("size", "growth", "text"),
+    [
+        (None, None, "?, ?/h"),
+        (1_500_000_000, None, "1.5 GB, ?/h"),
+        (1_500_000_000, 3_000_000, "1.5 GB, +3 MB/h"),
+        (0, -3_000_000, "0 B, -3 MB/h"),
+    ],
+)
+def test_an_unknown_size_or_growth_is_shown_as_unknown(size: int | None, growth: int | None, text: str) -> None:
+    link = status.LinkStatus("l", "s", "t", "", disk_bytes=size, disk_growth=growth, disk_low=("target-disk-low: b",))
+    topic = status.TopicStatus("l", "t", TopicPhase.MIRRORING, 1, "", "identical", ())
+    seen = status.Snapshot(0, 0, (link,), (topic,), (), (), frozenset(), (), ())
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(snapshot_view(seen))
+    assert f"disk on t: {text}" in said.get()
+    assert "! target-disk-low: b" in said.get()
+    assert seen.as_json()["links"][0]["disk_bytes"] == size

@@ -1,0 +1,129 @@
+"""Log directories of a cluster's brokers: what topics take there, and how much room is left (DescribeLogDirs).
+
+Kafka 3.3 and later tell the size and the usable bytes of the volume of a log directory (version 4 of the request,
+KIP-827). The request needs DESCRIBE on the cluster. Without that right a broker answers with an error, and before
+version 3 with no log directory at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.versions import newest_versions
+from kmigrate.errors import BrokerRefused, Failed, KmigrateError
+from kmigrate.net.tasks import together
+from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.codes import Code, code_of, row
+
+__all__ = ["LogDir", "log_dirs", "read_log_dirs", "topic_bytes"]
+
+_DESCRIBE_LOG_DIRS, _API_VERSIONS = 35, 18
+_OLDEST, _NEWEST = 2, 4
+_PURPOSE = "log-dirs"
+"""A connection of its own: a broker with many partitions takes some time for its answer."""
+_MOST_AT_ONCE = 500
+"""Partitions that one request asks for: to decode an answer holds up everybody else in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """One log directory of one broker."""
+
+    broker: int
+    path: str
+    error: int = 0
+    """Code of the broker where the log directory is offline."""
+    total: int = -1
+    """Bytes of its volume; −1 where the broker does not tell."""
+    usable: int = -1
+    """Bytes of its volume that the broker may still write; −1 where the broker does not tell."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the topics that were asked for, by topic."""
+
+
+async def read_log_dirs(
+    client: ClusterClient, topics: Mapping[str, Iterable[int]] | None = None
+) -> dict[int, list[LogDir] | Failed]:
+    """Return the log directories by broker, with the sizes of these topics; Failed where a broker does not tell.
+
+    The brokers are those that the client has heard of.
+    """
+    asked = list(_portions(topics or {}))
+    nodes = sorted(client.metadata.brokers)
+    return dict(zip(nodes, await together(*(_of_broker(client, node, asked) for node in nodes)), strict=True))
+
+
+async def log_dirs(client: ClusterClient, node: int, topics: Sequence[tuple[str, Sequence[int]]]) -> list[LogDir]:
+    """Return one broker's log directories; raises BrokerRefused or Unreachable."""
+    versions = await client.call(entity(_API_VERSIONS, 0, "request")(), node, purpose=_PURPOSE)
+    version = min(_NEWEST, newest_versions(versions).get(_DESCRIBE_LOG_DIRS, -1))
+    if version < _OLDEST:
+        what = f"broker {node} of cluster {client.settings.name} does not know DescribeLogDirs"
+        raise BrokerRefused("log-dirs-unknown", what, code=Code.UNSUPPORTED_VERSION)
+    request = entity(_DESCRIBE_LOG_DIRS, version, "request")
+    part = element_type(request, "topics")
+    wanted = tuple(part(topic=topic, partitions=tuple(partitions)) for topic, partitions in topics)
+    answer = await client.call(request(topics=wanted), node, purpose=_PURPOSE)
+    code = code_of(answer.error_code) if version >= 3 else 0
+    if code or not answer.results:
+        why = row(code).name if code else "no log directory is told"
+        raise BrokerRefused(
+            "log-dirs-refused",
+            f"broker {node} of cluster {client.settings.name} does not tell its log directories: {why}",
+            code=code,
+            still_true="nothing was changed",
+            next_step=f"allow {client.settings.security.principal} DESCRIBE on cluster kafka-cluster at cluster "
+            f"{client.settings.name}",
+        )
+    return [_log_dir(node, told) for told in answer.results]
+
+
+def topic_bytes(told: Mapping[int, list[LogDir] | Failed], topics: Iterable[str]) -> dict[str, int] | None:
+    """Return the bytes of topics with all replicas, by topic; None where a broker or a log directory does not tell."""
+    found = dict.fromkeys(topics, 0)
+    for dirs in told.values():
+        if isinstance(dirs, Failed) or any(each.error for each in dirs):
+            return None
+        for each in dirs:
+            for topic, size in each.sizes.items():
+                found[topic] = found.get(topic, 0) + size
+    return found if told else None
+
+
+async def _of_broker(
+    client: ClusterClient, node: int, asked: Sequence[Sequence[tuple[str, Sequence[int]]]]
+) -> list[LogDir] | Failed:
+    found: dict[str, LogDir] = {}
+    try:
+        for topics in asked:
+            for told in await log_dirs(client, node, topics):
+                before = found.get(told.path, told)
+                found[told.path] = replace(told, sizes={**before.sizes, **told.sizes})
+    except Failed as failed:
+        return failed
+    except KmigrateError as error:
+        return Failed(error.ref, error.what)
+    return list(found.values())
+
+
+def _portions(topics: Mapping[str, Iterable[int]]) -> Iterator[list[tuple[str, Sequence[int]]]]:
+    """Split topics into requests; a topic is never split, so that its size stands in one answer. One at least."""
+    portion: list[tuple[str, Sequence[int]]] = []
+    count = 0
+    for topic, partitions in topics.items():
+        wanted = sorted(partitions)
+        if portion and count + len(wanted) > _MOST_AT_ONCE:
+            yield portion
+            portion, count = [], 0
+        portion.append((topic, wanted))
+        count += len(wanted)
+    yield portion
+
+
+def _log_dir(node: int, told: Any) -> LogDir:
+    sizes = {str(topic.name): sum(int(each.partition_size) for each in topic.partitions) for topic in told.topics}
+    total, usable = (int(getattr(told, name, -1)) for name in ("total_bytes", "usable_bytes"))
+    return LogDir(node, str(told.log_dir), code_of(told.error_code), total, usable, sizes)
