@@ -10,7 +10,8 @@ time may not be older than what the target remembers of producers (V6).
 While a topic is mirrored the target deletes nothing by itself. So the copy's log start follows the source's: what the
 source has deleted, by retention or DeleteRecords, is deleted from the copy, up to the copy's last record. The source's
 log start has to be the same at two looks before the copy follows, so no reader of both clusters ever finds the copy's
-log start beyond the source's.
+log start beyond the source's. Where offsets are mapped, the offset map tells the place of the source's log start. A
+target log that still holds records from before the mirror is left as it is.
 
 A start inside a source batch (DeleteRecords on the source, a timestamp) is met exactly, too: the copier sends of
 that batch the records from the start on.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.producer import LogTail, append_alone, read_tail
@@ -53,8 +54,11 @@ class Aligner:
         source: ClusterClient | None = None,
         *,
         filler_age_ms: int = 0,
+        place: Callable[[tuple[str, int], int], int] = lambda key, offset: -1,
     ) -> None:
+        """`place` tells where a source offset of a mapped partition stands on the target; −1 where unknown."""
         self._target = target
+        self._place = place
         self._source = source
         self._identity = identity
         self._settings = settings
@@ -73,7 +77,8 @@ class Aligner:
         `before`: the source's log starts at the last look; returns those of this look.
         """
         theirs = await self._at_source(record)
-        await self._cut(record.topic, record.starts, theirs)
+        if not record.mapped:
+            await self._cut(record.topic, record.starts, theirs)
         if self._settings.follow_log_start:
             await self._follow(record, {p: min(start, before.get(p, -1)) for p, start in theirs.items()})
         return theirs
@@ -91,6 +96,9 @@ class Aligner:
     async def _follow(self, record: TopicRecord, theirs: Mapping[int, int]) -> None:
         """Delete from the copy what lies below these log starts of the source."""
         moved = {(record.topic, p): start for p, start in theirs.items() if start > record.starts[p]}
+        if record.mapped:
+            places = {key: self._place(key, start) for key, start in moved.items()}
+            moved = {key: place for key, place in places.items() if place >= 0}
         if not moved:
             return
         begins = await self._target.list_offsets(dict.fromkeys(moved, EARLIEST))
@@ -98,7 +106,8 @@ class Aligner:
         low = {
             key[1]: start
             for key, start in moved.items()
-            if not (begins[key].error or ends[key].error) and 0 <= begins[key].offset < start < ends[key].offset
+            if not (begins[key].error or ends[key].error)
+            and max(0, record.target_starts.get(key[1], 0)) <= begins[key].offset < start < ends[key].offset
         }
         refused = await self._target.delete_records(record.topic, low) if low else {}
         for partition, (code, _) in refused.items():

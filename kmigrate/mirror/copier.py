@@ -280,6 +280,11 @@ class Copier:
             live_from=topic.began.get(partition, -1),
         )
 
+    def place_of(self, key: Key, offset: int) -> int:
+        """Return where the first record from a source offset on stands, of a mapped partition; −1 where unknown."""
+        lane = self.lanes.get(key)
+        return lane.place_of(offset) if isinstance(lane, MappedLane) else -1
+
     def _room_changed(self) -> None:
         """Have lanes wait for room on the target, or go on."""
         for lane in self.lanes.values():

@@ -180,7 +180,8 @@ class MirrorEngine:
             is_routed=lambda producer: self._log.state.is_routed(self._link, *producer),
         )
         age = 0 if forgets else OLD_MS
-        aligner = Aligner(self._target, link.copy, self._settings, self._source, filler_age_ms=age)
+        clients = self._target, link.copy, self._settings, self._source
+        aligner = Aligner(*clients, filler_age_ms=age, place=copier.place_of)
         self._trouble = ""
         self._forgets = forgets
         self._applied = -1

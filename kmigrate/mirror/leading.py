@@ -188,7 +188,8 @@ class Leader:
             elif record.phase in COPIED:
                 copied.add(record.topic)
                 self.problems.pop(record.topic, None)
-                if record.topic not in self._rechecking and not record.mapped:
+                followed = not record.mapped or self._settings.follow_log_start
+                if record.topic not in self._rechecking and followed:
                     self._rechecking[record.topic] = self._work.start(self._recheck(record))
         for topic in [topic for topic in self._rechecking if topic not in copied]:
             self._rechecking.pop(topic).cancel()

@@ -150,6 +150,12 @@ class MappedLane(Lane):
 
     # the map
 
+    def place_of(self, offset: int) -> int:
+        """Return where the first record from a source offset on stands; −1 unless the target has acknowledged it."""
+        known = self.ledger is not None and 0 <= offset < self.position
+        place = self._target_of(offset) if known else -1
+        return place if place < self.target_position else -1
+
     @property
     def wants_more(self) -> bool:
         return True

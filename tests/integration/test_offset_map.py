@@ -19,6 +19,7 @@ from kmigrate.cluster.producer import append_alone
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.presences import MirrorPresence
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.workflow.positions import Positions
@@ -27,6 +28,7 @@ from tests.integration.mirror_world import (
     World,
     advance,
     bounds,
+    cut,
     engine_running,
     link_between,
     mirror_process,
@@ -102,6 +104,38 @@ def test_a_topic_whose_target_holds_data_is_copied_behind_it_and_the_map_finds_e
             maps = await assert_mapped(world, topic, before=before)
             assert all(len(made) > 10 for made in maps.values())
             assert [p.runs for _, p in sorted(world.progress(topic).items())] == [len(maps[0]), len(maps[1])]
+
+    asyncio.run(scene())
+
+
+def test_the_log_start_of_a_mapped_copy_follows_the_sources_and_its_next_owner_goes_on(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("mapped-start")
+    make_topic(source, topic, 2)
+    transactions(source.bootstrap, topic, 60, name=topic, partitions=2)
+    quick = MirrorSettings(lease_s=1.5, presence_ms=200, follow_s=0.3)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            async with engine_running(world, settings=quick):
+                await world.mirror(topic, offsets="mapped")
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await copied(world, topic)
+                begin = (await asyncio.to_thread(bounds, source.bootstrap, topic))[0][1] // 2
+                await asyncio.to_thread(cut, source.bootstrap, topic, {0: begin})
+                place = (await maps_of(world, topic))[0].to_target(begin)
+                assert place is not None and 0 < place.offset < begin
+                deadline = time.monotonic() + 20
+                while (found := await asyncio.to_thread(bounds, target.bootstrap, topic))[0][0] != place.offset:
+                    assert time.monotonic() < deadline, (found, place)
+                    await asyncio.sleep(0.1)
+                assert found[1][0] == 0, "the other partition keeps its beginning"
+            produce(source.bootstrap, topic, 200, partitions=2)
+            async with engine_running(world, "m2", settings=quick):
+                await copied(world, topic)
+                await assert_mapped(world, topic)
+                assert not any(word.problems for word in world.log.alive(MirrorPresence))
 
     asyncio.run(scene())
 

@@ -116,3 +116,35 @@ def test_a_target_that_refuses_it_keeps_nobody() -> None:
     target.refuses = 29
     followed(Logs({0: 60, 1: 60, 2: 60}, ENDS), target, looks=3)
     assert target.begins == STARTS
+
+
+MAPPED = replace(RECORD, mapped=True, target_starts={0: 0, 1: 5, 2: 40})
+PLACES = {0: 33, 1: 44, 2: 55}
+
+
+def followed_mapped(begins: dict[int, int], places: Mapping[int, int] = PLACES) -> dict[int, int]:
+    """Log starts of the target after two looks, where the source begins at 60 and its record stands at these places."""
+    source, target = Logs({0: 60, 1: 60, 2: 60}, ENDS), Logs(dict(begins), ENDS)
+
+    def place(key: tuple[str, int], offset: int) -> int:
+        assert (key[0], offset) == ("t", 60)
+        return places.get(key[1], -1)
+
+    clients = cast("ClusterClient", target), cast("ClusterClient", source)
+    made = Aligner(clients[0], CopyIdentity(1, 0, 2, 0), MirrorSettings(), clients[1], place=place)
+    before: dict[int, int] = {}
+    for _ in range(2):
+        before = dict(asyncio.run(made.recheck(MAPPED, before)))
+    return target.begins
+
+
+def test_a_mapped_copy_is_cut_where_the_map_puts_the_sources_log_start() -> None:
+    assert followed_mapped({0: 0, 1: 5, 2: 40}) == PLACES
+
+
+def test_what_a_mapped_partitions_target_held_before_its_mirror_stays() -> None:
+    assert followed_mapped({0: 0, 1: 4, 2: 0}) == {0: 33, 1: 4, 2: 0}
+
+
+def test_a_place_that_is_not_known_or_not_copied_yet_moves_nothing() -> None:
+    assert followed_mapped({0: 0, 1: 5, 2: 40}, {0: 100, 1: -1}) == {0: 0, 1: 5, 2: 40}
