@@ -21,7 +21,7 @@ from kmigrate.model.record_json import encode_record
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status import snapshot
 
-__all__ = ["app", "forget", "mirror", "promote"]
+__all__ = ["app", "forget", "list_groups", "mirror", "patterns", "promote", "show"]
 
 app = typer.Typer(name="group", help="Mirrored consumer groups.", no_args_is_help=True)
 

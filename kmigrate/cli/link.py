@@ -19,7 +19,7 @@ from kmigrate.model.records import LinkRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
 
-__all__ = ["app", "create", "delete", "throttle"]
+__all__ = ["app", "check", "create", "delete", "delivery_seconds", "list_links", "plan_answer", "show", "throttle"]
 
 app = typer.Typer(name="link", help="Links: one source cluster to one target cluster.", no_args_is_help=True)
 

@@ -35,7 +35,7 @@ from kmigrate.workflow.outside import (
 )
 from kmigrate.workflow.positions import Positions
 
-__all__ = ["app"]
+__all__ = ["app", "export", "translate"]
 
 app = typer.Typer(name="offsets", help="Positions, from one cluster to the other.", no_args_is_help=True)
 

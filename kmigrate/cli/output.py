@@ -30,7 +30,7 @@ from kmigrate.cli.words import Text, below
 from kmigrate.errors import KmigrateError
 from kmigrate.model.words import is_harmless, one_line
 
-__all__ = ["Answer", "Output", "Untold", "log_line"]
+__all__ = ["Answer", "Output", "Untold", "Waiting", "harmless_json", "log_line"]
 
 _PIPE_WIDTH = 160
 """Columns of tables in a pipe or a file, where no terminal limits them."""

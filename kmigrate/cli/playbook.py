@@ -37,7 +37,7 @@ from kmigrate.workflow.conditions import Condition
 from kmigrate.workflow.playbook import DANGEROUS, ExecStep, Playbook, RunStep, Scope, Step, WaitStep, parse_playbook
 from kmigrate.workflow.status import snapshot
 
-__all__ = ["CALLS", "app", "parameter_of"]
+__all__ = ["CALLS", "app", "parameter_of", "plan", "run"]
 
 app = typer.Typer(name="playbook", help="Migrations written down as steps.", no_args_is_help=True)
 

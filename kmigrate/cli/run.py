@@ -16,7 +16,17 @@ from kmigrate.cli.output import Answer
 from kmigrate.errors import UsageError
 from kmigrate.workflow import verbs
 
-__all__ = ["app", "controller_app", "mirror_app", "router_app"]
+__all__ = [
+    "app",
+    "controller_app",
+    "forget_router",
+    "mirror_app",
+    "router_app",
+    "run",
+    "run_controller",
+    "run_mirror",
+    "run_router",
+]
 
 app = typer.Typer()
 mirror_app = typer.Typer(name="mirror", help="The mirror process.", no_args_is_help=True)

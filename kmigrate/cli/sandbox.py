@@ -38,7 +38,7 @@ from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
 from kmigrate.sandbox.security import CLIENT_USERS, router_section
 from kmigrate.sandbox.traffic import Client, Logins, Traffic
 
-__all__ = ["CONFIG_FILE", "app", "config_text"]
+__all__ = ["CONFIG_FILE", "app", "config_text", "demo", "down", "roll", "show_status", "start", "stop", "up"]
 
 app = typer.Typer(name="sandbox", help="Two real Kafka clusters on this machine.", no_args_is_help=True)
 traffic_app = typer.Typer(name="traffic", help="Live clients of the sandbox.", no_args_is_help=True)

@@ -35,7 +35,7 @@ from kmigrate.workflow.marked import CopyTimes, copy_times
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.status import snapshot
 
-__all__ = ["app", "forget", "mirror", "pause", "resume"]
+__all__ = ["app", "forget", "list_topics", "mirror", "patterns", "pause", "resume", "show"]
 
 app = typer.Typer(name="topic", help="Mirrored topics.", no_args_is_help=True)
 

@@ -27,6 +27,7 @@ __all__ = [
     "peek_request",
     "response_body_offset",
     "set_correlation_id",
+    "skip_tags",
     "take_all",
 ]
 

@@ -36,7 +36,7 @@ from kmigrate.router.topic_ids import TopicIds
 from kmigrate.router.unready import Unready
 from kmigrate.router.untold import Untold
 
-__all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
+__all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "StoredBatch", "Waiting"]
 
 TARGET = ""
 """The target, where else a link stands for its source."""

@@ -34,7 +34,7 @@ from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 from kmigrate.records.batch import Batch
 
-__all__ = ["Gate", "GateKey", "Keyed", "Verdict"]
+__all__ = ["Gate", "GateKey", "Keyed", "Verdict", "ring_distance"]
 
 _NEAR = 1 << 24
 """Far more records than a client has under way, and far fewer than sequences."""

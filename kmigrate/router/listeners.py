@@ -30,7 +30,7 @@ from kmigrate.router.leaving import Who, grouped
 from kmigrate.router.session import Session
 from kmigrate.router.upstream import Addresses, Upstream
 
-__all__ = ["ClientConnection"]
+__all__ = ["ClientConnection", "SecuredClusters"]
 
 _T = TypeVar("_T")
 _ON_TRUST = 128 * 1024

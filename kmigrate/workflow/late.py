@@ -36,7 +36,7 @@ from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, deco
 from kmigrate.records.late import LateBatch, late_batches
 from kmigrate.state.log import StateLog
 
-__all__ = ["LateWatch", "late_producer_id", "quarantine_topic"]
+__all__ = ["LateWatch", "late_producer_id", "quarantine_topic", "watched"]
 
 _log = logging.getLogger("kmigrate.controller")
 _LOOK_S = 1.0

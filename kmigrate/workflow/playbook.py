@@ -22,7 +22,18 @@ import tomli
 from kmigrate.errors import UsageError
 from kmigrate.workflow.conditions import EXPECTED, Condition, parse_condition
 
-__all__ = ["DANGEROUS", "VERBS", "ExecStep", "Field", "Playbook", "RunStep", "Step", "WaitStep", "parse_playbook"]
+__all__ = [
+    "DANGEROUS",
+    "VERBS",
+    "ExecStep",
+    "Field",
+    "Playbook",
+    "RunStep",
+    "Scope",
+    "Step",
+    "WaitStep",
+    "parse_playbook",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.revoking import Revoker, begun
 
-__all__ = ["Sealer", "may_come_off", "strays"]
+__all__ = ["Sealer", "acknowledged", "may_come_off", "strays"]
 
 _PAUSE_S = 0.005
 _AGAIN_S = 1.0

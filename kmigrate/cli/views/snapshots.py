@@ -19,7 +19,7 @@ from kmigrate.workflow.misplaced import COMMITS_WAY_ON, commits_sentence, member
 from kmigrate.workflow.status import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 from kmigrate.workflow.withheld import WithheldTopic
 
-__all__ = ["group_rows", "snapshot_view", "topic_detail"]
+__all__ = ["direct_rows", "direct_text", "group_rows", "snapshot_view", "topic_detail"]
 
 
 _USUAL_MS = 2_000

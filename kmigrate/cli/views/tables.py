@@ -17,9 +17,18 @@ from kmigrate.workflow.audit import GroupAudit
 from kmigrate.workflow.late_found import LateFound
 
 __all__ = [
-    "audits_view", "facts", "full_width", "groups_table", "links_table", "parity_view", "phase_text", "table",
+    "audits_view",
+    "facts",
+    "full_width",
+    "groups_table",
+    "late_view",
+    "links_table",
+    "lookup_lines",
+    "parity_view",
+    "phase_text",
+    "table",
     "topics_table",
-]  # fmt: skip
+]
 
 _PHASE_STYLES: dict[str, str] = {
     TopicPhase.MIRRORING: "cyan",
