@@ -1,11 +1,11 @@
-"""The record batch, magic 2: its header by hand, its records never.
+"""The record batch (magic 2): kmigrate reads and writes the header by hand, and never touches the records.
 
     offset  size  field
          0     8  base offset                  not under the CRC
-         8     4  batch length (bytes after it)
+         8     4  batch length (bytes after this field)
         12     4  partition leader epoch       not under the CRC
         16     1  magic (2)
-        17     4  CRC-32C of everything after it
+        17     4  CRC-32C of all bytes after this field
         21     2  attributes: 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
         23     4  last offset delta
         27     8  base timestamp
@@ -16,8 +16,8 @@
         57     4  record count
         61     …  records
 
-Every hand-written offset of a batch lives in this package. A batch is looked at through `Batch`, a view:
-nothing is copied, `stamp` writes in place.
+Every hand-written offset of a batch lives in this package. `Batch` is a view: reading a batch copies nothing. `stamp`
+writes into the batch in place.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ _EXTENT = struct.Struct(">qiib6xi")
 """Base offset, length, leader epoch, magic, last offset delta."""
 _HEAD = struct.Struct(">qiibI")
 _TAIL = struct.Struct(">hiqqqhii")
-"""The header up to the CRC, and what of it stands under the CRC."""
+"""The header fields behind the CRC field; `_HEAD` has the fields up to the CRC."""
 _PRODUCER = struct.Struct(">qhi")
 _EPOCH = struct.Struct(">h")
 _PLAIN = struct.Struct(">qiib4xhi8xqq6xi")
 """Base offset, length, leader epoch, magic, attributes, last offset delta, max timestamp, producer id, count."""
 _CRC = struct.Struct(">I")
 _SUMMED = struct.Struct(">Ih")
-"""The CRC and the attributes."""
+"""CRC and attributes."""
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER_ID = struct.Struct(">q")
 _WRITTEN = struct.Struct(">8xi4xb4xhi16xqhi")
@@ -87,12 +87,15 @@ _WRITTEN = struct.Struct(">8xi4xb4xhi16xqhi")
 
 _NOT_AS_IT_IS = CONTROL | LOG_APPEND_TIME
 Plain = tuple[int, int, int, int, int, int, memoryview]
-"""First offset and the one behind the last, newest time, producer id, attributes, leader epoch, all bytes."""
+"""First offset, next offset, max timestamp, producer id, attributes, leader epoch, all bytes."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """One batch's header fields and the view of all its bytes; not frozen, for that would double the cost of a walk."""
+    """A batch as its header fields and a view of all its bytes.
+
+    The class is not frozen, because a frozen class doubles the cost of a walk.
+    """
 
     base_offset: int
     leader_epoch: int
@@ -116,7 +119,7 @@ class Batch:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last offset; −1 where the batch has no producer id."""
+        """Sequence of the last record; −1 if the batch has no producer id."""
         if self.base_sequence < 0:
             return -1
         return next_sequence(self.base_sequence, self.last_offset_delta)
@@ -135,14 +138,14 @@ class Batch:
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` records later, wrapped as brokers wrap it."""
+    """Return the sequence `count` records later, wrapped as brokers wrap sequences."""
     return (sequence + count) % SEQUENCES
 
 
 def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
-    """The batches of a records field, in order; a last one cut off by the byte limit is left out (A11).
+    """Yield the batches of a records field in order, without a last batch that the byte limit cut off (A11).
 
-    With `until_old` a message of magic 0 or 1 ends the walk; without, it is an error.
+    With `until_old` a message of magic 0 or 1 ends the walk. Without `until_old` such a message is an error.
     """
     at = 0
     end = len(data)
@@ -190,10 +193,11 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
 
 
 def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int]:
-    """The batches in front of a records field that go as they are, and where they end.
+    """Return the leading batches of a records field that can be copied unchanged, and the offset in bytes behind them.
 
-    They follow each other from `offset` on without a gap, have all their records, in their producers' times, and more
-    than `more_than` bytes each. What comes behind them `walk` tells. Much less work than a `walk`.
+    The batches follow each other from `offset` on without a gap. Each batch has all its records, has no broker
+    timestamps, is no control batch, and has more than `more_than` bytes. `walk` reads the data behind these batches.
+    `row` is much cheaper than `walk`.
     """
     found: list[Plain] = []
     at, end = 0, len(data)
@@ -211,9 +215,10 @@ def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int
 
 
 def places(data: memoryview) -> list[int]:
-    """Where each whole batch of a records field begins, and where the last one ends.
+    """Return the byte position of each whole batch of a records field, and the position behind the last batch.
 
-    What is no batch of magic 2 ends the list; `walk` tells what that is. Much less work than a `walk`.
+    Anything that is no batch of magic 2 ends the list; `walk` says what stands there. `places` is much cheaper than
+    `walk`.
     """
     out = [0]
     at, end = 0, len(data)
@@ -227,9 +232,10 @@ def places(data: memoryview) -> list[int]:
 
 
 def extent(data: bytearray, at: int, stop: int, most: int) -> tuple[int, int, int] | None:
-    """First offset, end and leader epoch of the whole batches between two places; −1 each where there is none.
+    """Return first offset, next offset and leader epoch of the whole batches between two positions, or −1 for each.
 
-    None where they are more than `most`, of an old format, or cannot be stepped over. Much less work than a `walk`.
+    Return None for more than `most` batches, for an old format, and for a length that makes no sense. `extent` is much
+    cheaper than `walk`.
     """
     first = end = epoch = -1
     while at + HEADER_SIZE <= stop:
@@ -247,9 +253,9 @@ def extent(data: bytearray, at: int, stop: int, most: int) -> tuple[int, int, in
 
 
 def whole_batch(data: memoryview) -> tuple[int, int, int, int, int] | None:
-    """Attributes, last offset delta, producer id, epoch and base sequence, where the bytes are exactly one batch.
+    """Return attributes, last offset delta, producer id, epoch and base sequence if `data` is exactly one batch.
 
-    None of anything else; `walk` tells what that is.
+    Return None for all other data; `walk` says what stands there.
     """
     if len(data) < HEADER_SIZE:
         return None
@@ -276,7 +282,7 @@ def assemble(
     epoch: int = -1,
     sequence: int = -1,
 ) -> bytearray:
-    """A new batch around `count` records without a gap, its base offset 0 as Produce demands (A1)."""
+    """Return a new batch around `count` records without a gap, with base offset 0 as Produce demands (A1)."""
     tail = _TAIL.pack(attributes, count - 1, base_timestamp, max_timestamp, producer_id, epoch, sequence, count)
     crc = crc32c(payload, crc32c(tail))
     head = _HEAD.pack(0, 9 + len(tail) + len(payload), leader_epoch, 2, crc)
@@ -284,7 +290,7 @@ def assemble(
 
 
 def check_crc(view: memoryview) -> bool:
-    """Whether the batch's CRC fits its bytes."""
+    """Return whether the batch's CRC fits its bytes."""
     return bool(_CRC.unpack_from(view, 17)[0] == crc32c(view[21:]))
 
 
@@ -297,10 +303,10 @@ def stamp(
     clear: int = 0,
     base_offset: int | None = 0,
 ) -> None:
-    """Write a batch's producer fields, clear attribute bits, and bring the CRC along, in place.
+    """Write a batch's producer fields, clear attribute bits, and adjust the CRC, all in place.
 
-    A CRC that did not fit before does not fit afterwards (`crc`). `base_offset` 0 is what Produce demands (A1, M6);
-    None leaves offset and leader epoch as they are.
+    A wrong CRC stays wrong (module `crc`). Produce demands `base_offset` 0 (A1, M6). With None, base offset and leader
+    epoch stay as they are.
     """
     if base_offset is not None:
         _PLACE.pack_into(view, 0, base_offset, len(view) - 12, -1)
@@ -314,7 +320,7 @@ def stamp(
 
 
 def translate(view: memoryview, producer_id: int, shown: int) -> None:
-    """Put another producer id in the place of a batch's own, and bring the CRC along, as `stamp` does."""
+    """Replace a batch's producer id `producer_id` by `shown`, and adjust the CRC as `stamp` does."""
     (crc,) = _CRC.unpack_from(view, 17)
     _PRODUCER_ID.pack_into(view, 43, shown)
     _CRC.pack_into(view, 17, crc_of_change_again(crc, _of_an_id(producer_id, shown), len(view) - HEADER_SIZE))
@@ -322,7 +328,10 @@ def translate(view: memoryview, producer_id: int, shown: int) -> None:
 
 @lru_cache(maxsize=4096)
 def _of_an_id(before: int, after: int) -> int:
-    """The difference that a producer id makes to the CRC of a batch's head, whatever else is in it."""
+    """Return the difference that a new producer id makes to the CRC of a batch's head.
+
+    The difference does not depend on the other fields.
+    """
     head = bytearray(HEADER_SIZE - 21)
     _PRODUCER_ID.pack_into(head, 43 - 21, before)
     crc = crc32c(head)

@@ -1,6 +1,6 @@
 """New batches: one-record batches for the state log, and filler batches that move a log's end.
 
-Decoding stays out: the only record that kmigrate reads back is the single one of a state-log batch.
+The only record that this module decodes is the single record of a state-log batch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def one_record_batch(
     sequence: int,
     header: tuple[bytes, bytes] | None = None,
 ) -> bytearray:
-    """An uncompressed batch of one record; a None value is a tombstone. The header is a name and its value."""
+    """Return an uncompressed batch of one record; a None value is a tombstone. The header is a name and its value."""
     body = b"\0" + zigzag(0) + zigzag(0) + _sized(key)
     body += zigzag(-1) if value is None else _sized(value)
     body += zigzag(0) if header is None else zigzag(1) + _sized(header[0]) + _sized(header[1])
@@ -70,15 +70,15 @@ def _sized(data: bytes) -> bytes:
 
 
 _BLOCK = 64
-"""Offset deltas that share all bytes of their varint but the first."""
+"""Number of offset deltas whose varints differ in the first byte only."""
 
 
 @lru_cache(maxsize=4)
 def _filler_payload(count: int) -> bytes:
-    """`count` empty records (null key, null value), zstd: 1 M of them are about 0.8 MB (M4).
+    """Return `count` empty records (null key, null value), compressed by zstd: 1 M records are about 0.8 MB (M4).
 
-    Built in blocks: within one, only the first byte of the offset delta's varint changes, so a million records
-    take some 15,000 joins instead of a million steps.
+    The function builds the records in blocks. Within a block, only the first byte of the offset delta's varint
+    changes. So a million records take some 15,000 joins instead of a million steps.
     """
     out = [_empty_record(delta) for delta in range(min(count, _BLOCK))]
     for high in range(1, -(-count // _BLOCK)):
@@ -99,7 +99,7 @@ def _empty_record(delta: int) -> bytes:
 
 
 def filler_batch(count: int, *, timestamp: int, producer_id: int, epoch: int, sequence: int) -> bytearray:
-    """A batch of `count` empty records that takes `count` offsets and is deleted before anybody reads."""
+    """Return a batch of `count` empty records, which takes `count` offsets and is deleted before anybody reads."""
     return _batch(
         _filler_payload(count),
         count=count,
@@ -112,13 +112,13 @@ def filler_batch(count: int, *, timestamp: int, producer_id: int, epoch: int, se
 
 
 def read_single_record(batch: Batch) -> tuple[bytes, bytes | None]:
-    """Key and value of an uncompressed one-record batch, as the state log writes them."""
+    """Return key and value of an uncompressed one-record batch, as the state log writes them."""
     key, value, _ = _key_and_value(batch)
     return key, value
 
 
 def read_header(batch: Batch, name: bytes) -> bytes | None:
-    """The value of a header of the single record, None where it has none of that name."""
+    """Return the value of the single record's header `name`, or None if the record has no such header."""
     _, _, rest = _key_and_value(batch)
     try:
         count, at = read_varint(rest, 0)
@@ -133,15 +133,15 @@ def read_header(batch: Batch, name: bytes) -> bytes | None:
 
 
 def _key_and_value(batch: Batch) -> tuple[bytes, bytes | None, bytes]:
-    """And the bytes of the headers behind them."""
+    """Return key and value of the single record, and the bytes of the headers behind them."""
     if batch.count != 1 or batch.codec != 0:
         raise ProtocolViolation(
             "not-a-single-record", f"the batch at offset {batch.base_offset} is not one uncompressed record"
         )
     data = bytes(batch.view[HEADER_SIZE:])
     try:
-        _, at = read_varint(data, 0)  # the length, which the batch's own stands for
-        _, at = read_varint(data, at + 1)  # the time, behind the attributes
+        _, at = read_varint(data, 0)  # the record's length: the batch's length says the same
+        _, at = read_varint(data, at + 1)  # the timestamp delta, behind the attributes
         _, at = read_varint(data, at)
         key, at = _field(data, at)
         value, at = _field(data, at)

@@ -1,12 +1,13 @@
-"""The CRC-32C of a batch whose header changes, without reading its records again.
+"""The new CRC-32C of a batch whose header changes, computed without reading the records.
 
-CRC is linear: where only the head of a message changes, the CRC changes by what the change of the head's own CRC
-becomes when as many zero bytes follow it as the message goes on. So new header fields cost the same whatever the
-batch's size, and, better still, a batch that arrived damaged, or that our own memory damages, keeps a CRC
-that does not fit: the broker that stores it refuses it, where a CRC computed anew would have vouched for it.
+CRC is linear. If only the head of a message changes, the change of the whole CRC follows from two things: the change of
+the head's CRC, and the number of bytes behind the head. So a new header costs the same for every batch size.
 
-Whole blocks of zeros are table look-ups, what is left over is run through the CRC. Tables down to single bytes would be
-ten times as many: they would be out of the processor's cache whenever a request of large batches has passed through it.
+Damage also stays visible. A batch that arrived damaged, or that our own memory damages, keeps a wrong CRC, and the
+broker refuses the batch. A CRC computed from all bytes would vouch for the damaged bytes.
+
+Whole blocks of zeros are table look-ups. The CRC function processes the zeros that do not fill a block. Tables for
+single bytes would be ten times as many. A request of large batches would push such tables out of the processor's cache.
 """
 
 from __future__ import annotations
@@ -24,19 +25,26 @@ _LESS_THAN_A_BLOCK = (1 << _BLOCK_BITS) - 1
 _ZEROS = memoryview(bytes(1 << _BLOCK_BITS))
 _DIGIT_BITS = 4
 _INVERTED = 0xFFFFFFFF
-"""The CRC function takes and gives the register inverted."""
+"""Mask that converts between a register and the CRC function, which takes and returns inverted registers."""
 _Operator = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
-"""A linear map of 32 bits: the image of each value of each byte."""
+"""A linear map of 32 bits: for each of the four bytes, the image of each value."""
 
 
 def crc_of_changed_head(crc: int, head: int, changed: int, size: int) -> int:
-    """The CRC of a message, from its CRC before its head changed, the head's CRCs, and the size of what follows it."""
+    """Return a message's CRC after its head changed.
+
+    The arguments are the CRC before the change, the CRCs of the old and the new head, and the number of bytes behind
+    the head.
+    """
     value = crc32c(_ZEROS[: size & _LESS_THAN_A_BLOCK], head ^ changed ^ _INVERTED) ^ _INVERTED
     return crc ^ _behind(value, size >> _BLOCK_BITS)
 
 
 def crc_of_change_again(crc: int, difference: int, size: int) -> int:
-    """The same, where heads change by one `difference` of their CRCs over and over: most of it is known then."""
+    """Return the CRC after a head's CRC changed by `difference`, a value that occurs again and again.
+
+    Most of the work depends on `difference` and the number of blocks only, and is cached.
+    """
     known = _behind_inverted(difference, size >> _BLOCK_BITS)
     return crc ^ crc32c(_ZEROS[: size & _LESS_THAN_A_BLOCK], known) ^ _INVERTED
 
@@ -47,7 +55,7 @@ def _behind_inverted(difference: int, blocks: int) -> int:
 
 
 def _behind(value: int, blocks: int) -> int:
-    """What so many blocks of zeros make of a CRC register."""
+    """Return a CRC register after `blocks` blocks of zeros."""
     digit = 0
     while blocks:
         part = blocks & 15
@@ -61,7 +69,7 @@ def _behind(value: int, blocks: int) -> int:
 
 @cache
 def _blocks(digit: int, count: int) -> _Operator:
-    """What `count` · 16^`digit` blocks of zeros make of a CRC register."""
+    """Return the map that `count` · 16^`digit` blocks of zeros apply to a CRC register."""
     if count > 1:
         return _after(_blocks(digit, count - 1), _blocks(digit, 1))
     if digit:
@@ -79,7 +87,7 @@ def _after(first: _Operator, second: _Operator) -> _Operator:
 
 
 def _expanded(images: list[int]) -> _Operator:
-    """The operator, from the images of its 32 single bits."""
+    """Return the operator for the images of its 32 single bits."""
     tables: list[Sequence[int]] = []
     for byte in range(4):
         table = array("I", bytes(4 * 256))

@@ -1,4 +1,7 @@
-"""The batches of a read_committed answer that readers see, each ready to be appended to another log. Pure."""
+"""The visible batches of a read_committed response, each ready to be appended to another log.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ __all__ = ["LateBatch", "late_batches"]
 
 @dataclass(frozen=True, slots=True)
 class LateBatch:
-    """Records in a row, without a gap."""
+    """Consecutive records without a gap, as a batch."""
 
     start: int
     end: int
@@ -28,7 +31,7 @@ class LateBatch:
         return self.end - self.start
 
     def stamp(self, producer_id: int, sequence: int) -> None:
-        """Give the batch a producer id with epoch 0, and a sequence that wraps as brokers wrap it."""
+        """Give the batch a producer id with epoch 0, and a sequence that wraps as brokers wrap sequences."""
         clear = TRANSACTIONAL | DELETE_HORIZON
         stamp(self.view, producer_id=producer_id, epoch=0, sequence=sequence % SEQUENCES, clear=clear)
 
@@ -36,7 +39,7 @@ class LateBatch:
 def late_batches(
     records: memoryview, aborted: Sequence[tuple[int, int]], read_at: int
 ) -> tuple[list[LateBatch], int]:
-    """Return the visible batches from an offset on, and the offset to read next.
+    """Return the visible batches from offset `read_at` on, and the offset to read next.
 
     `aborted` lists producer ids and first offsets of aborted transactions. An entry counts from its first offset to the
     producer's next control batch (W9).

@@ -1,12 +1,13 @@
-"""Many small batches made one: what makes small batches dear is a broker's work on each of them, not their bytes.
+"""Merging of many small batches: a broker's work per batch, not the bytes, makes small batches expensive.
 
-A broker spends some 30 µs on every batch it stores, however small. A stretch of small, plain batches that follow each
-other without a gap (no codec, no transaction, producer times) is therefore sent as few larger ones. Every record keeps
-its offset, its timestamp and, byte for byte, its attributes, key, value and headers; what is rewritten of it (length,
-timestamp delta, offset delta) says the same to every reader.
+A broker spends some 30 µs on every batch, however small. So a stretch of small, plain batches is sent as a few larger
+batches. Plain batches follow each other without a gap and have no codec, no transaction and producer timestamps. Every
+record keeps its offset and its timestamp. Attributes, key, value and headers keep their bytes. The rewritten parts
+(length, timestamp delta, offset delta) mean the same to every reader.
 
-Records are found in numpy, a whole stretch at a time: the first record of every batch, then the second of every batch,
-and so on, so that all batches share the cost of a step. They are written in numpy, too: a field of all records at once.
+numpy finds the records of a whole stretch at a time: the first record of every batch, then the second record of every
+batch, and so on. So all batches share the cost of a step. numpy also writes the records: each step writes a field of
+all records.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ from kmigrate.records.rewrite import Run
 __all__ = ["LARGEST_MERGED", "Stretch", "merge", "pieces"]
 
 _FEW = 16
-"""Fewer batches than this are not worth the numpy calls."""
+"""Fewest batches that are worth the numpy calls."""
 _MOST_RECORDS = 32
-"""Batches of more records cost a broker little per record, and would make the steps many and thin."""
+"""Most records of a small batch.
+
+Batches of more records cost a broker little per record, and would need many numpy steps for few batches.
+"""
 LARGEST_MERGED = 16 << 10
-"""Bytes of a batch; larger ones are no small ones."""
+"""Most bytes of a small batch."""
 _FULL = 64 << 10
-"""Size that merged batches grow to: what a well-tuned producer's batch.size would have given."""
+"""Size of a full merged batch: the size that a well-tuned producer's batch.size gives."""
 _HEADER = np.dtype([
     ("base_offset", ">i8"),
     ("length", ">i4"),
@@ -51,29 +55,29 @@ _HEADER = np.dtype([
     ("count", ">i4"),
 ])
 _SUMMED_AT = 21
-"""Where that begins which stands under the CRC."""
+"""Position of the first byte under the CRC."""
 _BEFORE_LENGTH = 12
-"""Bytes of a batch that its length does not count."""
+"""Bytes of a batch that the batch length does not count."""
 _WORD = np.dtype("<u8")
-"""Bytes that are looked at together: most varints and what follows them."""
+"""Bytes that are read at once: most varints and the bytes behind them."""
 _LAST = (1 << 63) - 1
-"""Last offset that is one; a batch that says it goes beyond has no end that can be told."""
+"""Largest possible offset; a batch that claims to go beyond has no valid end."""
 _LONGEST = 10
-"""Bytes of a varint."""
+"""Most bytes of a varint."""
 
 _Ints = NDArray[np.int64]
 _Raw = NDArray[np.uint64]
-"""Varints as they are written: signed ones in zigzag."""
+"""Varints as written; signed values are in zigzag."""
 _Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Small plain batches in a row whose CRCs fit, offsets without a gap."""
+    """Consecutive small plain batches with correct CRCs and without a gap in the offsets."""
 
     view: memoryview
     heads: NDArray[Any]
-    """Their headers, field by field."""
+    """The headers of the batches, field by field."""
 
     @property
     def base_offset(self) -> int:
@@ -85,14 +89,14 @@ class Stretch:
 
     @property
     def leader_epoch(self) -> int:
-        """Of the last batch."""
+        """Leader epoch of the last batch."""
         return int(self.heads["leader_epoch"][-1])
 
 
 def pieces(data: memoryview, start: int, barrier: int | None = None) -> Iterator[Batch | OldMessages | Stretch]:
-    """What a records field holds, as `walk_all` tells it, but long stretches of mergeable batches as one piece each.
+    """Yield the content of a records field as `walk_all` does, but long runs of mergeable batches as `Stretch`.
 
-    A batch that begins before offset `start` belongs to no stretch, and none goes on across `barrier`.
+    A batch that begins before offset `start` belongs to no stretch. No stretch crosses `barrier`.
     """
     at = 0
     for begin, stretch in _stretches(data, start, barrier):
@@ -103,10 +107,10 @@ def pieces(data: memoryview, start: int, barrier: int | None = None) -> Iterator
 
 
 def _stretches(data: memoryview, start: int, barrier: int | None) -> Iterator[tuple[int, Stretch]]:
-    """The stretches among a field's batches, and where each begins."""
+    """Yield the position and the stretch for each stretch of a records field."""
     bounds = places(data)
     if len(bounds) <= _FEW:
-        return  # as with large batches
+        return  # the usual case with large batches
     at = np.array(bounds)
     heads = _words(np.frombuffer(data, np.uint8), _HEADER)[at[:-1]]
     bases, counts = heads["base_offset"].astype(np.int64), heads["count"].astype(np.int64)
@@ -133,12 +137,12 @@ class _Records:
     attributes: _Bytes
     timestamps: _Ints
     rest_at: _Ints
-    """Where key, value and headers begin in the stretch's data, and how many bytes they take."""
+    """Position of key, value and headers in the stretch's data; `rest_sizes` has the number of bytes."""
     rest_sizes: _Ints
 
 
 def merge(stretch: Stretch) -> list[Run]:
-    """The stretch's records as batches of about 64 KiB; raises ProtocolViolation where a batch belies its header."""
+    """Return the stretch's records as batches of about 64 KiB; raise ProtocolViolation if a header is wrong."""
     heads = stretch.heads
     base_times = heads["base_timestamp"].astype(np.int64)
     data = np.frombuffer(b"".join((stretch.view, bytes(2 * _WORD.itemsize))), np.uint8)
@@ -165,7 +169,7 @@ def merge(stretch: Stretch) -> list[Run]:
 
 
 def _bounds(lengths: list[int]) -> list[int]:
-    """Numbers of the batches at which runs begin, and the number of batches."""
+    """Return the index of each batch that begins a run, and the number of batches."""
     bounds = [0]
     size = 0
     for number, length in enumerate(lengths):
@@ -181,7 +185,7 @@ def _bounds(lengths: list[int]) -> list[int]:
 
 
 def _find(data: _Bytes, heads: NDArray[Any], base_times: _Ints) -> _Records:
-    """The records of batches, of which `data` holds the bytes and two words more."""
+    """Return the records of the batches in `data`; two words of padding follow the batches."""
     sizes = heads["length"].astype(np.int64) + _BEFORE_LENGTH
     counts = heads["count"].astype(np.int64)
     limits = np.cumsum(sizes)
@@ -205,9 +209,10 @@ def _find(data: _Bytes, heads: NDArray[Any], base_times: _Ints) -> _Records:
 
 
 def _extents(data: _Bytes, at: _Ints, limits: _Ints, counts: _Ints, numbers: _Ints) -> tuple[_Ints, _Ints]:
-    """Where each record begins behind its length, and where it ends.
+    """Return the position behind each record's length, and the position of each record's end.
 
-    Of each batch: where its records begin and end, how many they are, and the number of the first.
+    `at` and `limits` are the positions at which each batch's records begin and end. `counts` has the number of records
+    of each batch, and `numbers` the index of each batch's first record.
     """
     bodies, ends = np.empty((2, int(counts.sum())), np.int64)
     for step in range(int(counts.max())):
@@ -228,7 +233,7 @@ def _extents(data: _Bytes, at: _Ints, limits: _Ints, counts: _Ints, numbers: _In
 
 
 def _varints(data: _Bytes, at: _Ints) -> tuple[_Raw, _Ints]:
-    """The varint at each of these places, and how many bytes it takes."""
+    """Return the varint at each position, and the number of bytes of each varint."""
     word: _Raw = _words(data, _WORD)[at]
     raw: _Raw = word & np.uint64(0x7F)
     sizes = np.ones(len(at), np.int64)
@@ -253,7 +258,7 @@ def _signed(raw: _Raw) -> _Ints:
 def _written(
     data: _Bytes, records: _Records, time_deltas: _Ints, offset_deltas: _Ints
 ) -> tuple[memoryview, _Ints]:
-    """The records with these deltas, one behind the other, and where each begins and the last one ends."""
+    """Return the records with these deltas in a row, the position of each record, and the end of the last."""
     times, offsets = _zigzag(time_deltas), _zigzag(offset_deltas)
     time_sizes, offset_sizes = _sizes(times), _sizes(offsets)
     sizes = 1 + time_sizes + offset_sizes + records.rest_sizes
@@ -275,10 +280,10 @@ def _written(
 
 
 def _move(data: _Bytes, at: _Ints, out: _Bytes, to: _Ints, sizes: _Ints) -> None:
-    """Copy a piece of each size from its place to its place.
+    """Copy a piece of each size from its position to its new position.
 
-    As two words, one where it begins and one where it ends, of the widest power of two that is not longer than it:
-    numpy spends some 10 ns on each, whatever its width.
+    Each piece is copied as two words: one word at the piece's begin, one word at the piece's end. The word is the
+    widest power of two that is not longer than the piece. numpy spends some 10 ns on each word, whatever its width.
     """
     widths = np.frexp(sizes)[1]
     for width in np.unique(widths):
@@ -291,7 +296,7 @@ def _move(data: _Bytes, at: _Ints, out: _Bytes, to: _Ints, sizes: _Ints) -> None
 
 
 def _words(data: _Bytes, word: np.dtype[Any]) -> NDArray[Any]:
-    """The words that begin at each byte, up to the last that is whole."""
+    """Return the word that begins at each byte, up to the last whole word."""
     return np.ndarray((max(0, len(data) - word.itemsize + 1),), word, data, strides=(1,))
 
 
@@ -300,7 +305,7 @@ def _zigzag(values: _Ints) -> _Raw:
 
 
 def _sizes(raw: _Raw) -> _Ints:
-    """Bytes that each value takes as a varint."""
+    """Return the number of bytes that each value takes as a varint."""
     sizes = np.ones(len(raw), np.int64)
     rest = raw >> 7
     while rest.any():
@@ -310,7 +315,7 @@ def _sizes(raw: _Raw) -> _Ints:
 
 
 def _put(out: _Bytes, at: _Ints, raw: _Raw, sizes: _Ints) -> None:
-    """Write each value as a varint of its size at its place."""
+    """Write each value as a varint of the given size at the given position."""
     for number in range(int(sizes.max())):
         if (done := sizes == number).any():
             at, raw, sizes = at[~done], raw[~done], sizes[~done]

@@ -1,23 +1,23 @@
-"""Message sets of magic 0 and 1, as old brokers' logs hold them, and the batches they become.
+"""Message sets of magic 0 and 1, found in the logs of old brokers, and their conversion to batches.
 
     offset  size  field
-         0     8  offset; of a wrapper the offset of its last message
-         8     4  message size (bytes after it)
-        12     4  CRC-32 of everything after it
+         0     8  offset; a wrapper has the offset of its last message
+         8     4  message size (bytes after this field)
+        12     4  CRC-32 of all bytes after this field
         16     1  magic (0 or 1)
         17     1  attributes: 0-2 codec, 3 timestamp type (magic 1)
         18     8  timestamp (magic 1 only)
          …     4  key length (−1: null), then the key
          …     4  value length (−1: null), then the value
 
-A message with a codec is a wrapper: its value is a message set of its own, of the same magic. Inner offsets are
-absolute in magic 0; in magic 1 they are relative, and the last one stands at the wrapper's offset (KIP-31). Where
-a magic 1 wrapper carries the broker's time, that is the time of all its messages (KIP-32); messages of magic 0
-have no time, readers see −1.
+A message with a codec is a wrapper: its value is a message set of the same magic. Inner offsets are absolute in magic
+0. In magic 1 inner offsets are relative, and the last inner message has the wrapper's offset (KIP-31). If a wrapper of
+magic 1 has the broker's timestamp, all inner messages have that timestamp (KIP-32). Messages of magic 0 have no
+timestamp; readers see −1.
 
-A Fetch of any version that we speak gives the log's own format (seen on 2.8.2), and Produce takes only magic 2
-(A11). What a record becomes depends on that record alone; where batches are cut does not matter, since on the
-target offsets are sequences (M1).
+A Fetch of any version that kmigrate sends returns the log's own format (seen on 2.8.2), and Produce accepts only magic
+2 (A11). The converted record depends on the old message alone. The boundaries of batches do not matter, because on the
+target the sequences are offsets (M1).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _PREFIX = struct.Struct(">qi")
 _HEAD = struct.Struct(">IBB")
 _MAGIC_AT = 16
 _SMALLEST = 14
-"""CRC, magic, attributes and two lengths: a message of magic 0 without key and value."""
+"""Bytes of CRC, magic, attributes and two lengths: a message of magic 0 without key and value."""
 _GROUP_BYTES = 256 << 10
-"""Messages without a codec are taken together up to this size: a batch for each would cost the target 30 µs."""
+"""Most bytes of uncompressed messages that share a batch; a batch per message would cost the target 30 µs each."""
 _NULL = zigzag(-1)
 _NO_HEADERS = b"\0"
 _LZ4 = 3
@@ -60,7 +60,7 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class OldMessages:
-    """Messages that are copied together: the ones of a wrapper, or plain ones in a row; never none."""
+    """Messages that are copied together, at least one: the messages of a wrapper, or consecutive plain messages."""
 
     messages: tuple[_Message, ...]
     codec: int
@@ -75,11 +75,11 @@ class OldMessages:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether a log cleaner took messages from between them."""
+        """Whether a log cleaner removed messages between the first and the last."""
         return len(self.messages) != self.next_offset - self.base_offset
 
     def runs(self, start: int) -> list[Run]:
-        """The messages from offset `start` on, as batches without gaps."""
+        """Return the messages from offset `start` on as batches without gaps."""
         packer = Packer(self.codec, leader_epoch=-1)
         for message in self.messages:
             if message.offset >= start:
@@ -87,19 +87,19 @@ class OldMessages:
         return packer.ended()
 
     def contents(self) -> dict[int, tuple[int, bytes]]:
-        """What readers are given, by offset, in the shape of `rewrite.contents`."""
+        """Return the data that readers see, by offset, in the shape of `rewrite.contents`."""
         return {message.offset: (message.timestamp, _rest(message)) for message in self.messages}
 
 
 def is_old(data: memoryview) -> bool:
-    """Whether a records field begins with messages of magic 0 or 1."""
+    """Return whether a records field begins with messages of magic 0 or 1."""
     return len(data) > _MAGIC_AT and data[_MAGIC_AT] < 2
 
 
 def walk_all(data: memoryview) -> Iterator[Batch | OldMessages]:
-    """What a records field holds, in order, of whatever format; a last entry cut off by the byte limit is left out.
+    """Yield the content of a records field of any format in order, without a last entry that the byte limit cut off.
 
-    A log whose format was raised holds several formats, each in a stretch of its own.
+    A log whose format was raised holds several formats, each in its own stretch.
     """
     at = 0
     while True:
@@ -114,7 +114,7 @@ def walk_all(data: memoryview) -> Iterator[Batch | OldMessages]:
 
 
 def _end_of_old(data: memoryview, at: int) -> int:
-    """End of the whole messages of magic 0 and 1 from `at` on."""
+    """Return the end of the whole messages of magic 0 and 1 from `at` on."""
     while at + _MAGIC_AT < len(data) and data[at + _MAGIC_AT] < 2:
         offset, size = _PREFIX.unpack_from(data, at)
         if size < _SMALLEST:
@@ -143,7 +143,7 @@ def _groups(data: memoryview) -> Iterator[OldMessages]:
 
 
 def _messages(data: memoryview) -> Iterator[_Message]:
-    """The messages of a whole message set, each checked against its CRC."""
+    """Yield the messages of a whole message set; check each message against its CRC."""
     at = 0
     while at < len(data):
         if at + _PREFIX.size > len(data):
@@ -184,7 +184,7 @@ def _field(body: memoryview, at: int) -> tuple[memoryview | None, int]:
 
 
 def _unwrap(wrapper: _Message) -> tuple[_Message, ...]:
-    """The messages of a compressed one, with the offsets and times that readers see."""
+    """Return the messages of a wrapper, with the offsets and timestamps that readers see."""
     at, codec = wrapper.offset, wrapper.attributes & CODEC_MASK
     if wrapper.value is None:
         raise ProtocolViolation("bad-compression", f"the compressed message at offset {at} has no value")
@@ -196,7 +196,8 @@ def _unwrap(wrapper: _Message) -> tuple[_Message, ...]:
         )
     if not inner or any(each.magic != wrapper.magic or each.attributes & CODEC_MASK for each in inner):
         raise ProtocolViolation("bad-wrapper", f"the compressed message at offset {at} holds no plain message set")
-    # Some releases of librdkafka left 0 in a wrapper of magic 1; Kafka's readers take that as they find it, too.
+    # Some releases of librdkafka left offset 0 in wrappers of magic 1. Kafka's readers then take the inner offsets
+    # unchanged, too.
     shift = at - inner[-1].offset if wrapper.magic and at else 0
     stamped = bool(wrapper.magic and wrapper.attributes & LOG_APPEND_TIME)
     messages = tuple(
@@ -216,7 +217,7 @@ def _unwrap(wrapper: _Message) -> tuple[_Message, ...]:
 
 
 def _rest(message: _Message) -> bytes:
-    """Key, value and no headers, as a record of magic 2 has them."""
+    """Return key, value and no headers in the layout of a record of magic 2."""
     out: list[bytes | memoryview] = []
     for part in (message.key, message.value):
         out += (_NULL,) if part is None else (zigzag(len(part)), part)
@@ -228,7 +229,10 @@ def _rest(message: _Message) -> bytes:
 
 
 def _repaired(frame: memoryview) -> memoryview:
-    """An lz4 frame whose header checksum is right: in magic 0 it covers the frame's magic, too (KAFKA-3160)."""
+    """Return an lz4 frame with a correct header checksum.
+
+    In magic 0 the checksum also covers the frame's magic (KAFKA-3160).
+    """
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
         return frame
     flags = frame[4]
@@ -244,7 +248,7 @@ _MASK = 0xFFFFFFFF
 
 
 def _xxh32(data: bytes) -> int:
-    """xxHash-32 with seed 0 of less than 16 bytes, which is all that a frame's header has."""
+    """Return the xxHash-32 with seed 0 of less than 16 bytes; a frame's header is never longer."""
     found = 374761393 + len(data)
     at = 0
     while at + 4 <= len(data):

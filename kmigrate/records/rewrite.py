@@ -1,19 +1,20 @@
-"""The slow path: batches that no broker would take as they are, rewritten record by record, exactly.
+"""The slow path: batches that no broker accepts unchanged, rewritten record by record, exactly.
 
-    thinned by compaction   count < offsets   → one batch per run of offsets that are still there (A3, A4)
+    thinned by compaction   count < offsets   → one batch per run of existing offsets (A3, A4)
     broker times (bit 3)    LogAppendTime     → the time that readers saw, in every record, as CreateTime (A7)
     wanted from inside      start > base      → the records from `start` on (A11)
 
-Of a record only its two deltas are read and written; attributes, key, value and headers stay the bytes they were.
-Rewriting is deterministic: the same batch gives the same bytes wherever and whenever it is done, so that two
-copiers that meet the same batch send the same thing.
+A rewrite reads and writes only the two deltas of each record. Attributes, key, value and headers keep their bytes.
+Rewriting is deterministic: a batch gives the same bytes everywhere and at any time. So two copiers that read the same
+batch send the same bytes.
 
-A batch of 1 MiB can say that it holds 32 GiB, or a hundred million records. Neither is begun: what is beyond
-`MOST_BYTES` or `MOST_RECORDS` stops its partition by name, and the process lives on for all others.
+The header of a batch of 1 MiB can announce 32 GiB, or a hundred million records. kmigrate does not begin to rewrite
+such a batch. A batch beyond `MOST_BYTES` or `MOST_RECORDS` stops its partition with a named error, and the process goes
+on with all other partitions.
 
-What takes long is done in a thread (`mirror.reading`), so nothing here may take long in a single step: the interpreter
-goes from one thread to another between steps only, and leases and heartbeats are another's. Memory is copied in pieces,
-and no list of all records is made, for such a list takes long to take down.
+Long rewrites run in a thread (`mirror.reading`), while another thread sends leases and heartbeats. The interpreter
+switches threads only between steps, so no single step here may take long. Memory is copied in pieces. No list of all
+records is made, because freeing such a list takes long.
 """
 
 from __future__ import annotations
@@ -44,16 +45,21 @@ __all__ = [
 ]
 
 MOST_BYTES = 256 << 20
-"""Most that one batch may come to without its codec. Brokers have no such limit; a Java producer's record has at most
-max.request.size, 1 MiB unless raised, and a batch of small ones is filled to batch.size after compression.
+"""Most bytes of a batch after decompression.
+
+Brokers have no such limit. A record of a Java producer has at most max.request.size, 1 MiB unless raised. A batch of
+small records is filled to batch.size after compression.
 """
 MOST_RECORDS = 1_000_000
-"""Most records of a batch that is rewritten: some seconds. Our own fillers have as many."""
+"""Most records of a batch that is rewritten, which takes some seconds. Our own filler batches have as many records."""
 _FULL = 16 << 20
-"""Size without its codec that a rewritten batch grows to, unless a single record is larger: one that its producer
-compressed better than we do could outgrow what the target takes."""
+"""Uncompressed size at which a rewritten batch is full, unless a single record is larger.
+
+The producer may have compressed a batch better than we do. Without this limit such a batch could outgrow the size that
+the target accepts.
+"""
 _PIECE = 4 << 20
-"""Memory that is copied in one step."""
+"""Bytes of memory that one step copies."""
 _TOP = 1 << 63
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 _XERIAL = b"\x82SNAPPY\0"
@@ -64,7 +70,7 @@ _SIZE = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A new batch for offsets start … end − 1, each of which holds a record; its producer fields are blank."""
+    """A new batch for offsets start … end − 1 without a gap; the producer fields are blank."""
 
     start: int
     end: int
@@ -73,20 +79,20 @@ class Run:
 
 
 def needs_rewriting(batch: Batch) -> bool:
-    """Whether a data batch cannot be appended as it stands."""
+    """Return whether a data batch cannot be appended unchanged."""
     return batch.count != batch.last_offset_delta + 1 or bool(batch.attributes & LOG_APPEND_TIME)
 
 
 def effort(batch: Batch) -> int:
-    """How many small records would take as long to rewrite as this batch, by what its header says."""
+    """Return the number of small records that take as long to rewrite as this batch, judged by the batch's header."""
     size = len(batch.view)
     return batch.count + (size if batch.codec else size // 64)
 
 
 def rewrite(batch: Batch, start: int) -> list[Run]:
-    """The records of `batch` from offset `start` on, as batches without gaps; none where compaction left none.
+    """Return the records of `batch` from offset `start` on as batches without gaps; none if compaction left no record.
 
-    Raises ProtocolViolation where the batch is not what its header says.
+    Raise ProtocolViolation if the batch is not what its header says.
     """
     stamped = bool(batch.attributes & LOG_APPEND_TIME)
     packer = Packer(
@@ -101,12 +107,12 @@ def rewrite(batch: Batch, start: int) -> list[Run]:
 
 
 def contents(batch: Batch) -> dict[int, tuple[int, bytes]]:
-    """What readers are given, by offset: the timestamp, and key, value and headers as their bytes."""
+    """Return the data that readers see, by offset: the timestamp, and the bytes of key, value and headers."""
     return {offset: (timestamp, bytes(rest)) for offset, timestamp, _, rest in _records(batch)}
 
 
 def record_keys(batch: Batch, most: int) -> Iterator[bytes | None]:
-    """Yield the key of each record; raises ProtocolViolation where they are unpacked into more than `most` bytes."""
+    """Yield the key of each record; raise ProtocolViolation if the records take more than `most` bytes uncompressed."""
     for _, _, _, rest in _records(batch, most):
         try:
             size, at = read_varint(rest, 0)
@@ -117,9 +123,10 @@ def record_keys(batch: Batch, most: int) -> Iterator[bytes | None]:
 
 
 class Packer:
-    """Records in the order of their offsets, packed into batches: another one behind each gap, and where one is full.
+    """Packs records, in the order of their offsets, into batches; a gap or a full batch begins a new batch.
 
-    Timestamps count from `base_timestamp`; where none is given, from each batch's first.
+    Timestamp deltas count from `base_timestamp`. Without `base_timestamp` they count from the first record of each
+    batch.
     """
 
     def __init__(self, attributes: int, *, leader_epoch: int, base_timestamp: int | None = None) -> None:
@@ -132,7 +139,7 @@ class Packer:
         self._base_timestamp = self._newest = 0
 
     def add(self, offset: int, timestamp: int, attributes: int, rest: bytes | memoryview) -> None:
-        """One record more; `rest` is key, value and headers, lengths included."""
+        """Add a record; `rest` is key, value and headers, lengths included."""
         records = self._records
         if offset != self._next or len(records) + len(rest) > _FULL:
             records = self._begin(offset, timestamp)
@@ -145,7 +152,7 @@ class Packer:
         self._next = offset + 1
 
     def ended(self) -> list[Run]:
-        """All that was packed."""
+        """Return all batches."""
         self._end()
         return self._runs
 
@@ -172,12 +179,15 @@ class Packer:
 
 
 def _signed(value: int) -> int:
-    """A number as 64 bits keep it: times that lie too far apart have a distance that wraps, for Java's readers, too."""
+    """Return a number wrapped to 64 bits.
+
+    The distance of timestamps that lie too far apart wraps. Java's readers wrap that distance, too.
+    """
     return value if -_TOP <= value < _TOP else (value + _TOP) % (2 * _TOP) - _TOP
 
 
 def _records(batch: Batch, most: int = MOST_BYTES) -> Iterator[tuple[int, int, int, memoryview]]:
-    """Offset, the time that readers see, attributes, and key, value and headers of each record."""
+    """Yield offset, visible timestamp, attributes, and the bytes of key, value and headers of each record."""
     if batch.count > MOST_RECORDS:
         raise ProtocolViolation(
             "too-many-records", f"the batch at {batch.base_offset} says that it holds {batch.count} records"
@@ -216,7 +226,7 @@ def _records(batch: Batch, most: int = MOST_BYTES) -> Iterator[tuple[int, int, i
 
 
 def decompress(codec: int, payload: memoryview, most: int = MOST_BYTES) -> bytearray | memoryview:
-    """The records of a batch as they were before its producer compressed them, in no more than `most` bytes."""
+    """Return a batch's records without compression; raise ProtocolViolation if they take more than `most` bytes."""
     if not codec & CODEC_MASK:
         return payload
     unpack = _UNPACK.get(codec)
@@ -235,7 +245,10 @@ def _compress(codec: int, payload: bytearray) -> bytes | memoryview:
 
 
 def _unpack_into(codec: ModuleType) -> Callable[[memoryview, int], bytearray]:
-    """Unpack into room that costs memory only as far as it is filled: no header need tell the truth about the size."""
+    """Return a function that decompresses into a map whose pages cost memory only when they are filled.
+
+    So a header that lies about the size costs no memory.
+    """
 
     def unpack(payload: memoryview, most: int) -> bytearray:
         out = bytearray()
@@ -264,7 +277,7 @@ def _snappy_unpack(payload: memoryview, most: int) -> memoryview | bytearray:
 
 
 def _snappy_block(block: memoryview, most: int) -> memoryview:
-    """The library makes room for what a block says of itself before it looks at the rest."""
+    """Decompress a block after a check of its announced size, because the library allocates that size first."""
     if (size := cramjam.snappy.decompress_raw_len(block)) > most:
         raise ValueError(f"a snappy block of {size} bytes is too large")
     return memoryview(cramjam.snappy.decompress_raw(block))
@@ -286,7 +299,7 @@ _UNPACK: dict[int, Callable[[memoryview, int], bytearray | memoryview]] = {
 }
 
 def _lz4_pack(payload: bytearray) -> bytes:
-    # Java's reader refuses frames whose blocks depend on one another.
+    # Java's reader refuses frames with linked blocks.
     packer = cramjam.lz4.Compressor(level=4, content_checksum=False, block_linked=False)
     for at in range(0, len(payload), _PIECE):
         packer.compress(bytes(payload[at : at + _PIECE]))
