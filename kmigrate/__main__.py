@@ -1,4 +1,4 @@
-"""`python -m kmigrate`, and what the `kmigrate` script calls."""
+"""The entry point of `python -m kmigrate` and of the `kmigrate` script."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ __all__ = ["main"]
 def main() -> None:
     _fill_standard_streams()
     try:
-        from kmigrate.cli.app import main as run  # it takes half a second, in which somebody may press Ctrl-C
+        from kmigrate.cli.app import main as run  # takes half a second, in which somebody may press Ctrl-C
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(run())
 
 
 def _fill_standard_streams() -> None:
-    """A stream that was closed by who started us is nobody's; else the first connection to a broker would get its
-    number, and with it what libraries write to stderr."""
+    """Open the null device for each standard stream that the parent process closed.
+
+    Otherwise the first connection to a broker would get the stream's number, and libraries that write to stderr would
+    write into that connection.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
 
 
 if __name__ == "__main__":

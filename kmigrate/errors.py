@@ -1,21 +1,21 @@
-"""Every error a person can meet, as one small tree.
+"""Every error that a person can meet, as a small tree.
 
     KmigrateError
     ├── UsageError          exit 2   bad arguments, configuration or playbook
-    ├── Refused             exit 3   a guard said no; `still_true` names what was done before
+    ├── Refused             exit 3   a guard said no; `still_true` names the changes made before
     ├── ParityMismatch      exit 4   source and target differ
     ├── WaitTimedOut        exit 5   a condition did not come true in time; the intent stays
-    ├── Interrupted         exit 130 a person ended the wait for something that goes on without him
-    └── Failed              exit 1   something broke while acting
+    ├── Interrupted         exit 130 a person ended the wait for work that goes on elsewhere
+    └── Failed              exit 1   something broke during an action
         ├── Unreachable              no broker of a cluster answers
-        ├── AuthenticationFailed     TLS or SASL: broker and we do not agree on who is who
+        ├── AuthenticationFailed     TLS or SASL: broker and client do not accept each other's identity
         ├── BrokerRefused            a broker answered with an error that we cannot act on
         ├── ProtocolViolation        a peer sent bytes that break the protocol
         ├── StateLogBroken           the state log contradicts itself or is newer than we are
-        └── Diverged                 a mirrored partition is not what we wrote
+        └── Diverged                 a mirrored partition differs from what we wrote
 
-Each carries a kebab-case reference, what happened, what is still true and safe, and the next step;
-`kmigrate.cli` renders them, and `--json` prints the same four fields (and of guards all that they said).
+Each error has a kebab-case reference, what happened, what is still true and safe, and the next step. `kmigrate.cli`
+renders these four fields, and `--json` prints the same fields. For guards, `--json` prints every finding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class KmigrateError(Exception):
-    """A failure with its reference, the facts that still hold and the way on."""
+    """A failure with its reference, the facts that still hold, and the next step."""
 
     exit_code: ClassVar[int] = 1
 
@@ -71,17 +71,20 @@ class KmigrateError(Exception):
 
 
 class UsageError(KmigrateError):
-    """The words of the call, the configuration or the playbook are wrong."""
+    """A wrong command line, configuration or playbook."""
 
     exit_code = 2
 
 
 class Refused(KmigrateError):
-    """A guard said no before anything was changed, or between two changes: then `still_true` names the first."""
+    """A guard's refusal before anything was changed, or between two changes.
+
+    After a change, `still_true` names that change.
+    """
 
     exit_code = 3
     findings: Sequence[Mapping[str, str]] = ()
-    """What each guard said, where several did: `what` tells a person the first few of a kind."""
+    """The findings of all guards, if several refused; `what` tells a person the first few of each kind."""
 
     def as_json(self) -> dict[str, object]:
         told = super().as_json()
@@ -95,19 +98,19 @@ class ParityMismatch(KmigrateError):
 
 
 class WaitTimedOut(KmigrateError):
-    """A condition did not come true within its deadline; what was intended stays written."""
+    """A condition that did not come true within its deadline; the intent stays written."""
 
     exit_code = 5
 
 
 class Interrupted(KmigrateError):
-    """Ctrl-C while a call waited for what others do: that goes on, and is said."""
+    """Ctrl-C while a command waited for other processes; their work goes on, and the message says so."""
 
     exit_code = 130
 
 
 class Failed(KmigrateError):
-    """Something broke while acting."""
+    """Something broke during an action."""
 
 
 class Unreachable(Failed):
@@ -115,11 +118,14 @@ class Unreachable(Failed):
 
 
 class AuthenticationFailed(Failed):
-    """TLS or SASL: broker and we do not agree on who is who. No retry mends it, so it is not Unreachable."""
+    """TLS or SASL: broker and client do not accept each other's identity.
+
+    No retry helps, so this error is not Unreachable.
+    """
 
 
 class BrokerRefused(Failed):
-    """A broker answered with an error that leaves nothing to try."""
+    """A broker's error that leaves nothing to try."""
 
     def __init__(self, ref: str, what: str, *, code: int = 0, still_true: str = "", next_step: str = "") -> None:
         super().__init__(ref, what, still_true=still_true, next_step=next_step)

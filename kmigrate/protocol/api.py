@@ -1,9 +1,9 @@
 """The Kafka messages that kmigrate itself sends, one version each, and their encoding by kio.
 
-One version per API keeps both ends of the code simple. Each is the lowest that carries what we need,
-so that Kafka 2.8 (source) and 4.x (target) both speak it (D6).
+One version per API keeps both ends of the code simple. Each version is the lowest that carries the needed fields, so
+that Kafka 2.8 (source) and 4.x (target) both support that version (D6).
 
-| api | version | why this one |
+| api | version | reason |
 |---|---|---|
 | Produce | 9 | flexible, by topic name; written by hand in `hot` |
 | Fetch | 12 | last_fetched_epoch reports truncation (W7); by hand in `hot` |
@@ -13,7 +13,7 @@ so that Kafka 2.8 (source) and 4.x (target) both speak it (D6).
 | InitProducerId | 4 | producer id and epoch in the request |
 | DeleteRecords | 2 | |
 | WriteTxnMarkers | 1 | flexible; the version measured in M2 |
-| AddPartitionsToTxn, EndTxn | 3 | newest version that is a client's, not a broker's (D6) |
+| AddPartitionsToTxn, EndTxn | 3 | newest version for clients; newer versions are for brokers (D6) |
 | DescribeProducers | 0 | Kafka ≥ 2.8 |
 | IncrementalAlterConfigs | 1 | the one admin call that confluent-kafka cannot make: default broker resource (W1) |
 """
@@ -52,7 +52,7 @@ __all__ = [
 
 API_NAMES: dict[int, str] = dict(api_key_map)
 _ELEMENTS: dict[tuple[type[Any], str], type[Any]] = {}
-"""Element classes that were asked for: reading type hints is dear."""
+"""Cache of `element_type`, because reading type hints is slow."""
 
 
 def _title(name: str) -> str:
@@ -61,7 +61,7 @@ def _title(name: str) -> str:
 
 @cache
 def entity(api_key: int, version: int, kind: str) -> type[Any]:
-    """The kio class of one message: `kind` is request or response."""
+    """Return the kio class of a message: `kind` is request or response."""
     name = API_NAMES[api_key]
     module = importlib.import_module(f"kio.schema.{name}.v{version}.{kind}")
     found: type[Any] = getattr(module, _title(name) + kind.capitalize())
@@ -69,12 +69,12 @@ def entity(api_key: int, version: int, kind: str) -> type[Any]:
 
 
 def response_type(request: type[Any]) -> type[Any]:
-    """The response class that answers a request class, same version."""
+    """Return the response class of a request class, in the same version."""
     return entity(int(request.__api_key__), int(request.__version__), "response")
 
 
 def element_type(kind: type[Any], name: str) -> type[Any]:
-    """The class of the elements of a message's array field."""
+    """Return the class of the elements of a message's array field."""
     if (kind, name) not in _ELEMENTS:
         _ELEMENTS[(kind, name)] = _element_type(kind, name)
     return _ELEMENTS[(kind, name)]
@@ -92,13 +92,13 @@ def _element_type(kind: type[Any], name: str) -> type[Any]:
 
 @cache
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version's headers carry tagged fields (KIP-482)."""
+    """Return whether this version's headers have tagged fields (KIP-482)."""
     return bool(entity(api_key, version, "request").__flexible__)
 
 
 @cache
 def known_versions(api_key: int) -> tuple[int, int] | None:
-    """Lowest and highest version of an API that kio can read, or None."""
+    """Return the lowest and highest version of an API that kio can read, or None."""
     name = API_NAMES.get(api_key)
     if name is None:
         return None
@@ -125,18 +125,18 @@ def _writer(kind: type[Any]) -> Callable[[io.BytesIO, Any], None]:
 
 
 def encode_body(message: Any) -> bytes:
-    """The body bytes of a kio message, without header."""
+    """Return the bytes of a kio message's body, without header."""
     out = io.BytesIO()
     _writer(type(message))(out, message)
     return out.getvalue()
 
 
 def decode_body(kind: type[Any], frame: bytearray | memoryview, at: int) -> Any:
-    """Read one message of class `kind` from a frame at its body offset."""
+    """Read a message of class `kind` from a frame at the position of the body."""
     body = checked(kind, frame, at)
     try:
         value, _ = _reader(kind)(body, 0)
-    except Exception as error:  # kio raises several kinds; all mean the same to us
+    except Exception as error:  # kio raises several kinds of errors with the same meaning for us
         raise ProtocolViolation(
             "undecodable-message", f"{kind.__name__} v{kind.__version__} cannot be read: {error}"
         ) from error
@@ -150,7 +150,10 @@ def decode_answer(kind: type[Any], frame: bytearray) -> Any:
 
 
 def _check_nulls(message: Any, kind: type[Any]) -> None:
-    """Refuse a null array that the schema does not allow: kio reads it as None, which no reader of a field expects."""
+    """Refuse a null array that the schema does not allow, because kio reads such an array as None.
+
+    No code that reads the field expects None.
+    """
     for name, nullable, element in _arrays(typing.cast("Any", kind)):
         found = getattr(message, name)
         if found is None:
@@ -163,7 +166,7 @@ def _check_nulls(message: Any, kind: type[Any]) -> None:
 
 @cache
 def _arrays(kind: Any) -> tuple[tuple[str, bool, type[Any] | None], ...]:
-    """A message's array fields, whether each may be null, and the class of elements that hold arrays themselves."""
+    """Return each array field of a message, whether null is allowed, and the class of elements that hold arrays."""
     out = []
     for name, hint in typing.get_type_hints(kind).items() if dataclasses.is_dataclass(kind) else ():
         choices = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
@@ -175,7 +178,7 @@ def _arrays(kind: Any) -> tuple[tuple[str, bool, type[Any] | None], ...]:
 
 
 def millis_of(value: Any) -> int:
-    """A time of kio, which has some of them as numbers, in ms since the epoch; −1 for none."""
+    """Return a kio time in milliseconds since the epoch, −1 for none; kio has some times as numbers."""
     if isinstance(value, int):
         return value
     return -1 if value is None else round(value.timestamp() * 1000)

@@ -1,6 +1,6 @@
-"""Broker error codes as rows: name, whether a retry can help, whether metadata must be read anew first.
+"""Broker error codes as rows: the name, whether a retry can help, and whether the client must refresh metadata first.
 
-Only the codes that kmigrate decides on are named here; others keep their number.
+Only the codes that kmigrate decides on have a name here; other codes keep their number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["Code", "ErrorRow", "code_of", "row"]
 
 
 class Code(IntEnum):
-    """Error codes of the Kafka protocol that kmigrate names."""
+    """An error code of the Kafka protocol that kmigrate names."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -85,7 +85,7 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """What an error code means to a caller that wants to go on."""
+    """The meaning of an error code for a caller that wants to continue."""
 
     code: int
     name: str
@@ -98,7 +98,7 @@ _RETRIABLE = _REFRESH | frozenset({2, 7, 8, 13, 14, 15, 19, 20, 51, 70, 71, 78, 
 
 
 def row(code: int) -> ErrorRow:
-    """The row of a code; unknown codes are not retriable."""
+    """Return the row of a code; unknown codes are not retriable."""
     try:
         name = Code(code).name
     except ValueError:
@@ -107,6 +107,6 @@ def row(code: int) -> ErrorRow:
 
 
 def code_of(error: Any) -> int:
-    """The number of a kio error code (kio gives an enum member whose value is a row)."""
+    """Return the number of a kio error code, which is an enum member whose value is a row."""
     value = getattr(error, "value", error)
     return int(value if isinstance(value, int) else value[0])

@@ -1,9 +1,9 @@
-"""DescribeTransactions answers, read by hand: kio takes no start time of −1, and a transaction that ended has none.
+"""DescribeTransactions responses, read by hand: kio refuses a start time of −1, which every ended transaction has.
 
     throttle i32 | [ error i16, transactional id, state, timeout i32, start i64, producer id i64, epoch i16,
                  |   [ topic, [ partition i32 ] ] ]                          (version 0: compact, with tags)
 
-The attributes have kio's names, so that who asks need not know.
+The attributes have kio's names, so that callers need not know the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kmigrate.protocol.primitives import read_compact_string, read_uvarint
 __all__ = ["OPEN_STATES", "DescribedTopic", "DescribedTransaction", "DescribedTransactions", "read_described"]
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""A transaction that is being ended is open, too, until all its partitions have its marker."""
+"""States of an open transaction. A transaction that is ending stays open until all its partitions have the marker."""
 
 _THROTTLE = struct.Struct(">i")
 _ERROR = struct.Struct(">h")
@@ -35,7 +35,7 @@ class DescribedTopic:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTransaction:
-    """What a coordinator says of one transactional id."""
+    """A coordinator's description of a transactional id."""
 
     error_code: int
     transactional_id: str
@@ -43,7 +43,7 @@ class DescribedTransaction:
     transaction_timeout: int
     """transaction.timeout.ms of the producer."""
     transaction_start_time: int
-    """ms since the epoch, −1 for none."""
+    """Milliseconds since the epoch; −1 for no start time."""
     producer_id: int
     producer_epoch: int
     topics: tuple[DescribedTopic, ...]
@@ -51,13 +51,13 @@ class DescribedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTransactions:
-    """The whole answer."""
+    """A whole DescribeTransactions response."""
 
     transaction_states: tuple[DescribedTransaction, ...]
 
 
 def read_described(data: bytes, at: int) -> tuple[DescribedTransactions, int]:
-    """Read an answer's body from `at` on; the value, and where it ends."""
+    """Read a response's body from `at` on; return the response and the position of its end."""
     try:
         count, at = read_uvarint(data, at + _THROTTLE.size)
         states = []

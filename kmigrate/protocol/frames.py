@@ -3,8 +3,9 @@
     request   | size i32 | api key i16 | version i16 | correlation id i32 | client id nullable string | [tags] | body
     response  | size i32 | correlation id i32 | [tags] | body
 
-A *frame* here is always a bytearray that includes its size prefix, so that passing one on is one write.
-The header is read by hand because the router must know it of every request, also of those it never decodes.
+A *frame* is always a bytearray that includes the size prefix, so that forwarding a frame takes a single write. The
+router must know the header of every request, also of requests that the router never decodes. So the header is read by
+hand.
 """
 
 from __future__ import annotations
@@ -37,22 +38,28 @@ _I16 = struct.Struct(">h")
 
 _LONGEST_ID = (1 << 15) - 1
 MOST_TAGS = 1000
-"""Kafka has a handful in one place; megabytes of them would take seconds to step over."""
+"""Most tagged fields in one section.
+
+Kafka has a handful. Megabytes of tagged fields would take seconds to step over.
+"""
 MAX_FRAME = 128 * 1024 * 1024
-"""Upper bound of one frame, bytes: above Kafka's own socket.request.max.bytes (100 MiB)."""
+"""Most bytes of a frame: more than Kafka's own socket.request.max.bytes (100 MiB)."""
 
 TakePiece = Callable[[memoryview, int], int]
-"""Takes of a piece what it can, which it may change and keep, and says how much that was. It is told how many bytes of
-the frame are left, this piece's among them: where they are all there, it takes all."""
+"""A function that takes bytes from the front of a piece and returns how many bytes it took.
+
+The function may change and keep the piece. The second argument is the number of bytes left in the frame, this piece
+included. If the piece holds all bytes that are left, the function takes all of them.
+"""
 
 
 def take_all(piece: memoryview, _: int) -> int:
-    """What takes of a frame that nobody reads."""
+    """Take a whole piece of a frame that nobody reads."""
     return len(piece)
 
 
 class RequestHead(NamedTuple):
-    """The fields that every request starts with; `body` is the body's offset in the frame."""
+    """The fields at the start of every request; `body` is the body's position in the frame."""
 
     api_key: int
     version: int
@@ -62,7 +69,7 @@ class RequestHead(NamedTuple):
 
 
 def peek_request(frame: bytearray, flexible: bool | None = None) -> RequestHead:
-    """Read a request's head; pass `flexible` where the header carries tagged fields (header v2)."""
+    """Read a request's head; pass `flexible` if the header has tagged fields (header v2)."""
     if len(frame) < 14:
         raise ProtocolViolation("short-request", f"a request of {len(frame)} bytes has no header")
     api_key, version, correlation = _HEAD.unpack_from(frame, 4)
@@ -80,7 +87,7 @@ def peek_request(frame: bytearray, flexible: bool | None = None) -> RequestHead:
 
 
 def skip_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
-    """Skip a tagged-field section (KIP-482) and return the offset after it."""
+    """Skip a tagged-field section (KIP-482) and return the offset after the section."""
     if at < len(frame) and not frame[at]:
         return at + 1
     count, at = read_uvarint(frame, at)
@@ -96,7 +103,7 @@ def skip_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
 
 
 def correlation_id(frame: bytearray | memoryview) -> int:
-    """The correlation id of a response frame."""
+    """Return the correlation id of a response frame."""
     value: int = SIZE.unpack_from(frame, 4)[0]
     return value
 
@@ -107,14 +114,14 @@ def set_correlation_id(frame: bytearray, value: int) -> None:
 
 
 def response_body_offset(frame: bytearray | memoryview, flexible: bool) -> int:
-    """Where the body of a response starts (ApiVersions never has tags in its header: D8)."""
+    """Return the position of a response's body (ApiVersions never has tags in the response header: D8)."""
     return skip_tags(frame, 8) if flexible else 8
 
 
 def encode_request_head(api_key: int, version: int, correlation: int, client_id: bytes, flexible: bool) -> bytes:
-    """Header bytes of a request, without the size prefix; a client id is cut where its length would not fit.
+    """Return a request's header without the size prefix; cut a client id that is too long for its length field.
 
-    That can be one of a client's own: bytes that are no UTF-8 are replaced by longer ones when they are read.
+    A client's own id can become too long: the decoder replaces bytes that are no UTF-8 by longer sequences.
     """
     client_id = client_id[:_LONGEST_ID]
     head = _HEAD.pack(api_key, version, correlation) + _I16.pack(len(client_id)) + client_id

@@ -1,8 +1,8 @@
-"""Produce and Fetch as our own client speaks them, down to partition level; records stay views.
+"""Produce and Fetch as our own client sends them, down to the partitions; records stay views.
 
-Only two versions: Produce 9 and Fetch 12 (flexible, by topic name), which Kafka 2.8 to 4.x all speak. Fetch 13, which
-says the same by topic ids (KIP-516), where a session is to be kept: see `cluster.fetcher`.
-The router reads clients' Produce requests of every version itself (`kmigrate.router.apis`).
+Only two versions: Produce 9 and Fetch 12 (flexible, by topic name), which Kafka 2.8 to 4.x all support. Fetch 13 has
+topic ids in place of names (KIP-516) and is used for fetch sessions: see `cluster.fetcher`. The router reads clients'
+Produce requests of every version itself (`kmigrate.router.apis`).
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _FETCH_PART = struct.Struct(">iiqiqi")
 _FETCHED = struct.Struct(">ihqqq")
 _PRODUCED = struct.Struct(">ihqqq")
 _PLAIN = struct.Struct(">ihqqq3s")
-"""The same and what follows it, of which there is no less."""
+"""The fields of `_PRODUCED` and the three bytes behind them; a response never has fewer."""
 _NOTHING_MORE = b"\1\0\0"
-"""What that is where all is well: no record errors, no message, no tags."""
+"""These three bytes for a partition without an error: no record errors, no message, no tags."""
 _NO_RACK = write_compact_string("")
 _I32 = struct.Struct(">i")
 _ID_BYTES = 16
 
 
 class ProduceAnswer(NamedTuple):
-    """What a broker said of one batch."""
+    """A broker's answer for a batch."""
 
     error: int
     base_offset: int
@@ -69,7 +69,7 @@ class ProduceAnswer(NamedTuple):
 def encode_produce(
     batches: Iterable[tuple[str, int, Buffer]], *, acks: int = -1, timeout_ms: int = 30_000
 ) -> list[Buffer]:
-    """Body of a Produce request: one batch per partition (A2), the batches themselves uncopied."""
+    """Return the body of a Produce request: one batch per partition (A2), without a copy of the batches."""
     topics: dict[str, list[tuple[int, Buffer]]] = {}
     for topic, partition, data in batches:
         topics.setdefault(topic, []).append((partition, data))
@@ -86,12 +86,15 @@ def encode_produce(
 
 
 def decode_produce(frame: bytearray) -> dict[tuple[str, int], ProduceAnswer]:
-    """Answers of a Produce 9 response by topic and partition."""
+    """Return the answers of a Produce 9 response by topic and partition."""
     return decode_throttled_produce(frame)[0]
 
 
 def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], ProduceAnswer], int]:
-    """The answers, and for how many ms the broker asks not to be sent to: a quota is used up (KIP-219)."""
+    """Return the answers of a Produce 9 response and the throttle time in ms: a quota is used up (KIP-219).
+
+    The broker asks the client to send nothing for that time.
+    """
     try:
         at = response_body_offset(frame, flexible=True)
         out: dict[tuple[str, int], ProduceAnswer] = {}
@@ -125,7 +128,7 @@ def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], Pr
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """Where to go on reading one partition; epochs −1 where unknown (C3)."""
+    """The position from which to read a partition; epochs are −1 if unknown (C3)."""
 
     topic: str
     partition: int
@@ -137,7 +140,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What a broker answered for one partition; `records` is a view into the frame."""
+    """A broker's answer for a partition; `records` is a view into the frame."""
 
     topic: str
     partition: int
@@ -146,11 +149,11 @@ class FetchedPartition:
     last_stable_offset: int
     log_start: int
     aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset), as listed: sort before use (design of aborted data, W9)."""
+    """(producer id, first offset) in the response's order: sort before use (design of aborted data, W9)."""
     preferred_replica: int
     records: memoryview
     diverging: tuple[int, int] | None = None
-    """(epoch, end offset) where the source log was cut below what we read (W7)."""
+    """(epoch, end offset) if the source log was cut below the records that we read (W7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +178,10 @@ def encode_fetch(
     forgotten: Sequence[tuple[str, int]] = (),
     ids: Mapping[str, bytes] | None = None,
 ) -> list[Buffer]:
-    """Body of a Fetch request; session epoch −1 asks for every partition's answer (a full fetch, AL-76).
+    """Return the body of a Fetch request; session epoch −1 asks for every partition's answer (a full fetch).
 
-    With `ids`, which has every topic's, of version 13, else of version 12. It names no rack, so that no broker leads us
-    to a follower (W8).
+    With `ids`, which has the id of every topic, the request has version 13, otherwise version 12. The request names no
+    rack, so that no broker sends us to a follower (W8).
     """
     out = bytearray(
         _FETCH_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, 1 if read_committed else 0, session_id, session_epoch)
@@ -207,7 +210,7 @@ def encode_fetch(
 
 
 def _partition_tags(frame: bytearray, at: int) -> tuple[tuple[int, int] | None, int]:
-    """The diverging epoch of a partition's tags, if any, and the offset after them."""
+    """Return the diverging epoch of a partition's tags, if any, and the offset after the tags."""
     diverging: tuple[int, int] | None = None
     count, at = read_uvarint(frame, at)
     for _ in range(count):
@@ -221,7 +224,7 @@ def _partition_tags(frame: bytearray, at: int) -> tuple[tuple[int, int] | None, 
 
 
 def _named(frame: bytearray, at: int, names: Mapping[bytes, str]) -> tuple[str, int]:
-    """The name of the topic whose id stands there, and the offset after it."""
+    """Return the name of the topic whose id stands at `at`, and the offset after the id."""
     topic_id = bytes(frame[at : at + _ID_BYTES])
     if topic_id not in names:
         raise ProtocolViolation("unasked-fetch-answer", f"an answer to a Fetch has topic id {topic_id.hex()}, unasked")
@@ -229,7 +232,7 @@ def _named(frame: bytearray, at: int, names: Mapping[bytes, str]) -> tuple[str, 
 
 
 def decode_fetch(frame: bytearray, names: Mapping[bytes, str] | None = None) -> FetchAnswer:
-    """A Fetch 12 response, or with `names` by topic id one of version 13; every length is checked by the reads."""
+    """Read a Fetch 12 response, or with `names` by topic id a Fetch 13 response; the reads check every length."""
     try:
         view = memoryview(frame)
         at = response_body_offset(frame, flexible=True)

@@ -1,15 +1,16 @@
-"""What is looked at before kio reads a message: whether all that it announces fits, and which tags nobody knows.
+"""Checks before kio reads a message: every announced length must fit, and unknown tagged fields are removed.
 
-kio makes room for an array before it reads its first element. Where a peer announces 2^31 of them in a request of
-forty bytes, the allocation fails, and a failed allocation ends the process and not the request. So lengths are walked
-first, after the same schemas, and an array is bounded in elements, too: one of an octet each on the wire is an object
-of a hundred here.
+kio allocates an array before reading the array's first element. If a request of forty bytes announces 2^31 elements,
+the allocation fails, and a failed allocation ends the process instead of the request. So this module walks the lengths
+first, after the same schemas. The number of elements of an array is also limited: an element of a single byte on the
+wire is an object of a hundred bytes in memory.
 
-Kafka adds tagged fields to versions that exist already, so a newer peer may send some that we do not know; kio refuses
-them. They are cut out, if there are not more of them than anybody means: each is remembered until the walk is over.
+Kafka adds tagged fields to existing versions, so a newer peer may send tagged fields that kio does not know and
+refuses. The walk cuts these fields out. The number of such fields is limited, because the walk remembers each field
+until the end.
 
-A walk is a list of steps: skip so many bytes, a text, an array of steps, tagged fields. Fixed fields in a row are one
-step, and arrays of fixed elements are stepped over at once.
+A walk is a list of steps: skip a number of bytes, a text, an array of steps, tagged fields. Consecutive fixed fields
+are a single step, and the walk skips an array of fixed elements at once.
 """
 
 from __future__ import annotations
@@ -33,11 +34,17 @@ from kmigrate.protocol.primitives import read_uvarint, write_uvarint
 __all__ = ["checked"]
 
 _MOST_ANSWERED, _MOST_ASKED = 1_000_000, 100_000
-"""Elements of all arrays of one message, and its tagged fields. A cluster may answer with Metadata of 100,000
-partitions with three replicas each, which are fewer. A request is anybody's, and all others wait while it is read."""
+"""Most array elements and tagged fields of a response, and of a request.
+
+A cluster may answer with Metadata of 100,000 partitions with three replicas each, which stays below the limit. Anybody
+may send a request, and all other clients wait while kmigrate reads that request.
+"""
 _FIXED_FOR_ONE = 10
-"""How many fixed elements of a request count as one: they take 0.01 to 0.2 µs, others 1 to 4. So all partitions of a
-great estate can be asked for, as some exporters do for each group."""
+"""Number of fixed elements of a request that count as a single element.
+
+A fixed element takes 0.01 to 0.2 µs, another element 1 to 4 µs. So a request may ask for all partitions of a large
+estate, as some exporters do for each group.
+"""
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _FIXED = {
     "bool": 1,
@@ -58,7 +65,7 @@ _FIXED = {
 
 Buffer = bytes | bytearray | memoryview
 _Change = tuple[int, int, bytes]
-"""What stands from one offset to another, and what shall stand there."""
+"""Start position, end position, and the bytes that replace the bytes between them."""
 
 
 class _Do(IntEnum):
@@ -68,21 +75,21 @@ class _Do(IntEnum):
     ARRAY = 3
     STRUCTURE = 4
     OPTIONAL = 5
-    """A structure behind a byte that says whether it is there."""
+    """A structure behind a byte that says whether the structure is present."""
     TAGS = 6
 
 
 class _Step(NamedTuple):
     do: _Do
     size: int = 0
-    """Bytes to skip; of an array, those of each element where they are fixed."""
+    """Bytes to skip; for an array, the bytes of each element if all elements have that size."""
     steps: tuple[_Step, ...] = ()
-    """Of each element, or of the structure."""
+    """The steps of each element, or of the structure."""
     tags: Mapping[int, tuple[_Step, ...]] = MappingProxyType({})
 
 
 def checked(kind: type[Any], data: Buffer, at: int) -> bytes:
-    """A message of class `kind` without the tagged fields that it does not know; refused if it announces too much."""
+    """Return a message of class `kind` without unknown tagged fields; refuse a message that announces too much."""
     asked = kind.__type__ is EntityType.request
     walk = _Walk(data, bool(kind.__flexible__), *((_MOST_ASKED, _FIXED_FOR_ONE) if asked else (_MOST_ANSWERED, 1)))
     try:
@@ -101,7 +108,7 @@ def checked(kind: type[Any], data: Buffer, at: int) -> bytes:
 
 
 class _Walk:
-    """One message's walk: its bytes, and how many elements it may still have."""
+    """A single message's walk: the bytes, and the number of elements that are still allowed."""
 
     def __init__(self, data: Buffer, flexible: bool, most: int, fixed_for_one: int) -> None:
         self._data = data
@@ -109,10 +116,10 @@ class _Walk:
         self._most = self._left = most
         self._fixed_for_one = fixed_for_one
         self.changes: list[_Change] = []
-        """What has to be changed so that only known tags are left; no two of them overlap."""
+        """The changes that remove all unknown tags; no two changes overlap."""
 
     def walk(self, steps: tuple[_Step, ...], at: int) -> int:
-        """Where the steps that begin at `at` end."""
+        """Return the end of the steps that begin at `at`."""
         for step in steps:
             if step.do is _Do.SKIP:
                 at += step.size
@@ -132,7 +139,7 @@ class _Walk:
         return at
 
     def _length(self, at: int, shape: struct.Struct) -> tuple[int, int]:
-        """A length, 0 for null, and the offset after it."""
+        """Return a length, 0 for null, and the offset after the length."""
         if self._flexible:
             value, at = read_uvarint(self._data, at)
             return max(0, value - 1), at
@@ -183,7 +190,7 @@ class _Walk:
 
 @cache
 def _steps(kind: Any) -> tuple[_Step, ...]:
-    """The walk over a message or an element of one."""
+    """Return the walk over a message or over an element of a message."""
     out: list[_Step] = []
     tags: dict[int, tuple[_Step, ...]] = {}
     hints = typing.get_type_hints(kind)

@@ -1,4 +1,4 @@
-"""The few field readers and writers that the hot path needs; everything else is kio's work."""
+"""The few field readers and writers that the hot path needs; kio reads and writes everything else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BYTES = [bytes((value,)) for value in range(0x80)]
 
 
 def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes, and the offset after it."""
+    """Return an unsigned varint of at most five bytes, and the offset after the varint."""
     try:
         value = data[at]
         at += 1
@@ -48,9 +48,10 @@ def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, in
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A signed varint of up to ten bytes, as records use them (timestamps are 64 bits wide), and the offset after it.
+    """Return a signed varint of a record, and the offset after the varint.
 
-    Raises IndexError where it is longer, or runs past its record: whoever reads knows which record that is.
+    Such a varint has up to ten bytes, because timestamps have 64 bits. Raise IndexError if the varint is longer or runs
+    past the record; the caller knows which record that is.
     """
     byte = data[at]
     at += 1
@@ -83,12 +84,12 @@ def write_uvarint(value: int) -> bytes:
 
 
 def zigzag(value: int) -> bytes:
-    """A signed varint, as records use them."""
+    """Return a signed varint, as records use them."""
     return write_uvarint((value << 1) ^ (value >> 63))
 
 
 def read_string(data: bytes | bytearray | memoryview, at: int) -> tuple[str | None, int]:
-    """A nullable string with a two-byte length, and the offset after it."""
+    """Return a nullable string with a two-byte length, and the offset after the string."""
     if at + 2 > len(data):
         raise ProtocolViolation("short-string", "a string's length runs past its frame")
     (length,) = _I16.unpack_from(data, at)
@@ -101,7 +102,7 @@ def read_string(data: bytes | bytearray | memoryview, at: int) -> tuple[str | No
 
 
 def read_compact_string(data: bytes | bytearray | memoryview, at: int) -> tuple[str | None, int]:
-    """A nullable string with a varint length (plus one), and the offset after it."""
+    """Return a nullable string with a varint length (plus one), and the offset after the string."""
     length, at = read_uvarint(data, at)
     if length == 0:
         return None, at

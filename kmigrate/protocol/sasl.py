@@ -2,13 +2,13 @@
 
     first() → bytes ── SaslAuthenticate ──→ step(challenge) → bytes … → step(challenge) → None: done
 
-| mechanism | what is checked here |
+| mechanism | checks here |
 |---|---|
 | PLAIN (RFC 4616) | the broker says nothing more |
 | SCRAM-SHA-256, -512 (RFC 5802, 7677) | our nonce comes back, a sane iteration count, the broker knows the password |
-| OAUTHBEARER (RFC 7628) | a refusal is answered with the one byte that the RFC asks for |
+| OAUTHBEARER (RFC 7628) | a refusal is answered with the single byte that the RFC demands |
 
-Names and passwords are sent as UTF-8 as they stand, without SASLprep: so does Kafka, on both ends.
+Names and passwords are sent as UTF-8 without SASLprep. Kafka's clients and brokers do the same.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ from kmigrate.errors import AuthenticationFailed
 __all__ = ["HASHES", "MIN_ITERATIONS", "OAuthBearer", "Plain", "SaslMechanism", "Scram", "expiry_of"]
 
 MIN_ITERATIONS = 4096
-"""RFC 7677's lower bound, and Kafka's: fewer would let a false broker guess the password from our proof."""
+"""Fewest SCRAM iterations: the lower bound of RFC 7677 and of Kafka.
+
+With fewer iterations a false broker could guess the password from our proof.
+"""
 _MAX_ITERATIONS = 1_000_000
-"""A false broker must not be able to keep us busy: Kafka itself stores at most 16384."""
+"""Most SCRAM iterations: a false broker must not keep us busy. Kafka itself stores at most 16384."""
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class SaslMechanism(Protocol):
-    """One login, from its first word to its end; never used twice."""
+    """A single login from the first message to the end; never used twice."""
 
     @property
     def name(self) -> str: ...
 
     def first(self) -> bytes:
-        """What we say first."""
+        """Return the first message."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Our answer to the broker's word; None where that word was the last."""
+        """Return the response to the broker's challenge; None if the challenge was the last."""
 
 
 class Plain:
-    """Name and password, readable to whoever sees the connection."""
+    """A login by name and password, readable to anybody with access to the connection."""
 
     name = "PLAIN"
 
@@ -64,7 +67,7 @@ class Plain:
 
 
 class Scram:
-    """A password that both sides prove to know and neither sends."""
+    """A login by a password that both sides prove to know and neither side sends."""
 
     def __init__(self, name: str, username: str, password: str, nonce: str) -> None:
         self.name = name
@@ -126,7 +129,7 @@ class Scram:
 
 
 class OAuthBearer:
-    """A token from somewhere else; who holds it is whom it names."""
+    """A login by a token that somebody else issued; the bearer of the token is the user that the token names."""
 
     name = "OAUTHBEARER"
 
@@ -144,12 +147,12 @@ class OAuthBearer:
             return None
         if self._refused:
             raise _violation("the broker refused the token and then went on")
-        self._refused = True  # the refusal is in the broker's next word, which it gives after this byte
+        self._refused = True  # The broker sends the refusal after this byte.
         return b"\x01"
 
 
 def expiry_of(token: str) -> float | None:
-    """When a JSON Web Token says that it ends, seconds since the epoch; None for any other token."""
+    """Return the expiry of a JSON Web Token in seconds since the epoch; None for any other token."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -165,7 +168,7 @@ def _escaped(username: str) -> str:
 
 
 def _fields(message: bytes) -> dict[str, str]:
-    """`a=…,b=…` by letter."""
+    """Return the fields of `a=…,b=…` by letter."""
     try:
         text = message.decode()
     except UnicodeDecodeError:

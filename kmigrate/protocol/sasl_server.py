@@ -1,11 +1,11 @@
-"""The other end of SASL: what a client's words hold, and SCRAM judged by its own step machine. Pure.
+"""The server side of SASL: the contents of a client's messages, and SCRAM with a step machine of its own. Pure.
 
-    PLAIN         first word → name and password
-    OAUTHBEARER   first word → token
-    SCRAM         first word → server's nonce, salt, rounds; second word → the server's proof, or nothing: refused
+    PLAIN         first message → name and password
+    OAUTHBEARER   first message → token
+    SCRAM         first message → server's nonce, salt, rounds; second message → the server's proof, or a refusal
 
-The grammar is as strict as Kafka's own: where a router reads a name out of a login that a broker judges, both must
-have read the same one.
+The grammar is as strict as Kafka's own. The router reads a name out of a login that a broker judges, so router and
+broker must read the same name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _BEARER = re.compile(
 
 
 def plain_login(word: bytes) -> tuple[str, str] | None:
-    """Name and password of PLAIN's only word; None where it is none, or asks to act as somebody else."""
+    """Return name and password of PLAIN's only message.
+
+    Return None if the message is invalid or asks to act as another user.
+    """
     parts = word.split(b"\0")
     if len(parts) != 3:
         return None
@@ -44,13 +47,13 @@ def plain_login(word: bytes) -> tuple[str, str] | None:
 
 
 def bearer_token(word: bytes) -> str | None:
-    """The token of OAUTHBEARER's first word."""
+    """Return the token of OAUTHBEARER's first message."""
     found = _BEARER.fullmatch(word.decode("latin-1"))
     return found[1] if found else None
 
 
 def scram_name(word: bytes) -> str | None:
-    """The name in SCRAM's first word; None also for a delegation token, whose id is nobody's name."""
+    """Return the name in SCRAM's first message; None also for a delegation token, whose id is no user's name."""
     found = _first(word)
     return _name(found) if found is not None and not found[5] else None
 
@@ -69,7 +72,7 @@ def _name(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What a server keeps of a password: enough to judge a proof and to give one, not to log in elsewhere."""
+    """A server's record of a password: enough to check a proof and to give a proof, not to log in elsewhere."""
 
     salt: bytes
     rounds: int
@@ -85,7 +88,7 @@ class ScramKeys:
 
 
 class ScramServer:
-    """One login by SCRAM; never used twice."""
+    """A single login by SCRAM; never used twice."""
 
     def __init__(self, mechanism: str, keys_of: Callable[[str], ScramKeys | None], nonce: str) -> None:
         self.name = ""
@@ -97,7 +100,7 @@ class ScramServer:
         self._said = ""
 
     def step(self, word: bytes) -> bytes | None:
-        """Our answer to the client's word; None: it is refused."""
+        """Return the response to the client's message; None refuses the login."""
         return self._challenge(word) if self._keys is None else self._judge(word, self._keys)
 
     def _challenge(self, word: bytes) -> bytes | None:
