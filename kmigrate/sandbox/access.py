@@ -1,4 +1,4 @@
-"""How a user logs in to a secure sandbox cluster, in the words of each family of clients."""
+"""A user's login to a secure sandbox cluster, in the words of each family of clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Access"]
 
 @dataclass(frozen=True)
 class Access:
-    """How one user logs in to one cluster: all that a client of any family needs."""
+    """The login of a user to a cluster, with everything that a client of any family needs."""
 
     username: str
     password_file: str
@@ -38,11 +38,11 @@ class Access:
         }
 
     def toml(self) -> str:
-        """The same as lines of `kmigrate.toml`; the password stays in its file."""
+        """Return the login as lines of `kmigrate.toml`. The password stays in the password file."""
         return f'"security.protocol" = "SASL_SSL"\n"ssl.ca.location" = "{self.ca_file}"\n{self.sasl_toml()}'
 
     def sasl_toml(self) -> str:
-        """Who it is alone, as a router's table has it."""
+        """Return only the SASL lines, in the form of the router's table of credentials."""
         return (
             f'"sasl.mechanism" = "{self.mechanism}"\n'
             f'"sasl.username" = "{self.username}"\n'

@@ -25,7 +25,7 @@ _MOST_WAITING = 20_000
 
 
 async def produce(spec: ClientSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """A producer that waits for no single answer: the futures write them down as they come."""
+    """Run a producer that waits for no single answer. The futures write the answers down as they come."""
     if not isinstance(spec, ProducerSpec):
         raise Failed("traffic-family", f"{spec.name}: aiokafka clients here are producers and consumers")
     producer = AIOKafkaProducer(
@@ -52,7 +52,7 @@ async def produce(spec: ClientSpec, launch: Launch, history: HistoryWriter, stop
                 history.record("invoke", "send", topic=spec.topic, partition=seq % partitions, value=text, **extra)
                 named.append((text, seq, timestamp))
                 seq += 1
-            history.flush()  # before the library sees them (H2)
+            history.flush()  # before the library sees the records (H2)
             for text, number, timestamp in named:
                 await _send(spec, producer, history, waiting, text, number, number % partitions, timestamp)
             await asyncio.sleep(TICK_SECONDS)
@@ -110,7 +110,7 @@ def _answered(
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Commits before partitions go, and writes the moves down."""
+    """A listener that commits before partitions are revoked, and writes the moves down."""
 
     def __init__(self, consumer: AIOKafkaConsumer, log: ReadLog) -> None:
         self._consumer = consumer
@@ -138,7 +138,7 @@ async def _commit(consumer: AIOKafkaConsumer, log: ReadLog) -> None:
 
 
 async def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """A group member that commits what it has read every half second, on revoke and at its end."""
+    """Run a group member that commits its reads every half second, on revoke and at the end."""
     log = ReadLog(spec.group, history)
     settings: dict[str, Any] = {
         **launch.aiokafka,

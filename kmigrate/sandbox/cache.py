@@ -1,4 +1,4 @@
-"""The user's cache: what is fetched or built once, each in a folder that is complete or absent."""
+"""The user's cache of downloads and builds, each in a folder that is complete or absent."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["cache_folder", "cached"]
 
 
 def cache_folder() -> Path:
-    """Where downloads and builds are kept: KMIGRATE_CACHE, or the user's cache folder."""
+    """Return the folder of downloads and builds: KMIGRATE_CACHE, or the user's cache folder."""
     chosen = os.environ.get("KMIGRATE_CACHE")
     return Path(chosen).expanduser().resolve() if chosen else Path.home() / ".cache" / "kmigrate"
 
 
 def cached(name: str, build: Callable[[Path], None]) -> Path:
-    """The cache's folder of that name, which may have slashes; `build` fills an empty one where it is missing.
+    """Return the cache's folder of a name, which may have slashes. `build` fills an empty folder if it is missing.
 
-    Complete or absent: a staging folder is filled and renamed at the end, so that a build that fails leaves nothing;
-    and a second process waits for the first instead of building beside it.
+    The folder is complete or absent: a staging folder is filled and renamed at the end, so that a failed build leaves
+    nothing. A second process waits for the first and does not build beside it.
     """
     folder = cache_folder() / name
     if folder.is_dir():

@@ -1,27 +1,27 @@
-"""The judge: a history of clients against what the target really holds, as named anomalies.
+"""The judge, which compares a history of clients with the target's real content and names anomalies.
 
-`check` is a pure function over two streams. docs/history.md says exactly what each anomaly accuses, and which checks
-are not made. In short:
+`check` is a pure function over two streams. docs/history.md says exactly what each anomaly means, and which checks are
+not made. In short:
 
 lost          acknowledged (or read by a group), and not on the target
 duplicated    on the target more than once
-reordered     a producer's records stand in another order than it sent them, within a partition
-altered       key, value, headers or explicit timestamp are not what the id stands for
+reordered     a producer's records stand in another order than the producer sent them, within a partition
+altered       key, value, headers or explicit timestamp are not the content that belongs to the id
 misplaced     in another partition, or at another offset, than the acknowledgement or a reader said
 extra         on the target or read by a group, though never sent, refused, aborted, or never asked to be committed
 torn          a part of a transaction of unknown outcome is on the target, and a part is not
-premature     read before it was sent, or before the commit of its transaction was asked for
+premature     read before the record was sent, or before the commit of the record's transaction was asked for
 nonmonotonic  a member got a record behind a record with a higher offset, with no rebalance between
-rewinds       a group's position went back: without a rebalance, or at a rebalance below what was committed
+rewinds       a group's position went back: without a rebalance, or at a rebalance below the committed position
 commits_back  a commit below another commit that was acknowledged before
 unseen        acknowledged and on the target, behind the last record that a group reading the topic got
-group_gaps    a group read or committed past a record that none of its members ever read
+group_gaps    a group read or committed past a record that none of the group's members ever read
 group_rereads a group read an offset again: normal at a rebalance, so reported and not failed
-client_errors what a client was told and should not have been told
+client_errors an error that a client got and should not have got
 
-A send without an answer is *indefinite*: it may appear once or not at all. acks=0 has no answers.
-Where a group starts is its first committed position in the history (a preload writes one), else
-the beginning of the topic.
+A send without an answer is *indefinite*: the record may appear once or not at all. acks=0 has no answers. A group
+starts at the group's first committed position in the history (a preload writes such a line). Without a committed
+position the group starts at the beginning of the topic.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FAILING: Final = tuple(name for name in ANOMALIES if name != "group_rereads")
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of anomaly: how often, and the first few cases in words."""
+    """The cases of an anomaly: their number, and the first few in words."""
 
     count: int
     examples: tuple[str, ...]
@@ -69,10 +69,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge says about one run."""
+    """The judge's verdict on a run."""
 
     findings: Mapping[str, Finding]
-    acked: int  # live records, the preload not counted
+    acked: int  # live records, without the preload
     preloaded: int
     aborted: int
     indefinite: int
@@ -127,7 +127,7 @@ class _Judge:
         self.sends = Sends()
         self.transactions = TransactionBooks()
         self.order = GroupOrder(tally.add)
-        self.early: dict[int, tuple[int, str]] = {}  # records that were read and not yet sent: when and where
+        self.early: dict[int, tuple[int, str]] = {}  # records that were read before they were sent: when and where
         self.reads: dict[tuple[str, int], Reads] = {}
         self.subscribed: dict[str, set[str]] = {}
         self.preloaders: set[str] = set()
@@ -202,7 +202,7 @@ class _Judge:
     def _hear_poll(self, event: Event) -> None:
         if not self.concerns(event.topic):
             return
-        if event.type != "ok":  # the reader itself saw content that its id does not stand for
+        if event.type != "ok":  # the reader itself saw content that does not belong to the id
             self.tally.add("altered", f"{event.value} read at {event.topic}-{event.partition}:{event.offset}")
             return
         self.order.poll(event, (event.topic, event.partition))
@@ -364,11 +364,11 @@ class _Judge:
                 stands = place_of(sends.slot_names[sends.found_slot[number]], sends.found[number])
                 if not self._stands_twice(number, slot, offset):
                     self.tally.add("misplaced", f"{read}, stands at {stands}")
-            elif sends.status[number] != ACKED:  # an acknowledged one is already named
+            elif sends.status[number] != ACKED:  # an acknowledged record is already named
                 self.tally.add("lost", f"{read}, is not on the target")
 
     def _stands_twice(self, number: int, slot: int, offset: int) -> bool:
-        """The second of two copies is where the group read it: named as duplicated already."""
+        """Return whether the group read the second of two copies, which is already named as duplicated."""
         if slot not in self._standing:
             offsets, numbers = self.visible.get(slot, (array("q"), array("i")))
             self._standing[slot] = dict(zip(offsets, numbers, strict=True))
@@ -399,7 +399,7 @@ def check(
     topics: Collection[str] | None = None,
     examples: int = 10,
 ) -> Verdict:
-    """Judges a run; `topics` narrows the judgement, otherwise every topic of the history counts."""
+    """Judge a run. `topics` narrows the judgement; otherwise every topic of the history counts."""
     tally = _Tally(examples)
     judge = _Judge(tally, topics)
     for event in history:

@@ -1,6 +1,6 @@
-"""What a broker's JVM has loaded, kept as Java's own archive of classes: the next one starts in half the time.
+"""Java's own archive of the classes that a broker's JVM loaded, with which the next broker starts in half the time.
 
-Java itself judges whether an archive fits; one that does not is passed over, and costs nothing but the time.
+Java itself judges whether an archive fits. An archive that does not fit is ignored and costs only the gain in time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["archive_options", "archive_path"]
 
 
 def archive_path(jars: Path, java: Java) -> Path:
-    """Where the classes of these jars are kept for this very Java, whether or not they are there."""
+    """Return the path of the archive for these jars and this very Java, whether or not the archive exists."""
     release = java.home / "release"
     build = release.read_text(encoding="utf-8") if release.is_file() else ""
     key = hashlib.sha256(f"{jars.resolve()}\n{java.home.resolve()}\n{build}".encode()).hexdigest()[:12]
@@ -23,7 +23,7 @@ def archive_path(jars: Path, java: Java) -> Path:
 
 
 def archive_options(jars: Path, java: Java) -> tuple[str, ...]:
-    """What to start Java with so that it uses the archive; nothing where there is none."""
+    """Return the Java options that use the archive, or nothing if there is no archive."""
     path = archive_path(jars, java)
     if not path.is_file():
         return ()

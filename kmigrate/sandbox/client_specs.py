@@ -1,4 +1,4 @@
-"""What each live client is, as frozen values that travel to its process as JSON."""
+"""The live clients as frozen values, which travel to the clients' processes as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Acks = Literal["all", "1", "0"]
 
 @dataclass(frozen=True)
 class ProducerSpec:
-    """Numbered values at a steady rate, to the partitions of a topic in turn."""
+    """A producer of numbered values at a steady rate, to the partitions of a topic in turn."""
 
     name: str
     family: Family
@@ -38,13 +38,13 @@ class ProducerSpec:
     rate: float  # records/s
     acks: Acks = "all"
     idempotent: bool = True
-    settings: Mapping[str, Any] = field(default_factory=dict)  # in the family's own names
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by the names of the family's library
     role: Literal["producer"] = "producer"
 
 
 @dataclass(frozen=True)
 class TransactionalSpec:
-    """Transactions of a few records each, a fifth of them aborted."""
+    """A writer of transactions with a few records each; by default every fifth transaction is aborted."""
 
     name: str
     topic: str
@@ -58,7 +58,10 @@ class TransactionalSpec:
 
 @dataclass(frozen=True)
 class ConsumerSpec:
-    """A member of a group (read_committed; classic protocol if `settings` say nothing) that commits twice a second."""
+    """A group member that reads with read_committed and commits twice a second.
+
+    The member uses the classic protocol unless `settings` say otherwise.
+    """
 
     name: str
     family: Family
@@ -83,7 +86,10 @@ _ROLES: Mapping[str, type[ClientSpec]] = {
 
 @dataclass(frozen=True)
 class Launch:
-    """One process incarnation of a client. `tied_to` is the process without which it ends (pid, started)."""
+    """The start of a client as a process.
+
+    `tied_to` is another process (pid, start time): the client ends when that process ends.
+    """
 
     spec: ClientSpec
     bootstrap: str
@@ -92,16 +98,16 @@ class Launch:
     history: str
     tied_to: tuple[int, str] | None = None
     access: Access | None = None
-    """How it logs in, where the cluster at the bootstrap address is not open to all."""
+    """The client's login, for a cluster that is not open to all."""
 
     @property
     def librdkafka(self) -> dict[str, str]:
-        """Where it connects and how it logs in, by librdkafka's names."""
+        """The bootstrap servers and the login, by librdkafka's names."""
         return {"bootstrap.servers": self.bootstrap, **(self.access.librdkafka() if self.access else {})}
 
     @property
     def aiokafka(self) -> dict[str, Any]:
-        """The same as aiokafka's arguments."""
+        """The bootstrap servers and the login, as aiokafka's arguments."""
         return {"bootstrap_servers": self.bootstrap, **(self.access.aiokafka() if self.access else {})}
 
     def to_json(self) -> str:
@@ -131,7 +137,7 @@ def spec_from_json(fields: Mapping[str, Any]) -> ClientSpec:
 
 
 def demo_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
-    """The live clients of the demo: two families of producers, two mixed groups, one transactional writer."""
+    """Return the demo's live clients: producers of two families, two mixed groups and a transactional writer."""
     audit_rate = min(20.0, rate / 10)
     share = (rate - audit_rate) / 4
     families: tuple[Family, ...] = ("librdkafka", "librdkafka", "aiokafka")
@@ -151,7 +157,7 @@ def demo_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
 
 
 def family_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
-    """The demo's clients in five families: a producer and a group member of each, and Java's transactions."""
+    """Return the demo's clients in five families: a producer and a group member each, and Java transactions."""
     families: tuple[Family, ...] = ("librdkafka", "aiokafka", "java", "kafka-python", "franz-go")
     audit_rate = min(20.0, rate / 10)
     groups: Mapping[str, tuple[Family, ...]] = {

@@ -1,7 +1,7 @@
-"""One live client as a process of its own: `python -m kmigrate.sandbox.clients LAUNCH.json`.
+"""A live client as a process of its own: `python -m kmigrate.sandbox.clients LAUNCH.json`.
 
-SIGTERM is the clean end of a roll: flush or commit, close, exit 0. SIGKILL is a crash. A client that is
-tied to another process ends by itself once that one is gone.
+SIGTERM is the clean end of a roll: flush or commit, close, exit 0. SIGKILL is a crash. A client that is tied to another
+process ends by itself once that process is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     spec = launch.spec
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C on a shared terminal is the controller's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started the clients handles Ctrl-C
     if launch.tied_to is not None:
         _tie(ProcessIdentity(*launch.tied_to), stopping)
     facts = {name: value for name, value in vars(spec).items() if name not in ("settings", "name")}
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(launch: Launch, history: HistoryWriter, stopping: threading.Event) -> None:
-    # Imported here: a process pays for its own client library only, and twelve of them share two cores.
+    # Imported here: a process pays only for its own client library, and twelve processes share two cores.
     spec = launch.spec
     if spec.family == "aiokafka":
         from kmigrate.sandbox import aiokafka_clients

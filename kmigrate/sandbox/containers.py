@@ -1,11 +1,11 @@
 """Brokers in containers, where a Docker engine on this very machine answers.
 
-The container shares the host's network and sees the broker's folder under its own path, so that it runs
-the same `server.properties` as a broker from jars does. That asks for an engine that runs on this
-machine's kernel and listens on a local socket; behind any other (a virtual machine, a remote host) the
-sandbox uses jars. The `docker` program alone proves nothing and is never looked at.
+The container shares the host's network and sees the broker's folder under the same path. So the container runs the same
+`server.properties` as a broker from jars. This needs an engine that runs on this machine's kernel and listens on a
+local socket. With any other engine (a virtual machine, a remote host) the sandbox uses jars. The `docker` program alone
+proves nothing, and the sandbox never looks for the program.
 
-Containers that are tied to this process are ended by testcontainers' own reaper when it is gone.
+The reaper of testcontainers ends containers that are tied to this process once the process is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOME = "/opt/kafka/bin"
 
 
 class Engine(Protocol):
-    """What we ask of a Docker client."""
+    """The parts of a Docker client that the sandbox uses."""
 
     @property
     def api(self) -> Any: ...
@@ -42,39 +42,39 @@ def kafka_image(version: str) -> str:
 
 
 def engine_answers(engine: Engine | None = None, platform: str = sys.platform) -> bool:
-    """True if brokers can run in containers that share this machine's network and files."""
+    """Return True if brokers can run in containers that share this machine's network and files."""
     if platform != "linux":
         return False
     try:
         engine = engine or _connect()
         local = str(engine.api.base_url).startswith("http+docker://")
         return local and engine.ping() and "Docker Desktop" not in str(engine.info().get("OperatingSystem"))
-    except Exception:  # whatever a client makes of an engine that is not there: it does not answer
+    except Exception:  # any error of the client means that the engine does not answer
         return False
 
 
 @dataclass(frozen=True)
 class ContainerProcess:
-    """A broker's container, with the face of a process: its id is its name for good."""
+    """A broker's container with the interface of a process. The container's id never changes."""
 
     container: str
     engine: Engine | None = field(default=None, compare=False, repr=False)
 
     @property
     def pid(self) -> int:
-        """The broker's process id as this machine's kernel has it."""
+        """The broker's process id in this machine's kernel."""
         return int(self._inspect().attrs["State"]["Pid"])
 
     def alive(self) -> bool:
         try:
             return self._inspect().status in ("running", "paused")
         except Exception as error:
-            if type(error).__name__ == "NotFound":  # docker's own class is loaded only where it is used
+            if type(error).__name__ == "NotFound":  # docker's class is not imported here, so its name is compared
                 return False
             raise
 
     def signal(self, number: int) -> bool:
-        """As for a process; a paused container takes no signal, so it is continued first."""
+        """Send a signal, as to a process. A paused container takes no signal, so the container is continued first."""
         if not self.alive():
             return False
         container = self._inspect()
@@ -92,7 +92,7 @@ class ContainerProcess:
 
 
 def start_container(image: str, properties: Path, cluster_id: str, *, detached: bool) -> ContainerProcess:
-    """Run a broker on this configuration; formatting a formatted folder changes nothing."""
+    """Run a broker on this configuration. Formatting a formatted folder changes nothing."""
     from testcontainers.core.config import testcontainers_config
     from testcontainers.core.container import DockerContainer
 

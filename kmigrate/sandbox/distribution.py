@@ -1,4 +1,4 @@
-"""What brokers are run from: a Kafka distribution of the user's own, a container image, or cached jars."""
+"""The origin of brokers: a Kafka distribution of the user's own, a container image, or cached jars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Distribution", "Image", "find_distribution"]
 
 @dataclass(frozen=True)
 class Distribution:
-    """A folder of jars that is one version of Kafka."""
+    """A folder with the jars of one version of Kafka."""
 
     jars: Path
     version: str
@@ -25,17 +25,17 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Image:
-    """A container image that is one version of Kafka."""
+    """A container image of one version of Kafka."""
 
     name: str
     version: str
 
 
 def find_distribution(version: str, on_progress: OnProgress | None = None) -> Distribution | Image:
-    """The wished version; KMIGRATE_KAFKA_HOME wins even with another one, which is then the cluster's.
+    """Return a distribution that KMIGRATE_KAFKA_HOME names, whatever its version, or else the wished version.
 
-    It may name several homes, separated like PATH: then the one of the wished version is taken, else
-    the first.
+    KMIGRATE_KAFKA_HOME may name several homes, separated like PATH. The home of the wished version is taken, else the
+    first home. The version of that home is then the cluster's version.
     """
     homes = [Path(home) for home in os.environ.get("KMIGRATE_KAFKA_HOME", "").split(os.pathsep) if home]
     own = [_read(home) for home in homes]
@@ -44,7 +44,7 @@ def find_distribution(version: str, on_progress: OnProgress | None = None) -> Di
             return distribution
     if own:
         return own[0]
-    if not needs_zookeeper(version) and engine_answers():  # there are no images of versions so old
+    if not needs_zookeeper(version) and engine_answers():  # there are no images of such old versions
         return Image(kafka_image(version), version)
     return Distribution(ensure_jars("kafka", version, on_progress), version)
 

@@ -1,7 +1,8 @@
-"""Live clients of families that speak no Python here: a small program of theirs, driven line by line from here.
+"""Live clients of families outside this process: a small program with the family's library, driven line by line.
 
-What is sent when, and what is written down, is decided on this side, as for every other family; a driver only hands
-records to its library and tells what the library says (docs/history.md, "Driven clients"). One driver per process.
+This side decides which record is sent when, and what is written down, as for every other family. A driver only hands
+records to its library and reports the library's answers (docs/history.md, "Driven clients"). There is a single driver
+per process.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ Words = list[str]
 
 
 class _Driver:
-    """One driver's process; lines in both directions."""
+    """A driver's process, with lines in both directions."""
 
     def __init__(self, spec: ClientSpec, launch: Launch, *words: str) -> None:
         if launch.access is not None:
             raise Failed("traffic-family", f"{spec.name}: clients of {spec.family} have no login here")
         built = driver_of(spec.family)
-        # What is ignored at its start stays ignored in it: its group's signal to end is for this process.
+        # A signal that is ignored at the driver's start stays ignored in the driver. SIGTERM to the group is for this
+        # process.
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             self._process = subprocess.Popen(
@@ -63,10 +65,10 @@ class _Driver:
         self._looks = select.poll()
         self._looks.register(self._out, select.POLLIN)
         self._lines: deque[str] = deque()
-        """What it has said and nobody has heard yet."""
+        """Lines that the driver sent and nobody has read yet."""
         self._cut = b""
         self._silent = False
-        """It says nothing more."""
+        """True once the driver's output has ended."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +81,10 @@ class _Driver:
         self._process.wait()
 
     def _listen(self, seconds: float) -> None:
-        """Wait for what it says, or until it takes words again where somebody waits for that; a cut line is none."""
+        """Wait for output of the driver and take in the whole lines. An incomplete line waits for its end.
+
+        If `say` waits until the driver takes input again, return then, too.
+        """
         if not any(end == self._out.fileno() for end, _ in self._looks.poll(max(0.0, seconds) * 1000)):
             return
         said = os.read(self._out.fileno(), _CHUNK)
@@ -91,7 +96,10 @@ class _Driver:
         self._lines += [line for line in whole.decode("utf-8", "replace").split("\n") if line.strip()]
 
     def say(self, lines: Sequence[str]) -> None:
-        """Nothing once it was let go: it asks what it may no more be told, and goes on by the end of our words."""
+        """Send lines to the driver. After `close` send nothing.
+
+        A driver that is closing may still ask for an answer. The end of its input is then the answer.
+        """
         if self._in.closed:
             return
         left = memoryview("".join(f"{line}\n" for line in lines).encode())
@@ -99,7 +107,7 @@ class _Driver:
             try:
                 left = left[os.write(self._in.fileno(), left) :]
             except BlockingIOError:
-                # It may be waiting in turn until it is heard.
+                # The driver may in turn be waiting until its output is read.
                 self._looks.register(self._in, select.POLLOUT)
                 self._listen(_END_SECONDS)
                 self._looks.unregister(self._in)
@@ -107,7 +115,7 @@ class _Driver:
                 raise self._ended() from None
 
     def hear(self, seconds: float) -> Words | None:
-        """The next line, None where none comes in time."""
+        """Return the next line, or None if no line comes in time."""
         deadline = time.monotonic() + seconds
         while not self._lines:
             if self._silent:
@@ -118,7 +126,7 @@ class _Driver:
         return self._lines.popleft().split("\t")
 
     def expect(self, verb: str, seconds: float, meanwhile: Callable[[Words], None]) -> Words:
-        """Wait for a line of one kind; others go to `meanwhile`."""
+        """Wait for a line of one kind. Other lines go to `meanwhile`."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             words = self.hear(left)
@@ -129,7 +137,7 @@ class _Driver:
         raise Failed("traffic-driver", f"the driver did not say {verb!r} within {seconds:g} s")
 
     def close(self, meanwhile: Callable[[Words], None]) -> None:
-        """Let it flush, commit what it may and leave; its last words still count."""
+        """Let the driver flush, commit as far as it may, and leave. The driver's last lines still count."""
         self._in.close()
         deadline = time.monotonic() + _END_SECONDS
         while (left := deadline - time.monotonic()) > 0:
@@ -142,7 +150,10 @@ class _Driver:
         raise Failed("traffic-driver", f"the driver did not end within {_END_SECONDS:g} s")
 
     def _ended(self) -> Failed:
-        """It says nothing more, so that it has ended or is about to; one that does neither is ended."""
+        """Return the error for a driver whose output has ended.
+
+        Such a driver has ended or is about to end. A driver that does neither is killed.
+        """
         try:
             self._process.wait(_FAREWELL_SECONDS)
         except subprocess.TimeoutExpired:
@@ -163,7 +174,7 @@ def _bytes(word: str) -> bytes | None:
 
 
 class _Sender:
-    """Sends numbered values through a driver and writes down what became of each."""
+    """A sender of numbered values through a driver, for transactions. Sends are written down, answers collected."""
 
     def __init__(self, driver: _Driver, launch: Launch, topic: str, history: HistoryWriter) -> None:
         self._driver = driver
@@ -172,13 +183,13 @@ class _Sender:
         self._history = history
         self._seq = launch.start_seq
         self.waiting: dict[str, int] = {}
-        """Partitions of the values that have no answer yet."""
+        """The partitions of the values that have no answer yet."""
         self.offsets: dict[str, int] = {}
         self._partitions = int(driver.expect("open", _START_SECONDS, self.heard)[1])
         history.record("ok", "open", topic=topic, detail={"partitions": self._partitions})
 
     def send(self, count: int, *, txn: int = -1) -> list[tuple[str, int]]:
-        """Names the next records, writes them down (H2) and hands them on: value and partition of each."""
+        """Name the next records, write them down (H2) and hand them on. Return value and partition of each record."""
         named, lines = [], []
         for _ in range(count):
             text, seq = self._next()
@@ -199,7 +210,10 @@ class _Sender:
         return named
 
     def _next(self) -> tuple[str, int]:
-        """The next value and its number; kafka-python skips those with a header of no value, which it cannot send."""
+        """Return the next value and its number.
+
+        kafka-python cannot send a header without a value, so numbers with such a header are skipped for kafka-python.
+        """
         spec = self._launch.spec
         while True:
             seq, self._seq = self._seq, self._seq + 1
@@ -212,11 +226,11 @@ class _Sender:
             self.waiting.pop(words[1], None)
             self.offsets[words[1]] = int(words[2])
         elif words[0] == "failed":
-            self.waiting.pop(words[1], None)  # the end of its transaction says what became of it
+            self.waiting.pop(words[1], None)  # the end of the transaction decides the outcome
 
 
 class _Plain(_Sender):
-    """The same, where each record is acknowledged by itself."""
+    """A sender whose records are acknowledged one by one."""
 
     def heard(self, words: Words) -> None:
         if words[0] not in {"acked", "failed"}:
@@ -230,10 +244,11 @@ class _Plain(_Sender):
 
 
 def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """An idempotent producer that waits for no single answer."""
+    """Run an idempotent producer that waits for no single answer."""
     with _Driver(spec, launch, spec.topic) as driver:
         sender = _Plain(driver, launch, spec.topic, history)
-        # The first record opens connections; the schedule starts behind it, or its wait would be everyone's.
+        # The first record opens connections. The schedule starts after that record, or every later record would share
+        # the record's wait.
         sender.send(1)
         while sender.waiting and not stopping.is_set():
             _hear(driver, sender, TICK_SECONDS)
@@ -254,7 +269,7 @@ def _hear(driver: _Driver, sender: _Sender, seconds: float) -> None:
 
 
 def transact(spec: TransactionalSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """A transactional writer: a record counts as acknowledged once its transaction is committed."""
+    """Run a transactional writer. A record counts as acknowledged once its transaction is committed."""
     with _Driver(spec, launch, spec.topic) as driver:
         sender = _Sender(driver, launch, spec.topic, history)
         pace = Pace(spec.rate / spec.records)
@@ -303,14 +318,14 @@ def _transaction(
 
 
 class _Member:
-    """What a driven group member has read, and when it shall commit it."""
+    """A driven group member: the records that were read, and the commits."""
 
     def __init__(self, driver: _Driver, spec: ConsumerSpec, history: HistoryWriter) -> None:
         self._driver = driver
         self._history = history
         self._log = ReadLog(spec.group, history)
         self._asked = False
-        """Whether a commit is under way."""
+        """True while a commit is under way."""
 
     def heard(self, words: Words) -> None:
         verb = words[0]
@@ -338,7 +353,7 @@ class _Member:
 
 
 def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """A group member's life, from metadata to a clean leave."""
+    """Run a group member from metadata to a clean leave."""
     own = [f"{name}={value}" for name, value in spec.settings.items()]
     with _Driver(spec, launch, spec.group, ",".join(spec.topics), *own) as driver:
         member = _Member(driver, spec, history)

@@ -3,9 +3,9 @@
     nothing ── up ──→ running ── down ──→ nothing
                          └─ brokers die ──→ ended ── up or down ──→ nothing or running
 
-The run folder holds `sandbox.json`: versions, bootstraps and the identity of every broker's process.
-It is written before the brokers are ready, so that an interrupted `up` can be taken down; the brokers'
-data is in a temporary folder of its own and goes with them.
+The run folder holds `sandbox.json`: versions, bootstraps and the identity of every broker's process. The file is
+written before the brokers are ready, so that an interrupted `up` can be taken down. The brokers' data is in a temporary
+folder of its own and is removed with the brokers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FILE = "sandbox.json"
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """One broker's process at one moment."""
+    """A broker's process at a moment."""
 
     node: int
     port: int
@@ -43,7 +43,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """One cluster's processes at one moment."""
+    """The processes of a cluster at a moment."""
 
     name: str
     version: str
@@ -51,7 +51,7 @@ class ClusterStatus:
     cluster_id: str
     brokers: tuple[BrokerStatus, ...]
     zookeeper: BrokerStatus | None = None
-    """Node 0, where the version wants one."""
+    """The ZooKeeper as node 0, where the version needs a ZooKeeper."""
 
     @property
     def servers(self) -> tuple[BrokerStatus, ...]:
@@ -61,7 +61,7 @@ class ClusterStatus:
 
 @dataclass(frozen=True)
 class SandboxStatus:
-    """What of the sandbox runs: all brokers (`running`), some (`partly`) or none (`ended`)."""
+    """The state of the sandbox: all brokers run (`running`), some (`partly`) or none (`ended`)."""
 
     folder: Path
     data: Path
@@ -77,7 +77,7 @@ class SandboxStatus:
 
 @dataclass
 class Sandbox:
-    """Two real clusters. Tied to this process unless `up` was told to detach them."""
+    """Two real clusters. They end with this process unless `up` was called with `detached`."""
 
     folder: Path
     data: Path
@@ -96,7 +96,10 @@ class Sandbox:
         secure: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Sandbox:
-        """Start both clusters side by side and return when both take clients; `secure` ones, their users."""
+        """Start both clusters side by side and return when both accept clients.
+
+        With `secure` the clusters then have their users and ACLs, too.
+        """
         folder = folder.resolve()
         with exclusive(folder / "lock"):
             _make_room(folder)
@@ -131,7 +134,7 @@ class Sandbox:
 
     @classmethod
     def load(cls, folder: Path = DEFAULT_FOLDER) -> Sandbox:
-        """The sandbox that another process brought up in this folder."""
+        """Return the sandbox that another process brought up in this folder."""
         folder = folder.resolve()
         found = _read(folder)
         if found is None:
@@ -148,7 +151,7 @@ class Sandbox:
         return (self.source, self.target)
 
     def save(self) -> None:
-        """Write sandbox.json; call it again after a broker was restarted."""
+        """Write sandbox.json. Call this again after a broker was restarted."""
         content = {
             "data": str(self.data),
             "source": self.source.as_json(),
@@ -162,7 +165,10 @@ class Sandbox:
         return SandboxStatus(self.folder, self.data, tuple(_status(cluster) for cluster in self.clusters))
 
     def down(self) -> None:
-        """End every broker that is still the one we started, and remove data and sandbox.json."""
+        """End every broker process that the sandbox started, and remove data and sandbox.json.
+
+        A process that only reuses a broker's process id is left alone.
+        """
         for cluster in self.clusters:
             cluster.stop()
         shutil.rmtree(self.data, ignore_errors=True)
@@ -205,7 +211,7 @@ def _read(folder: Path) -> Sandbox | None:
 
 
 def _make_room(folder: Path) -> None:
-    """Clear away a sandbox whose brokers are all gone; refuse beside one that lives."""
+    """Clear away a sandbox whose brokers are all gone. Refuse if a broker still lives."""
     earlier = _read(folder)
     if earlier is None:
         return

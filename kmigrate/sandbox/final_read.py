@@ -1,8 +1,8 @@
-"""The last word of a run: what a cluster really holds, read once more by an independent client.
+"""The last read of a run: the records that a cluster really holds, read once more by an independent client.
 
-librdkafka reads it with `read_committed`, never kmigrate's own wire code. The end of a partition is
-taken from the client's end-of-partition event, for control markers and aborted batches leave
-offsets at the tail that no consumer is ever handed.
+The client is librdkafka with `read_committed`, never kmigrate's own wire code. The client's end-of-partition event
+gives the end of a partition. Control markers and aborted batches leave offsets at the tail that no consumer is ever
+handed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BATCH = 10_000
 
 
 class FinalRecord(NamedTuple):
-    """One visible record as it stands in the log."""
+    """A visible record as it stands in the log."""
 
     topic: str
     partition: int
@@ -48,12 +48,12 @@ class FinalRecord(NamedTuple):
 def read_topic(
     bootstrap: str, topic: str, *, settings: Mapping[str, str] | None = None, timeout: float = 120.0
 ) -> Iterator[FinalRecord]:
-    """Every record of a topic that read_committed shows, each partition in the order of its offsets."""
+    """Yield every record of a topic that read_committed shows, each partition in the order of its offsets."""
     client = {"bootstrap.servers": bootstrap, **(settings or {})}
     ends = _ends(client, topic)
     consumer = Consumer(
         {
-            "group.id": "kmigrate-final-read",  # never joined and never committed to
+            "group.id": "kmigrate-final-read",  # the group is never joined, and nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
@@ -69,7 +69,7 @@ def read_topic(
 
 
 def _ends(client: Mapping[str, Any], topic: str) -> dict[int, int]:
-    """The end of each partition's log as of now; read_committed alone would end at an open transaction."""
+    """Return the current end of each partition's log. With read_committed the end would be at an open transaction."""
     admin = AdminClient(dict(client))
     described = admin.list_topics(topic, timeout=15).topics[topic]
     if described.error is not None:
@@ -117,7 +117,7 @@ def _record(message: Message, topic: str, partition: int, offset: int) -> FinalR
 
 
 def saving(records: Iterable[FinalRecord], path: Path) -> Iterator[FinalRecord]:
-    """Hand the records on and write each of them down; the file appears when the last record was handed on."""
+    """Yield the records again and save each of them. The file appears after the last record."""
     partial = path.with_name(path.name + ".partial")
     with gzip.open(partial, "wt", compresslevel=1, encoding="utf-8") as file:
         for record in records:
@@ -127,7 +127,7 @@ def saving(records: Iterable[FinalRecord], path: Path) -> Iterator[FinalRecord]:
 
 
 def read_saved(path: Path) -> Iterator[FinalRecord]:
-    """Return the records of a file that `saving` wrote."""
+    """Yield the records of a file that `saving` wrote."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             told = json.loads(line)

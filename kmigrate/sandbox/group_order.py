@@ -44,7 +44,7 @@ REBALANCE_ERRORS: Final = frozenset(
 """Errors of commits that a rebalance overtook: the coordinator refused the commit, and the next owner reads again."""
 
 Note = Callable[[str, str], None]
-"""Takes the name of an anomaly and a description."""
+"""A function that takes the name of an anomaly and a description."""
 _Place = tuple[str, Slot]
 """A group or a process, and a partition."""
 
@@ -104,7 +104,7 @@ class _Committed:
         self.in_doubt.append(commit)
 
     def answered(self, commit: _Commit) -> int | None:
-        """Return when the oldest such commit was asked for; None if nothing says so."""
+        """Return the m of the oldest request for such a commit, or None if no such request is known."""
         times = self.asked.get(commit)
         if not times:
             return None
@@ -119,14 +119,14 @@ class _Committed:
 
 
 class GroupOrder:
-    """Follows each member's reads and each group's commits, and names what goes back."""
+    """The order of each member's reads and each group's commits, with a note for everything that goes back."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
         self._possessions: dict[_Place, _Possession] = {}
         self._committed: defaultdict[_Place, _Committed] = defaultdict(_Committed)
         self._read: dict[_Place, tuple[int, str]] = {}
-        """The offset behind the last read of each group, and who read."""
+        """The offset behind the last read of each group, and the process that read."""
 
     def assign(self, event: Event, slot: Slot) -> None:
         committed = self._committed[event.group, slot]
@@ -140,7 +140,7 @@ class GroupOrder:
     def poll(self, event: Event, slot: Slot) -> None:
         after = event.offset + len(event.values)
         possession = self._possessions.get((event.process, slot))
-        if possession is None:  # no word of a rebalance
+        if possession is None:  # the history has no line of a rebalance
             position, reader = self._read.get((event.group, slot), (-1, ""))
             words = f"{reader} had read up to {position}, and no line assigns the partition anew"
             possession = _Possession(event.group, position, words)

@@ -1,14 +1,15 @@
-"""The history of live clients: what each of them asked for and what it was told, line by line.
+"""The history of live clients: their requests and the answers, line by line.
 
-docs/history.md describes the format for strangers. The rules that the writers keep:
+docs/history.md describes the format for other programs. The writers keep these rules:
 
-H1  Each process writes one file of its own, and only appends.
-H2  An `invoke` line of a send is in the file before the client library sees the record. A killed
-    client may lose answers (the send stays *indefinite*) but never the fact that it asked. The same
-    holds for the `invoke` line of a transaction's end.
-H3  Every line carries the epoch time (to meet the times of other programs) and the monotonic time,
-    which all processes of one machine share: durations and the order of the merge come from it.
-H4  A last line without its line end was cut by a kill and is ignored; any other broken line is an error.
+H1  Each process writes a file of its own and only appends.
+H2  The `invoke` line of a send is in the file before the client library sees the record. A killed client may lose
+    answers (the send stays *indefinite*), but never the fact of the request. The same holds for the `invoke` line of a
+    transaction's end.
+H3  Every line carries the epoch time and the monotonic time. The epoch time relates a line to the times of other
+    programs. All processes of a machine share the monotonic time: durations and the order of the merge come from the
+    monotonic time.
+H4  A last line without line end was cut by a kill and is ignored. Any other broken line is an error.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-ABORTED = "aborted"  # `error` of a record whose transaction was aborted: it must never be seen
+ABORTED = "aborted"  # `error` of a record whose transaction was aborted: no reader may ever get the record
 
 _FLUSH_NS = 100_000_000
-_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder for every line
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would create an encoder for every line
 _FLUSH_LINES = 500
 
 Position = Sequence[Any]  # [topic, partition, offset]
 
 
 class Event(NamedTuple):
-    """One line of a history."""
+    """A line of a history."""
 
     m: int  # monotonic ns
     t: int  # epoch ns
@@ -55,11 +56,11 @@ class Event(NamedTuple):
     partition: int = -1
     offset: int = -1
     value: str = ""
-    records: int = 1  # a run: that many records with consecutive numbers at consecutive offsets
+    records: int = 1  # a run: this many records with consecutive numbers at consecutive offsets
     values: Sequence[str] = ()  # the ids that a poll read, at consecutive offsets from `offset`
     group: str = ""
     txn: int = -1
-    ts: int = -1  # the explicit record timestamp, ms
+    ts: int = -1  # the record's explicit timestamp, ms
     positions: Sequence[Position] = ()
     error: str = ""
     detail: Mapping[str, Any] = {}
@@ -72,12 +73,12 @@ def _parse(line: bytes) -> Event:
     fields: dict[str, Any] = json.loads(line)
     try:
         return Event(**fields)
-    except TypeError:  # a later minor addition: keys that this reader does not know
+    except TypeError:  # a later minor version added keys that this reader does not know
         return Event(**{name: value for name, value in fields.items() if name in _NAMES})
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file that a live or killed process writes; a cut last line is left out (H4)."""
+    """Yield the whole lines of a file that a live or killed process writes. A cut last line is left out (H4)."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -85,7 +86,7 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_history(path: Path) -> Iterator[Event]:
-    """The events of one history file, in its order; refuses a format that it does not know."""
+    """Yield the events of a history in the file's order. Refuse a format that this reader does not know."""
     for number, line in enumerate(whole_lines(path), start=1):
         try:
             event = _parse(line)
@@ -105,7 +106,7 @@ def _monotonic(line: bytes) -> int:
 
 
 def merge_histories(paths: Iterable[Path], into: Path) -> int:
-    """One history out of those of many processes, by monotonic time; answers the number of lines."""
+    """Merge the histories of many processes by monotonic time and return the number of lines."""
     into.parent.mkdir(parents=True, exist_ok=True)
     partial = into.with_name(into.name + ".partial")
     lines = 0
@@ -118,7 +119,10 @@ def merge_histories(paths: Iterable[Path], into: Path) -> int:
 
 
 class HistoryWriter:
-    """The pen of one process. Not for several threads: client callbacks run where the client is polled."""
+    """The writer of a process's history.
+
+    The writer is not thread-safe: client callbacks run in the thread that polls the client.
+    """
 
     def __init__(self, path: Path, process: str, **facts: object) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +148,7 @@ class HistoryWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hands the lines to the operating system, where a kill of this process cannot reach them."""
+        """Hand the lines to the operating system, where a kill of this process cannot reach them."""
         if self._lines:
             data = memoryview(("\n".join(self._lines) + "\n").encode())
             self._lines.clear()

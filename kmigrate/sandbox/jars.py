@@ -1,6 +1,6 @@
 """Kafka's own jars, fetched once from Maven Central by the Ivy that PySpark ships, and cached.
 
-No Maven and no Kafka distribution is needed: PySpark brings Ivy, Ivy brings brokers.
+Neither Maven nor a Kafka distribution is needed: PySpark brings Ivy, Ivy brings brokers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = [
     "ensure_spark_kafka_jars",
 ]
 
-# Spark's Kafka connector by its own version: 4.0.0 works with every PySpark 4.0.x.
+# The version of Spark's Kafka connector: 4.0.0 works with every PySpark 4.0.x.
 SPARK_CONNECTOR_VERSION = "4.0.0"
 
 _SCALA = "2.13"
 _KAFKA_MODULES = {"kafka": (f"kafka_{_SCALA}",), "mirror-maker": ("connect-mirror", "connect-runtime")}
-# Kafka's jars bring the logging interface without a writer; with this one brokers write readable logs.
+# Kafka's jars bring the logging interface without a writer. With this writer brokers write readable logs.
 _LOG_WRITER = ("org.slf4j", "slf4j-simple", "1.7.36")
 
 
 @dataclass(frozen=True)
 class JarProgress:
-    """How far a download is: `total` is only an estimate until every module was found."""
+    """The progress of a download. `total` is only an estimate until every module was found."""
 
     label: str
     done: int
@@ -51,7 +51,7 @@ class _Dependency:
     organisation: str
     module: str
     revision: str
-    without: tuple[str, ...] = ()  # organisations that are already at hand
+    without: tuple[str, ...] = ()  # organisations whose jars are already at hand
 
     def xml(self) -> str:
         excludes = "".join(f'<exclude org="{org}"/>' for org in self.without)
@@ -62,7 +62,7 @@ class _Dependency:
 
 
 def ensure_jars(module: str, version: str, on_progress: OnProgress | None = None) -> Path:
-    """The folder with every jar of a Kafka module (`kafka` is the broker), downloaded if it is missing."""
+    """Return the folder with every jar of a Kafka module (`kafka` is the broker). Missing jars are downloaded."""
     artifacts = _KAFKA_MODULES.get(module, (module,))
     return _ensure(
         f"{module}-{version}",
@@ -72,7 +72,7 @@ def ensure_jars(module: str, version: str, on_progress: OnProgress | None = None
 
 
 def ensure_spark_kafka_jars(on_progress: OnProgress | None = None) -> list[Path]:
-    """The jars that `spark.jars` needs so that Spark reads Kafka without resolving anything at run time."""
+    """Return the jars for `spark.jars`, with which Spark reads Kafka and resolves nothing at run time."""
     folder = _ensure(
         f"spark-kafka-{SPARK_CONNECTOR_VERSION}",
         [
@@ -111,7 +111,7 @@ def _ensure(name: str, dependencies: list[_Dependency], on_progress: OnProgress 
 
 def _download(name: str, dependencies: list[_Dependency], folder: Path, on_progress: OnProgress | None) -> None:
     java = find_java()
-    # Kept when a download fails, so that the next try goes on; the cache's lock makes it ours alone.
+    # Kept when a download fails, so that the next try goes on. The cache's lock keeps other processes out.
     ivy_cache = cache_folder() / f"{name}.ivy"
     ivy_cache.mkdir(exist_ok=True)
     wanted = ivy_cache / "wanted.xml"
@@ -138,7 +138,7 @@ def _download(name: str, dependencies: list[_Dependency], folder: Path, on_progr
 
 
 def _run_ivy(command: list[str], label: str, on_progress: OnProgress | None) -> str | None:
-    """Run Ivy and follow its lines; the reason when it failed, None when it did not."""
+    """Run Ivy and follow the lines of its output. Return the reason of a failure, or None."""
     found = done = 0
     tail: list[str] = []
     with subprocess.Popen(
@@ -152,7 +152,7 @@ def _run_ivy(command: list[str], label: str, on_progress: OnProgress | None) -> 
                 done += "[SUCCESSFUL ]" in line
                 if on_progress is not None and line.startswith(("\tfound ", "\t[SUCCESSFUL ]")):
                     on_progress(JarProgress(label, done, max(found, done)))
-        except BaseException:  # Ctrl-C: it would go on writing where all that it has fetched is being removed
+        except BaseException:  # Ctrl-C: Ivy would go on writing into a folder that is being removed
             ivy.kill()
             raise
     if ivy.returncode == 0:

@@ -1,7 +1,7 @@
-"""The Java that runs brokers and Spark: 17 or 21, wherever it is installed.
+"""The Java that runs brokers and Spark: version 17 or 21, wherever it is installed.
 
-Spark 4.0 and Kafka 3.9 and 4.x all run on 17 and 21 and on nothing else at once, so a newer Java
-found first is passed over, and only when no other is there does the search end in one sentence.
+Spark 4.0, Kafka 3.9 and Kafka 4.x all run on 17 and 21, and have no other version in common. So a newer Java that is
+found first is passed over. The search fails with an error only if no supported Java is there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["SUPPORTED", "Java", "find_java"]
 
 SUPPORTED = (17, 21)
 
-# Where package managers of Linux and macOS put their Java homes.
+# Folders in which package managers of Linux and macOS put Java homes.
 _FOLDERS = (
     "/usr/lib/jvm/*",
     "/usr/lib64/jvm/*",
@@ -50,7 +50,7 @@ class Java:
 def find_java(
     environ: Mapping[str, str] = os.environ, folders: tuple[str, ...] = _FOLDERS
 ) -> Java:
-    """The first supported Java in order of intent: JAVA_HOME, PATH, the usual folders."""
+    """Return the first supported Java in order of intent: JAVA_HOME, PATH, the usual folders."""
     passed_over: dict[int, Path] = {}
     for home in _homes(environ, folders):
         major = _major(home)
@@ -88,7 +88,7 @@ def _candidates(environ: Mapping[str, str], folders: tuple[str, ...]) -> Iterato
 
 
 def _major(home: Path) -> int | None:
-    """The major version by the home's `release` file, or by asking where there is none."""
+    """Return the major version by the home's `release` file, or by `java -version` if the file is missing."""
     release = home / "release"
     if release.is_file():
         text = release.read_text(encoding="utf-8", errors="replace")

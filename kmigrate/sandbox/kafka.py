@@ -1,11 +1,11 @@
-"""A real Kafka cluster on this machine: brokers on loopback ports, data in one temporary folder.
+"""A real Kafka cluster on this machine: brokers on loopback ports, data in a temporary folder.
 
     KafkaCluster.create(spec, root) → start() → wait_ready() → … kill/pause/resume/restart … → stop()
 
-`create` writes one folder per broker (configuration, data, log file); `start` formats and launches all
-brokers at once and returns; `wait_ready` returns when every broker takes clients. Brokers are tied to
-this process (lifeline.py) unless `detached`, then whoever holds their identities ends them. Brokers of a
-version before KRaft get a ZooKeeper of their own, which comes and goes with them.
+`create` writes a folder per broker (configuration, data, log file). `start` formats and launches all brokers at the
+same time and returns. `wait_ready` returns when every broker accepts clients. Brokers end with this process
+(lifeline.py). `detached` brokers run until a process that holds their identities ends them. Brokers of a version before
+KRaft get a ZooKeeper of their own, which starts and ends with them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TARGET_VERSION = "4.3.1"
 _READY_SECONDS = 90.0
 _LOOK_SECONDS = 0.05
 _REASON = re.compile(r" (ERROR|FATAL) |Exception|Error:")
-# SerialGC: on the two cores of a small machine its short pauses cost less than G1's helper threads.
+# SerialGC: on the two cores of a small machine its short pauses cost less than the helper threads of G1.
 _JVM = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
 _LOGGING = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
@@ -61,19 +61,19 @@ _LOGGING = (
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What a cluster shall be; `config` overrides any broker property."""
+    """The specification of a cluster. `config` overrides any broker property."""
 
     name: str
     version: str
     brokers: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
     secure: bool = False
-    """SASL_SSL with users and an authorizer (`sandbox.security`), instead of plain listeners open to all."""
+    """SASL_SSL with users and an authorizer (`sandbox.security`), instead of plain listeners that are open to all."""
 
 
 @dataclass
 class Broker:
-    """One broker: its folder and ports for good, its process for as long as it runs."""
+    """A broker. Folder and ports stay for good, the process as long as the broker runs."""
 
     node: int
     port: int
@@ -102,23 +102,23 @@ class Broker:
 
 @dataclass
 class KafkaCluster:
-    """The brokers of one cluster, by node id from 1."""
+    """The brokers of a cluster, by node id from 1."""
 
     spec: ClusterSpec
     distribution: Distribution | Image
     cluster_id: str
-    """Chosen here; only with a ZooKeeper do the brokers choose it, and `wait_ready` learns it."""
+    """The cluster id, chosen by `create`. With a ZooKeeper the brokers choose the id, and `wait_ready` reads it."""
     brokers: dict[int, Broker]
     detached: bool = False
     zookeeper: ZooKeeper | None = None
     jvm: tuple[str, ...] = ()
-    """More options of the brokers' Java."""
+    """More options for the brokers' Java."""
 
     @classmethod
     def create(
         cls, spec: ClusterSpec, root: Path, *, detached: bool = False, on_progress: OnProgress | None = None
     ) -> KafkaCluster:
-        """Write the folders of a new cluster under `root`, and fetch its jars if they are missing."""
+        """Write the folders of a new cluster under `root`, and fetch the jars of the version if they are missing."""
         distribution = find_distribution(spec.version, on_progress)
         ports = free_ports(2 * spec.brokers + 1)
         brokers = {
@@ -151,7 +151,7 @@ class KafkaCluster:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> KafkaCluster:
-        """The cluster that `as_json` described, seen from another process."""
+        """Return the cluster that `as_json` described, as seen from another process."""
         root = Path(saved["root"])
         spec = ClusterSpec(
             saved["name"], saved["wished_version"], len(saved["brokers"]), saved["config"], saved.get("secure", False)
@@ -178,7 +178,7 @@ class KafkaCluster:
         return cls(spec, distribution, saved["cluster_id"], brokers, saved["detached"], zookeeper)
 
     def as_json(self) -> dict[str, Any]:
-        """All that another process needs to use, restart and end these brokers."""
+        """Return all facts that another process needs to use, restart and end these brokers."""
         return {
             "name": self.spec.name,
             "version": self.version,
@@ -211,31 +211,34 @@ class KafkaCluster:
 
     @property
     def security(self) -> SandboxSecurity:
-        """The authority and users of a secure cluster; they are in a broker's folder, to go with it."""
+        """The authority and users of a secure cluster.
+
+        They are in a broker's folder, so that they are removed together with the broker.
+        """
         return SandboxSecurity(next(iter(self.brokers.values())).folder / "security")
 
     def client(self, user: str = "admin", mechanism: str = "PLAIN") -> dict[str, str]:
-        """What librdkafka needs to talk to this cluster; a user means nothing where the cluster is open to all."""
+        """Return librdkafka's settings for this cluster. If the cluster is open to all, `user` has no effect."""
         login = self.security.access(user, mechanism).librdkafka() if self.spec.secure else {}
         return {"bootstrap.servers": self.bootstrap, **login}
 
     def admit(self) -> None:
-        """Let a secure sandbox's users in, with what each may do on this side; the cluster takes clients already."""
+        """Create a secure cluster's users and their rights on this side. The cluster must already accept clients."""
         self.security.admit(self.bootstrap, permits(self.spec.name))
 
     @property
     def version(self) -> str:
-        """The version that really runs: a distribution of the user's own may differ from the wish."""
+        """The version that really runs. A distribution of the user's own may differ from the wished version."""
         return self.distribution.version
 
     def start(self) -> None:
-        """Format every broker's folder, then launch all of them; returns at once after that."""
+        """Format every broker's folder, then launch all brokers, and return at once."""
         self.format()
         self.launch()
 
     def format(self) -> None:
-        """Make empty logs that belong to this cluster."""
-        # A container formats its own; with a ZooKeeper nothing is formatted.
+        """Create empty logs that belong to this cluster."""
+        # A container formats its own folder. With a ZooKeeper nothing is formatted.
         if isinstance(self.distribution, Distribution) and self.zookeeper is None:
             self._format(self.distribution)
 
@@ -262,10 +265,10 @@ class KafkaCluster:
                 raise Failed("broker-format-failed", f"{self.spec.name}: StorageTool said: {output.strip()}")
 
     def wait_ready(self, timeout: float = _READY_SECONDS) -> None:
-        """Return once each broker names all brokers in its metadata, or say which one is not named.
+        """Return once each broker names all brokers in its metadata. Raise an error if a broker stays missing.
 
-        Each one is asked: brokers learn of each other one by one, and a client that has all of them from the first
-        and then hears of fewer from the second drops its connection to the rest, with the requests on it.
+        Every broker is asked, because brokers learn of each other one by one. A client that gets all brokers from the
+        first broker and fewer brokers from the second drops its connections to the others, with the requests on them.
         """
         deadline = time.monotonic() + timeout
         for broker in self.brokers.values():
@@ -277,11 +280,11 @@ class KafkaCluster:
             "bootstrap.servers": bootstrap,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
-            "log_level": 0,  # refused connections are what we wait through
+            "log_level": 0,  # refused connections are expected here
         }
         missing = set(self.brokers)
         while missing:
-            admin = AdminClient(client)  # a fresh one, which has nobody else to ask
+            admin = AdminClient(client)  # a fresh client, which knows no other broker to ask
             self._refuse_dead()
             if time.monotonic() > deadline:
                 raise WaitTimedOut(
@@ -294,17 +297,17 @@ class KafkaCluster:
                 seen = admin.list_topics(timeout=1)
                 missing = set(self.brokers) - set(seen.brokers)
                 self.cluster_id = self.cluster_id or seen.cluster_id or ""
-            except KafkaException:  # not up yet, by design
+            except KafkaException:  # a broker that is not up yet is expected here
                 missing = set(self.brokers)
             if missing:
                 time.sleep(_LOOK_SECONDS)
 
     def kill(self, node: int) -> None:
-        """SIGKILL a broker, as a power cut would; its data stays for `restart`."""
+        """Kill a broker with SIGKILL, as a power cut would. The data stays for `restart`."""
         end_all([self._process(node)])
 
     def terminate(self, node: int, timeout: float = 30.0) -> None:
-        """Stop a broker the clean way, with its leaderships handed over; its data stays."""
+        """Stop a broker cleanly, so that the broker hands over its leaderships. The data stays."""
         process = self._process(node)
         process.signal(signal.SIGTERM)
         deadline = time.monotonic() + timeout
@@ -314,19 +317,22 @@ class KafkaCluster:
             time.sleep(_LOOK_SECONDS)
 
     def pause(self, node: int) -> None:
-        """SIGSTOP a broker: its connections stay open and say nothing."""
+        """Stop a broker with SIGSTOP. The broker's connections stay open and silent."""
         self._process(node).signal(signal.SIGSTOP)
 
     def resume(self, node: int) -> None:
         self._process(node).signal(signal.SIGCONT)
 
     def restart(self, node: int) -> None:
-        """Launch a broker again, killed or not, on its data and ports; `wait_ready` tells when it serves."""
+        """Launch a broker again on its data and ports, whether or not the broker was killed.
+
+        `wait_ready` tells when the broker serves.
+        """
         self.kill(node)
         self._launch(node)
 
     def stop(self) -> None:
-        """End all brokers and remove their folders: nothing of a sandbox is worth a clean shutdown."""
+        """End all brokers and remove their folders. A sandbox holds nothing that is worth a clean shutdown."""
         servers: list[Broker | ZooKeeper] = list(self.brokers.values())
         if self.zookeeper is not None:
             servers.append(self.zookeeper)
@@ -372,15 +378,16 @@ class KafkaCluster:
     def _log_end(self, node: int, lines: int = 15) -> str:
         log = self.brokers[node].log
         said = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-        # A broker goes on to say what it stops, so its reason is not among the last lines.
+        # A failing broker still logs what it stops, so the reason is not among the last lines.
         why = [line for line in said[:-lines] if _REASON.search(line)]
         return "\n".join([f"the end of {log}:", *why[-5:], *said[-lines:]])
 
 
 def keep_classes(version: str) -> None:
-    """Let brokers of this version start in half the time from now on: one is run, and what it has loaded is kept.
+    """Keep the classes that a broker of this version loads, so that later brokers start in half the time.
 
-    Worth its few seconds where many brokers are started; a container's Java is not ours to tell.
+    A broker is run once for this purpose. The few seconds pay off where many brokers are started. kmigrate does not
+    choose the options of a container's Java, so nothing is done for an image.
     """
     distribution = find_distribution(version)
     if isinstance(distribution, Image):
@@ -426,7 +433,7 @@ def _process_from_json(saved: dict[str, Any] | None) -> BrokerProcess | None:
 
 
 def _new_cluster_id() -> str:
-    """Kafka's form of a UUID; one that began with "-" would be taken for an option by StorageTool."""
+    """Return a UUID in Kafka's form. StorageTool would take an id that begins with "-" for an option."""
     while (chosen := urlsafe_b64encode(uuid4().bytes).decode()[:22]).startswith("-"):
         pass
     return chosen

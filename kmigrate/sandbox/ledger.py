@@ -17,7 +17,7 @@ def place_of(slot: Slot, offset: int) -> str:
 
 
 class Sends:
-    """Every value id that a client ever named, as columns: half a million records fit in little."""
+    """Every value id that a client ever named, in columns. Half a million records need little memory."""
 
     def __init__(self) -> None:
         self.number: dict[str, int] = {}
@@ -26,9 +26,9 @@ class Sends:
         self.slot_names: list[Slot] = []
         self.status = bytearray()
         self.live = bytearray()
-        self.slot = array("i")  # where it was sent to
-        self.offset = array("q")  # where the acknowledgement says it is, -1 unknown
-        self.found = array("q")  # where it stands on the target, -1 nowhere
+        self.slot = array("i")  # the partition that the record was sent to
+        self.offset = array("q")  # the acknowledged offset; -1: unknown
+        self.found = array("q")  # the offset on the target; -1: not on the target
         self.found_slot = array("i")
         self.timestamps: dict[int, int] = {}
 
@@ -42,7 +42,7 @@ class Sends:
         number = self.number.setdefault(text, len(self.ids))
         if number == len(self.ids):
             self.ids.append(text)
-            self.status.append(REFUSED)  # until an invoke says that it was sent at all
+            self.status.append(REFUSED)  # until an invoke line says that the record was sent
             self.live.append(0)
             self.slot.append(-1)
             self.offset.append(-1)
@@ -79,7 +79,10 @@ class Sends:
         return f"{self.ids[number]} ({place_of(self.slot_names[self.slot[number]], self.offset[number])})"
 
     def ackedplace_of(self, slot: int, offset: int) -> int | None:
-        """The acknowledged record that should stand there: slow, asked for foreign records only."""
+        """Return the acknowledged record that belongs at this offset.
+
+        The search is slow. Only foreign records need the search.
+        """
         for number, expected in enumerate(self.offset):
             if expected == offset and self.slot[number] == slot and self.status[number] == ACKED:
                 return number
@@ -87,7 +90,7 @@ class Sends:
 
 
 class Reads:
-    """What the members of one group read of one partition."""
+    """The reads of a partition by the members of a group."""
 
     def __init__(self) -> None:
         self.offsets = array("q")
@@ -109,7 +112,7 @@ class Reads:
         self.committed = max(self.committed, position)
 
     def reset(self, position: int) -> None:
-        """Take a position that somebody gave the group: the group need not read what lies between."""
+        """Take a position that somebody set for the group. The group need not read the offsets in between."""
         reached = max([self.committed, *(offset + 1 for offset in self.offsets[-1:])])
         if not self.touched:
             self.touched = True
@@ -119,5 +122,5 @@ class Reads:
         self.committed = max(self.committed, position)
 
     def skipped(self, offset: int) -> bool:
-        """Tell whether a reset led the group past an offset."""
+        """Return whether a reset led the group past an offset."""
         return any(first <= offset < after for first, after in self._skipped)

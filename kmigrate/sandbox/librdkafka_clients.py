@@ -1,6 +1,6 @@
 """Live clients on librdkafka, as an application would write them.
 
-Everything happens in one thread: librdkafka's callbacks run inside `poll`, so the history needs no lock.
+Everything happens in a single thread: librdkafka's callbacks run inside `poll`, so the history needs no lock.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["consume", "produce", "transact"]
 
 _FLUSH_SECONDS = 30.0
 _MOST_READ_AT_ONCE = 1000
-_MOST_WAITING = 20_000  # records without an answer; a client of ours waits there rather than filling its queue
+_MOST_WAITING = 20_000  # records without an answer; then the client waits and does not fill the library's queue
 
-# What librdkafka tells and then heals by itself: worth a line, not an error of the client.
+# Errors that librdkafka reports and then heals by itself. They deserve a line, but are no errors of the client.
 _NOTICES = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT})
 _CLASSIC = {
     "partition.assignment.strategy": "range",
     "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 1_000,
 }
-"""Of members of the classic protocol; of the new one the coordinator decides these."""
+"""Settings for members of the classic protocol. In the new protocol the coordinator decides these settings."""
 _NEVER_SENT = frozenset({KafkaError._PURGE_QUEUE})
 
 
@@ -45,7 +45,7 @@ def _error_callback(history: HistoryWriter) -> Any:
 
 
 class _Sender:
-    """Sends numbered values and writes down what became of each."""
+    """A sender of numbered values that writes down the outcome of each value."""
 
     def __init__(self, producer: Producer, launch: Launch, topic: str, history: HistoryWriter) -> None:
         self.producer = producer
@@ -58,7 +58,7 @@ class _Sender:
         history.record("ok", "open", topic=topic, detail={"partitions": self._partitions})
 
     def invoke(self, count: int, *, txn: int = -1) -> list[tuple[str, int, int, int]]:
-        """Names the next records and writes them down, before the library sees one of them (H2)."""
+        """Name the next records and write them down before the library sees any of them (H2)."""
         named = []
         for _ in range(count):
             seq, self._seq = self._seq, self._seq + 1
@@ -93,13 +93,16 @@ class _Sender:
                 return
 
     def failed(self, text: str, partition: int, error: KafkaError) -> None:
-        # Only what never left the queue surely is nowhere; anything else may be in the log.
+        # Only a record that never left the queue is surely not in the log. Any other record may be in the log.
         kind = "fail" if error.code() in _NEVER_SENT else "info"
         self._history.record(kind, "send", topic=self._topic, partition=partition, value=text, error=error.name())
 
 
 def _partitions_of(producer: Producer, topic: str, patience_s: float = 10.0) -> int:
-    """How many partitions a topic has; a broker that has not heard yet of one made a moment ago is asked again."""
+    """Return the number of partitions of a topic.
+
+    A broker that has not yet heard of a new topic is asked again.
+    """
     deadline = time.monotonic() + patience_s
     while True:
         described = producer.list_topics(topic, timeout=30).topics[topic]
@@ -115,7 +118,7 @@ def _text_of(message: Message) -> str:
 
 
 def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """A producer with default settings but for acks and idempotence."""
+    """Run a producer with default settings except acks and idempotence."""
     settings: dict[str, Any] = {
         **launch.librdkafka,
         "client.id": spec.name,
@@ -133,7 +136,7 @@ def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping
         elif spec.acks == "0":  # "delivered" only means handed to the socket
             history.record("info", "send", topic=spec.topic, partition=partition, value=text)
         else:
-            offset = -1 if message.offset() is None else message.offset()  # a duplicate may be told without its place
+            offset = -1 if message.offset() is None else message.offset()  # the answer to a duplicate may have none
             history.record("ok", "send", topic=spec.topic, partition=partition, offset=offset, value=text)
 
     _send_on_schedule(spec, sender, answered, stopping)
@@ -146,8 +149,8 @@ def _send_on_schedule(spec: ProducerSpec, sender: _Sender, answered: Any, stoppi
         for text, seq, partition, timestamp in sender.invoke(count):
             sender.send(text, seq, partition, timestamp, answered)
 
-    # The first record fetches the producer id and opens connections; the schedule starts behind it, or
-    # its wait would be everyone's.
+    # The first record fetches the producer id and opens connections. The schedule starts after that record, or every
+    # later record would share the record's wait.
     producer = sender.producer
     send(1)
     while len(producer) and not stopping.is_set():
@@ -162,7 +165,7 @@ def _send_on_schedule(spec: ProducerSpec, sender: _Sender, answered: Any, stoppi
 
 
 def transact(spec: TransactionalSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """A transactional writer: a record counts as acknowledged once its transaction is committed."""
+    """Run a transactional writer. A record counts as acknowledged once its transaction is committed."""
     settings: dict[str, Any] = {
         **launch.librdkafka,
         "client.id": spec.name,
@@ -214,7 +217,10 @@ def _transaction(spec: TransactionalSpec, sender: _Sender, history: HistoryWrite
 
 
 def _end(producer: Producer, *, abort: bool) -> tuple[str, str]:
-    """Commits or aborts: (ok, ""), (fail, aborted), or (info, error) where nobody can say."""
+    """Commit or abort, and return the outcome and the error.
+
+    The outcome is `ok`, `fail` (aborted), or `info` if nobody can say.
+    """
     while True:
         try:
             if abort:
@@ -234,7 +240,7 @@ def _end(producer: Producer, *, abort: bool) -> tuple[str, str]:
 
 
 class _Member:
-    """A group member that commits what it has read every half second, on revoke and at its end."""
+    """A group member that commits its reads every half second, on revoke and at the end."""
 
     def __init__(self, spec: ConsumerSpec, launch: Launch, history: HistoryWriter) -> None:
         self._history = history
@@ -322,5 +328,5 @@ def _positions(partitions: list[TopicPartition]) -> list[Position]:
 
 
 def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """A group member's life, from metadata to a clean leave."""
+    """Run a group member from metadata to a clean leave."""
     _Member(spec, launch, history).run(stopping)

@@ -1,13 +1,14 @@
-"""A broker's keeper: a tiny process that ends its broker when the process that asked for it is gone.
+"""A broker's keeper: a tiny process that ends the broker when the process that asked for the broker is gone.
 
-It is the broker's parent and the child of whoever started the sandbox, and watches its own parent's
-id. However that parent dies, kill -9 included, the keeper is adopted by another process, sees it
-within a fraction of a second, kills the broker's process group and removes the broker's folder.
-A pipe would do the same only while no fork of the parent keeps its other end open; Linux' "parent
-death signal" follows the thread that forked, and macOS has none.
+The keeper is the broker's parent and a child of the process that started the sandbox. The keeper watches its own
+parent's id. However the parent dies, kill -9 included, another process adopts the keeper. The keeper sees this within a
+fraction of a second, kills the broker's process group and removes the broker's folder.
 
-Run as a script by path, so that nothing of the package is imported: lifeline.py PARENT FOLDER COMMAND…
-The first line of its output is the broker's process id.
+Two other ways are weaker. A pipe works only while no fork of the parent keeps the pipe's other end open. Linux' "parent
+death signal" follows the thread that forked, and macOS has no such signal.
+
+The keeper runs as a script by path, so that nothing of the package is imported: lifeline.py PARENT FOLDER COMMAND… The
+first line of the keeper's output is the broker's process id.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _LOOK_SECONDS = 0.2
 
 def main(arguments: list[str]) -> int:
     parent, folder, command = int(arguments[0]), Path(arguments[1]), arguments[2:]
-    if os.getppid() != parent:  # it died before we ran
+    if os.getppid() != parent:  # the parent died before this process ran
         return 1
-    # Ctrl-C on a terminal is the parent's to handle; it ends us by going away.
+    # The parent handles Ctrl-C on a terminal, and ends the keeper by going away.
     broker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True)
     sys.stdout.write(f"{broker.pid}\n")
     sys.stdout.flush()
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _remove(folder: Path) -> None:
-    """The broker's folder, and the one around it once the last broker's keeper has been here."""
+    """Remove the broker's folder, and the folder around it after the last broker."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.parent.rmdir()

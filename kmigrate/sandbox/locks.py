@@ -1,4 +1,4 @@
-"""One process at a time: a lock file that the kernel releases when its holder is gone."""
+"""A lock file that admits a single process at a time. The kernel releases the lock when the holder is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["exclusive"]
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file; a second holder, in this process or another, waits."""
+    """Hold the lock file. A second holder, in this process or another, waits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

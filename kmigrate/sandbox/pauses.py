@@ -1,7 +1,7 @@
-"""How long the clients of a run had to wait, taken from their own histories.
+"""The waits of a run's clients, taken from the clients' own histories.
 
-Windows are epoch nanoseconds (fence … flip of a partition, or the moments around a group promote),
-because other programs name them; every duration is a difference of monotonic times (H3).
+Windows are epoch nanoseconds (fence … flip of a partition, or the moments around a group promote), because other
+programs name them. Every duration is a difference of monotonic times (H3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Window(NamedTuple):
 
 
 class Percentiles(NamedTuple):
-    """p50, p99 and the largest of some waits in ms, and of how many."""
+    """p50, p99 and the maximum of some waits in ms, and the number of waits."""
 
     p50: float
     p99: float
@@ -61,7 +61,7 @@ class _Instant(NamedTuple):
 
 
 class Timeline:
-    """When each record was sent and acknowledged, each partition read, each transaction begun and ended."""
+    """The times of sends and acknowledgements, of reads per partition, and of begins and ends of transactions."""
 
     def __init__(self) -> None:
         self._asked: dict[str, _Instant] = {}
@@ -79,7 +79,7 @@ class Timeline:
         return timeline
 
     def observing(self, history: Iterable[Event]) -> Iterator[Event]:
-        """Hands the events on, so that one pass over a long history serves the checker too."""
+        """Yield the events again, so that a single pass over a long history serves the checker, too."""
         for event in history:
             if event.f == "send":
                 self._hear_send(event)
@@ -93,7 +93,7 @@ class Timeline:
 
     def _hear_send(self, event: Event) -> None:
         if event.process in self._transactional:
-            # Acknowledged at the commit: their waits are those of whole transactions.
+            # These records are acknowledged at the commit, so their waits are the waits of whole transactions.
             if event.type == "invoke":
                 self._begun.setdefault((event.process, event.txn), _Instant(event.t, event.m))
             return
@@ -115,7 +115,7 @@ class Timeline:
     # -- producers -----------------------------------------------------------------------------
 
     def producer_pauses(self, window: Window, slot: Slot) -> dict[str, int]:
-        """Per producer of a partition, the longest send→ack in ns that overlaps the window."""
+        """Return per producer of a partition the longest send→ack in ns that overlaps the window."""
         longest: dict[str, int] = {}
         for (producer, of), spans in self._sends.items():
             if of != slot:
@@ -126,13 +126,13 @@ class Timeline:
         return longest
 
     def producer_pause_ms(self, windows: dict[Slot, Window]) -> Percentiles:
-        """The pauses of all (producer, partition) pairs, each partition with its own fence…flip."""
+        """Return percentiles of all (producer, partition) pairs' pauses, each partition with its own fence…flip."""
         return percentiles(
             wait for slot, window in windows.items() for wait in self.producer_pauses(window, slot).values()
         )
 
     def baseline_ack_ms(self, before: int | None = None) -> Percentiles:
-        """Ordinary acknowledgement times: of all sends answered before that moment (epoch ns)."""
+        """Return percentiles of ordinary acknowledgement times: all sends answered before a moment (epoch ns)."""
         return percentiles(
             span.wait for spans in self._sends.values() for span in spans if before is None or span.end < before
         )
@@ -140,7 +140,7 @@ class Timeline:
     # -- consumers -----------------------------------------------------------------------------
 
     def consumer_gaps(self, group: str, window: Window) -> dict[Slot, int]:
-        """Per partition, the longest time in ns between two reads that overlaps the window."""
+        """Return per partition the longest time in ns between two reads that overlaps the window."""
         gaps: dict[Slot, int] = {}
         for (of, slot), reads in self._reads.items():
             if of != group:
@@ -156,7 +156,7 @@ class Timeline:
         return gaps
 
     def consumer_gap_ms(self, windows: dict[str, Window]) -> Percentiles:
-        """The gaps of all partitions of all groups, each group with its own promote window."""
+        """Return percentiles of the gaps of all groups' partitions, each group with its own promote window."""
         return percentiles(
             gap for group, window in windows.items() for gap in self.consumer_gaps(group, window).values()
         )
@@ -164,9 +164,10 @@ class Timeline:
     # -- transactions --------------------------------------------------------------------------
 
     def transaction_pause_ms(self, windows: dict[Slot, Window]) -> Percentiles:
-        """Per writer and topic, its longest transaction that overlaps a fence…flip of the topic.
+        """Return percentiles of each writer's longest transaction that overlaps a fence…flip of its topic.
 
-        From the first send to the end, committed or not: they send all at once, so nothing in it is their own pace.
+        A transaction lasts from the first send to the end, committed or not. A writer sends all records at once, so no
+        part of the duration is the writer's own pace.
         """
         longest: dict[tuple[str, str], int] = {}
         for (topic, _), window in windows.items():
@@ -177,7 +178,7 @@ class Timeline:
         return percentiles(longest.values())
 
     def baseline_transaction_ms(self, before: int | None = None) -> Percentiles:
-        """Ordinary transactions: all that had ended before that moment (epoch ns)."""
+        """Return percentiles of ordinary transactions' durations: all that ended before a moment (epoch ns)."""
         return percentiles(
             span.wait for spans in self._transactions.values() for span in spans if before is None or span.end < before
         )

@@ -1,9 +1,8 @@
-"""What a unique value id says about its record: key, value and headers follow from the id alone.
+"""The content of a record from its unique value id: key, value and headers follow from the id alone.
 
-A judge therefore needs no copy of the source to see that a record was altered: it takes the id out
-of the value, derives the content again and compares. An id reads `<producer>.<run>:<seq>`; `seq`
-goes on over the runs (process incarnations) of one producer, so the order of a producer is judged
-across a restart too.
+So a judge needs no copy of the source to see that a record was altered. The judge takes the id out of the value,
+derives the content again and compares. An id reads `<producer>.<run>:<seq>`. `seq` goes on over the runs (process
+incarnations) of a producer, so the order of a producer's records is judged across a restart, too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _KEYS = 997
 
 
 class ValueId(NamedTuple):
-    """The name of one record: who sent it, in which run, as which number."""
+    """The name of a record: the producer, the producer's run and the number."""
 
     producer: str
     run: int
@@ -39,7 +38,7 @@ class ValueId(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The bytes that belong to one value id."""
+    """The bytes that belong to a value id."""
 
     key: bytes | None
     value: bytes
@@ -52,7 +51,7 @@ def parse_id(text: str) -> ValueId | None:
 
 
 def id_in(value: bytes | None) -> str | None:
-    """The id at the head of a value; None where the value does not start with one."""
+    """Return the id at the head of a value, or None if the value does not start with an id."""
     if value is None:
         return None
     end = value.find(_SEPARATOR, 0, _LONGEST_ID)
@@ -66,7 +65,7 @@ def id_in(value: bytes | None) -> str | None:
 
 
 def content_of(text: str, seq: int) -> Content:
-    """Key, value and headers of an id. Every fifth record has no key, every third has headers."""
+    """Return key, value and headers of an id. Every fifth record has no key, every third has headers."""
     head = text.encode("ascii")
     digest = blake2b(head, digest_size=32).digest()
     size = _SMALLEST + digest[0] % _SPREAD
@@ -78,6 +77,6 @@ def content_of(text: str, seq: int) -> Content:
 
 
 def plain_headers(headers: AnyHeaders) -> Headers:
-    """Headers as client libraries hand them out, made comparable."""
+    """Return the headers of any client library in a comparable form."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

@@ -1,13 +1,16 @@
-"""Free loopback ports that stay free: taken from below the range that outgoing connections use.
+"""Free loopback ports that stay free, because they lie below the range that outgoing connections use.
 
-A port from `bind(0)` can be the local end of any client's connection a moment later, and a restarted
-broker must find its own port free. The kernel hands out client ports from 32768 (Linux) or 49152
-(macOS) on, so a random one below that which can be bound now is ours until another server wants it. Who starts many
-sandboxes at once gives each a range of its own (KMIGRATE_SANDBOX_PORTS=20000-23999), so that no two want the same.
+A port from `bind(0)` can be the local end of any client's connection a moment later, and a restarted broker must find
+its own port free. The kernel hands out client ports from 32768 (Linux) or 49152 (macOS) on. So a random port below that
+range, if `bind` succeeds now, stays free until another server wants the port.
 
-A router at one of them takes more behind it, some of them late: one for each broker, and one hundred and more farther
-for clients of other routers. So ports are given apart from each other where there is room, and none twice while there
-are others: whose port it was may be dead, and want it again.
+Sandboxes that start at the same time need a range each (KMIGRATE_SANDBOX_PORTS=20000-23999), so that no two of them
+want the same port.
+
+A router on such a port takes more ports behind its own, some of them late: a port for each broker, and ports that lie
+one hundred and more farther, for clients of other routers. So the ports are handed out apart from each other where
+there is room. No port is handed out twice while other ports are left: the server that had the port may be dead and want
+the port again.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ _USUAL = "20000-32000"
 _LOWEST, _HIGHEST = 1024, 65_535
 _given: set[int] = set()
 _one_at_a_time = threading.Lock()
-"""Clusters are made side by side."""
+"""The lock of `_given`, because clusters are created side by side."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports of 127.0.0.1 on which nothing listens."""
+    """Return distinct ports of 127.0.0.1 on which nothing listens."""
     ports: list[int] = []
     among = port_range()
     shuffled = random.SystemRandom().sample(among, len(among))
@@ -55,12 +58,15 @@ def free_ports(count: int) -> list[int]:
 
 
 def _lies_apart(port: int) -> bool:
-    """Whether no router at such a port takes another such one: not up to 3 behind it, nor from 100 to 199."""
+    """Return whether routers on such ports do not take each other's ports.
+
+    A router takes up to 3 ports behind its own port, and ports from 100 to 199 behind.
+    """
     return port % 4 == 0 and port % 300 < 100
 
 
 def port_range() -> range:
-    """The ports that may be given: KMIGRATE_SANDBOX_PORTS, or the usual ones."""
+    """Return the ports that may be handed out: KMIGRATE_SANDBOX_PORTS, or the usual range."""
     told = os.environ.get("KMIGRATE_SANDBOX_PORTS", "") or _USUAL
     ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", told)
     first, last = (int(ends[1]), int(ends[2])) if ends else (0, 0)

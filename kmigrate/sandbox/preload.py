@@ -1,8 +1,11 @@
-"""What stands on the source before the demo starts: topics with a past, and groups with positions.
+"""The content of the source before the demo starts: topics with a past, and groups with committed offsets.
 
-`orders` has a log start beyond 1,000,000 in some partitions (tiny filler records, then DeleteRecords),
-`payments` is written by transactions of which a fifth is aborted, `audit` is empty. All of it is in a
-history of its own, one line per stretch of records, so that the judge finds it again on the target.
+- `orders`: some partitions have a log start beyond 1,000,000 (tiny filler records, then DeleteRecords).
+- `payments`: written by transactions, a fifth of which is aborted.
+- `audit`: empty.
+
+The preload has a history of its own, with a line per stretch of records, so that the judge finds the records again on
+the target.
 """
 
 from __future__ import annotations
@@ -32,28 +35,28 @@ _FILLER_BATCH = 50_000
 _WAIT_SECONDS = 60.0
 
 _Client = Mapping[str, str]
-"""Where a client connects and how it logs in, by librdkafka's names."""
+"""A client's bootstrap servers and login, by librdkafka's names."""
 
 
 @dataclass(frozen=True)
 class Preload:
-    """How much past to make."""
+    """The size of the past that `preload` creates."""
 
-    records: int = 200_000  # in orders; payments gets a twentieth of it
-    log_start: int = 1_000_000  # the log start of some partitions of orders lies beyond it
+    records: int = 200_000  # in orders; payments gets a twentieth of this
+    log_start: int = 1_000_000  # some partitions of orders have a log start beyond this offset
     filled_partitions: tuple[int, ...] = (0, 3)
     replicas: int = 1
-    age_seconds: int = 0  # how old the records' own timestamps are
-    # How far each group has read: its committed share of what there is.
+    age_seconds: int = 0  # the age of the records' own timestamps
+    # The share of each partition that a group has read and committed.
     groups: Mapping[str, float] = field(default_factory=lambda: {"billing": 0.95, "analytics": 0.99})
 
 
 @dataclass(frozen=True)
 class Preloaded:
-    """What was made."""
+    """The result of `preload`."""
 
     records: Mapping[str, int]
-    log_starts: Mapping[int, int]  # of orders
+    log_starts: Mapping[int, int]  # of orders, by partition
     seconds: float
 
 
@@ -65,7 +68,10 @@ def preload(
     on_progress: Callable[[str], None] = lambda _: None,
     login: Mapping[str, str] | None = None,
 ) -> Preloaded:
-    """Makes the demo's topics and groups on an empty source; `login` is of somebody who may do all of it."""
+    """Create the demo's topics and groups on an empty source.
+
+    `login` belongs to a user with the rights to create topics and to write, read and delete their records.
+    """
     started = time.monotonic()
     history.unlink(missing_ok=True)
     client = {"bootstrap.servers": bootstrap, **(login or {})}
@@ -88,7 +94,7 @@ def preload(
 
 
 def _move_log_starts(admin: AdminClient, client: _Client, plan: Preload) -> dict[int, int]:
-    """Fills some partitions with records of one byte, a few more in each next, and deletes them all."""
+    """Fill some partitions with one-byte records, a different number in each, and delete all of these records."""
     starts = {partition: plan.log_start + 17 * partition + 5 for partition in plan.filled_partitions}
     producer = Producer(
         {
@@ -119,7 +125,7 @@ def _flush(producer: Producer) -> None:
 
 
 class _Stretch:
-    """The records of one producer in one partition, numbered in a row, and the offsets they got."""
+    """The records of a producer in a partition, numbered in a row, and their offsets."""
 
     def __init__(self, pen: HistoryWriter, topic: str, partition: int, timestamp: int) -> None:
         self._pen = pen
@@ -130,7 +136,7 @@ class _Stretch:
         self._offsets: list[int] = []
 
     def send(self, producer: Producer, count: int) -> None:
-        """Sends the next numbers; the library's queue must be able to hold them all."""
+        """Send the next numbers. The library's queue must have room for all of them."""
         self._first, self._offsets = self._next, []
         self._next += count
         extra: dict[str, Any] = {"timestamp": self._timestamp} if self._timestamp >= 0 else {}
@@ -155,7 +161,7 @@ class _Stretch:
         self._offsets.append(message.offset() or 0)
 
     def committed(self) -> int:
-        """Writes down where the records went, one line per row of offsets; answers how many."""
+        """Write down the records' offsets, a line per run of consecutive offsets, and return the number of records."""
         first = 0
         for index in range(1, len(self._offsets) + 1):
             if index == len(self._offsets) or self._offsets[index] != self._offsets[index - 1] + 1:
@@ -194,7 +200,7 @@ def _write_orders(client: _Client, pen: HistoryWriter, records: int, timestamp: 
 
 
 def _write_payments(client: _Client, pen: HistoryWriter, records: int, timestamp: int) -> int:
-    """Transactions to the partitions in turn; answers how many records are committed."""
+    """Write transactions to the partitions in turn and return the number of committed records."""
     producer = Producer({**client, "transactional.id": "preload", "linger.ms": 1, "log_level": 3})
     producer.init_transactions(_WAIT_SECONDS)
     stretches = [_Stretch(pen, "payments", partition, timestamp) for partition in range(DEMO_TOPICS["payments"])]

@@ -1,7 +1,7 @@
-"""Operating-system processes by identity: an id plus the moment it was started.
+"""Operating-system processes by identity: a process id plus the moment of the start.
 
-Process ids are reused, so an id from a file says nothing; together with its start time it names one
-process for good, and a recycled id is never signalled.
+Process ids are reused, so an id from a file says nothing. Together with the start time, an id names a process for good,
+and a recycled id is never signalled.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["BrokerProcess", "ProcessIdentity", "end_all", "identify", "spawn_det
 _LIFELINE = Path(__file__).with_name("lifeline.py")
 _LOOK_SECONDS = 0.02
 
-# What this process started: a child that ended keeps its id until it is polled.
+# Children of this process. A child that ended keeps its id until the child is polled.
 _CHILDREN: list[subprocess.Popen[bytes]] = []
 
 
 class BrokerProcess(Protocol):
-    """What runs a broker: a process here or a container."""
+    """The runner of a broker: a process on this machine or a container."""
 
     @property
     def pid(self) -> int: ...
@@ -39,7 +39,7 @@ class BrokerProcess(Protocol):
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process, for good: no later process with the same id equals it."""
+    """A process for good: no later process with the same id equals it."""
 
     pid: int
     started: str
@@ -50,7 +50,7 @@ class ProcessIdentity:
         return _started(self.pid) == self.started
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the process group; False, and nothing sent, once the process is gone."""
+        """Send a signal to the process group. Return False, and send nothing, once the process is gone."""
         if not self.alive():
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -59,13 +59,13 @@ class ProcessIdentity:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The identity of a running process, None if there is none with this id."""
+    """Return the identity of a running process, or None if no process has this id."""
     started = _started(pid)
     return None if started is None else ProcessIdentity(pid, started)
 
 
 def end_all(processes: Iterable[BrokerProcess], *, timeout: float = 10.0) -> None:
-    """SIGKILL each process group and wait until all are gone (paused ones included)."""
+    """Kill each process with SIGKILL, paused processes included, and wait until all are gone."""
     ending = [process for process in processes if process.signal(signal.SIGKILL)]
     deadline = time.monotonic() + timeout
     while any(process.alive() for process in ending) and time.monotonic() < deadline:
@@ -73,7 +73,7 @@ def end_all(processes: Iterable[BrokerProcess], *, timeout: float = 10.0) -> Non
 
 
 def spawn_detached(command: list[str], *, log: Path, environment: dict[str, str]) -> ProcessIdentity:
-    """Start a process that outlives this one, in a process group of its own."""
+    """Start a process that outlives this process, in a process group of its own."""
     with log.open("ab") as sink:
         process = subprocess.Popen(
             command,
@@ -90,7 +90,7 @@ def spawn_detached(command: list[str], *, log: Path, environment: dict[str, str]
 def spawn_tied(
     command: list[str], *, log: Path, environment: dict[str, str], folder: Path
 ) -> ProcessIdentity:
-    """Start a process that ends, and whose folder goes, when this process ends in whatever way."""
+    """Start a process that ends when this process ends in whatever way. `folder` is then removed."""
     with log.open("ab") as sink:
         keeper = subprocess.Popen(
             # -I -S: the keeper needs the standard library only, and starts in 20 ms without the rest.
@@ -117,7 +117,7 @@ def _started(pid: int) -> str | None:
     stat = Path(f"/proc/{pid}/stat")
     if stat.parent.parent.joinpath("self").exists():
         try:
-            # The command's name, in parentheses, may hold spaces: fields are counted after it.
+            # The command's name, in parentheses, may hold spaces, so the fields after the name are counted.
             state, *fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             return None

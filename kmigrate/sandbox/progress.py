@@ -1,7 +1,7 @@
-"""How far the groups have read, against what was acknowledged: followed in the clients' own histories.
+"""Progress of the groups against the acknowledged records, followed in the clients' own histories.
 
-Readers may be stopped once no group is behind; stopping them earlier would make records unseen that
-nothing was wrong with.
+Readers may be stopped once no group is behind. If readers stopped earlier, records would count as unseen although
+nothing is wrong with them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Progress:
         self._read: dict[tuple[str, Slot], int] = {}
 
     def update(self, histories: Iterable[Path]) -> None:
-        """Takes in the lines that were written since the last time."""
+        """Take in the lines that were written since the last call."""
         for path in histories:
             with path.open("rb") as file:
                 file.seek(self._read_to.get(path, 0))
@@ -48,7 +48,7 @@ class Progress:
         elif event["f"] == "poll":
             slot = (event["topic"], event["partition"])
             self._reached(event["group"], slot, event["offset"] + len(event["values"]) - 1)
-        else:  # what a group committed it need not read, be it read or a position that somebody gave the group
+        else:  # below a committed position, read or set by somebody, a group need not read
             for topic, partition, position in event["positions"]:
                 self._reached(event["group"], (topic, partition), position - 1)
 
@@ -56,7 +56,7 @@ class Progress:
         self._read[group, slot] = max(offset, self._read.get((group, slot), -1))
 
     def behind(self) -> list[tuple[str, str, int, int]]:
-        """Group, topic, partition and how many offsets it has still to go."""
+        """Return group, topic, partition and the number of offsets that the group has still to read."""
         return [
             (group, slot[0], slot[1], acked - self._read.get((group, slot), -1))
             for slot, acked in sorted(self._acked.items())

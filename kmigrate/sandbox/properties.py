@@ -1,7 +1,7 @@
 """The `server.properties` of a sandbox broker: the smallest real Kafka there is.
 
-Listeners are on 127.0.0.1 only, every broker is also a controller (or has a ZooKeeper, where its version
-wants one), and internal topics are as small as they can be while still being spread over several partitions.
+Listeners are on 127.0.0.1 only. Every broker is also a controller, or has a ZooKeeper where the version needs one.
+Internal topics are as small as they can be while still spread over several partitions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ def broker_properties(
     config: Mapping[str, str],
     zookeeper: ZooKeeper | None = None,
 ) -> dict[str, str]:
-    """Of this node, among all nodes with their (client, controller) ports; `config` has the last word."""
+    """Return the properties of a node.
+
+    `ports` has the (client, controller) ports of all nodes. `config` overrides every other property.
+    """
     port, _ = ports[node]
     copies = min(3, len(ports))
     in_sync = max(1, copies - 1)
@@ -60,8 +63,8 @@ def _kraft(node: int, ports: Mapping[int, tuple[int, int]]) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": str(copies),
         "share.coordinator.state.topic.min.isr": str(max(1, copies - 1)),
         "share.coordinator.state.topic.num.partitions": "5",
-        # A killed broker is noticed (and may register again) sooner than in production; with three
-        # brokers on a small machine a slow one is not taken for dead.
+        # The controller notices a killed broker sooner than in production, and the broker may register again sooner.
+        # With three brokers on a small machine the timeout is longer, so that a slow broker is not taken for dead.
         "broker.heartbeat.interval.ms": "500",
         "broker.session.timeout.ms": "3000" if len(ports) == 1 else "6000",
         "controller.quorum.fetch.timeout.ms": "4000",
@@ -74,5 +77,5 @@ def _with_zookeeper(node: int, port: int, zookeeper: ZooKeeper) -> dict[str, str
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "zookeeper.connect": zookeeper.address,
         "zookeeper.session.timeout.ms": str(SESSION_MS),
-        "zookeeper.connection.timeout.ms": "60000",  # it is launched beside its brokers
+        "zookeeper.connection.timeout.ms": "60000",  # ZooKeeper is launched beside its brokers
     }

@@ -1,8 +1,7 @@
-"""What a group member has read and committed, written down in runs.
+"""The reads and commits of a group member, written down in runs.
 
-Reads are collected while a client hands out what it has fetched and written as one line per stretch
-of consecutive offsets. The content of each record is judged on the spot, for what a reader was given
-is gone afterwards.
+Reads are collected while a client hands out fetched records. Each stretch of consecutive offsets becomes a line. The
+content of each record is judged at once, because a record that a reader was given is gone afterwards.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ Position = tuple[str, int, int]
 
 
 class ReadLog:
-    """The reads of one member, on their way to its history."""
+    """The reads of a member, on their way to the member's history."""
 
     def __init__(self, group: str, history: HistoryWriter) -> None:
         self._group = group
         self._history = history
         self._runs: dict[Slot, tuple[int, list[str]]] = {}
         self._owned: set[Slot] = set()
-        """The partitions that the member was assigned: the member commits no others."""
+        """The partitions that the member was assigned. The member commits no other partitions."""
         self._next: dict[Slot, int] = {}
         self._asked: dict[Slot, int] = {}
         self.waiting = 0
@@ -80,7 +79,7 @@ class ReadLog:
         self._record("ok", "poll", topic=slot[0], partition=slot[1], offset=first, values=values)
 
     def uncommitted(self) -> list[Position]:
-        """Write down and return what to commit now: the next positions that were not asked for before."""
+        """Write down and return the positions to commit now: the next positions that were not asked for before."""
         self.write()
         news = [(*slot, after) for slot, after in self._next.items() if self._asked.get(slot) != after]
         if news:

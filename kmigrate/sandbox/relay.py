@@ -1,7 +1,7 @@
 """A TCP relay that misbehaves on request: the network between a client and a broker, in a test's hands.
 
-It forwards one listening port to one upstream address from a thread with an event loop of its own, so
-that blocking and asyncio tests use it alike. `up` is from the client to the upstream, `down` the way
+The relay forwards a listening port to an upstream address. The relay runs in a thread with an event loop of its own, so
+that blocking and asyncio tests use the relay alike. `up` is the way from the client to the upstream, `down` the way
 back. Faults hold for all connections, present and future, until `heal`.
 """
 
@@ -22,18 +22,22 @@ _CHUNK = 64 * 1024
 
 @dataclass(frozen=True)
 class _Faults:
-    """What is wrong with the network now."""
+    """The faults of the network now."""
 
-    delay: float = 0.0  # seconds, before each chunk is handed on
-    bytes_per_second: float = 0.0  # per connection and direction; 0 is no limit
+    delay: float = 0.0  # seconds before each chunk is handed on
+    bytes_per_second: float = 0.0  # per connection and direction; 0: no limit
     refusing: bool = False
 
 
 class Relay:
-    """`with Relay("127.0.0.1:9092") as relay: connect(relay.address)`."""
+    """A relay between clients and an upstream.
+
+        with Relay("127.0.0.1:9092") as relay:
+            connect(relay.address)
+    """
 
     def __init__(self, upstream: str = "", listen: str = "127.0.0.1:0") -> None:
-        """Without an upstream it resets whoever connects, until `forward_to` names one."""
+        """Create a relay. Without an upstream the relay resets every connection until `forward_to` names one."""
         self._listens = listen
         self._upstream = ("", 0)
         if upstream:
@@ -79,27 +83,32 @@ class Relay:
         return f"{self._host}:{self._port}"
 
     def forward_to(self, upstream: str) -> None:
-        """Where new connections go: a broker that advertises this relay has its port only afterwards."""
+        """Set the upstream of new connections.
+
+        A broker that advertises this relay gets its own port only after the relay was created.
+        """
         host, _, port = upstream.rpartition(":")
         self._upstream = (host, int(port))
 
     # -- faults --------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Resets every connection."""
+        """Reset every connection."""
         self._in_loop(self._reset_all)
 
     def cut_after(self, count: int, direction: Direction) -> None:
-        """Resets every connection once `count` more bytes have passed that way, in the middle of a chunk."""
+        """Reset every connection once `count` more bytes have passed in a direction, in the middle of a chunk."""
         self._in_loop(lambda: self._cut_at.__setitem__(direction, self.passed[direction] + count))
 
     def cut_each_after(self, counts: Iterator[int], direction: Direction) -> None:
-        """Resets each connection that comes from now on, alone, after the next count of bytes that way, while there is
-        one: a client that comes again at once meets each of them."""
+        """Reset each future connection after the next of `counts` bytes in a direction, as long as `counts` last.
+
+        Each connection is reset alone. A client that reconnects at once meets each count in turn.
+        """
         self._in_loop(lambda: self._cuts.__setitem__(direction, counts))
 
     def let_live(self, seconds: Iterator[float]) -> None:
-        """Resets each connection that comes from now on after the next time, while there is one."""
+        """Reset each future connection after the next of `seconds`, as long as `seconds` last."""
 
         def begin() -> None:
             self._lives = seconds
@@ -107,7 +116,7 @@ class Relay:
         self._in_loop(begin)
 
     def stall(self, *directions: Direction) -> None:
-        """Stops forwarding (both ways if none is named); connections stay open and bytes wait."""
+        """Stop forwarding in the directions, or in both if none is named. Connections stay open and bytes wait."""
 
         def close() -> None:
             for direction in directions or ("up", "down"):
@@ -122,12 +131,12 @@ class Relay:
         self._set(bytes_per_second=bytes_per_second)
 
     def refuse(self) -> None:
-        """Resets what is open and whatever connects from now on."""
+        """Reset all open connections and every future connection."""
         self._set(refusing=True)
         self.cut()
 
     def heal(self) -> None:
-        """The network is well again."""
+        """End all faults."""
 
         def well() -> None:
             self._faults = _Faults()
@@ -193,12 +202,12 @@ class Relay:
                     both.create_task(self._pump(reader, upstream_writer, "up", left))
                     both.create_task(self._pump(upstream_reader, writer, "down", left))
             except* OSError:
-                pass  # one side is gone: the other will see it in a moment
+                pass  # one side is gone, and the other side sees this in a moment
             finally:
                 self._writers.discard(upstream_writer)
                 upstream_writer.transport.abort()
         except (OSError, asyncio.CancelledError):
-            pass  # the upstream refuses, or a fault of ours: both ends see a reset
+            pass  # the upstream refuses, or a fault resets the link: both ends see a reset
         finally:
             if end is not None:
                 end.cancel()
@@ -222,7 +231,7 @@ class Relay:
                 if own <= len(part):
                     writer.write(part[: int(own)])
                     self.passed[direction] += int(own)
-                    raise ConnectionResetError  # ends this link alone
+                    raise ConnectionResetError  # ends only this link
                 own_left[direction] = own - len(part)
                 left = self._cut_at.get(direction, math.inf) - self.passed[direction]
                 if cutting := len(part) >= left:
@@ -239,7 +248,7 @@ class Relay:
         writer.write_eof()
 
     def _parts(self, chunk: bytes) -> list[bytes]:
-        """A slow line is fed in small parts, so that it is slow all along and not in leaps."""
+        """Split a chunk into small parts for a slow line, so that the line is slow all along and not in leaps."""
         size = len(chunk)
         if self._faults.bytes_per_second:
             size = max(1, int(self._faults.bytes_per_second / 50))

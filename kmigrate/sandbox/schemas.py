@@ -15,7 +15,7 @@ __all__ = ["message_schemas"]
 
 @cache
 def message_schemas(version: str) -> dict[int, dict[str, Any]]:
-    """The request and response schema of each API, by its key."""
+    """Return the request and response schema of each API, by API key."""
     jar = next(ensure_jars("kafka", version).glob("kafka-clients-*.jar"))
     out: dict[int, dict[str, Any]] = {}
     with zipfile.ZipFile(jar) as archive:

@@ -1,9 +1,10 @@
-"""What makes a sandbox cluster secure: an authority of its own, users, passwords, and who may do what.
+"""The security of a sandbox cluster: a certificate authority of its own, users, passwords and ACLs.
 
     create(folder) → broker_properties(…) … the cluster starts … → admit(bootstrap, grants)
 
-Everything is made at run time and goes with the cluster: no key or password of a sandbox is in this repository.
-Each cluster has its own authority and passwords, so that credentials of one never work for the other by accident.
+Everything is created at run time and removed with the cluster: no key or password of a sandbox is in this repository.
+Each cluster has its own authority and passwords, so that credentials of a cluster never work for the other cluster by
+accident.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from kmigrate.sandbox.client_specs import DEMO_GROUPS
 __all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits", "router_section"]
 
 USERS = ("broker", "admin", "kmigrate", "producers", "consumers")
-"""`broker` and `admin` are super users; the others may do what they are granted."""
+"""The users. `broker` and `admin` are super users; the others may do only what ACLs grant them."""
 
 CLIENT_USERS: Mapping[str, str] = {"producer": "producers", "transactional": "producers", "consumer": "consumers"}
-"""Who the live clients are, by role."""
+"""The users of the live clients, by role."""
 
 _CLIENT_LISTENER, _CONTROLLER_LISTENER = "sasl_ssl", "controller"
 _SECONDS = 30.0
@@ -62,7 +63,7 @@ subjectAltName = DNS:localhost, IP:127.0.0.1
 
 @dataclass(frozen=True)
 class Permit:
-    """One thing that a user may do, by Kafka's names."""
+    """A right of a user, by Kafka's names."""
 
     user: str
     resource: str
@@ -82,10 +83,10 @@ class Permit:
 
 
 def permits(side: str) -> list[Permit]:
-    """Who may do what on one side: kmigrate its least (docs/security.md), live clients their work at the source.
+    """Return the rights on a side: kmigrate's minimum (docs/security.md), and the live clients' work at the source.
 
-    On the target they may use transactional ids, whose rules no mirror carries over, and may touch no topic: what they
-    need there is for the migration to bring.
+    On the target the producers may use transactional ids, because no mirror carries over the ACLs of transactional ids.
+    The live clients may touch no topic on the target: the migration must bring the ACLs that they need there.
     """
     needed = [Permit("kmigrate", g.resource, g.operation, g.name) for g in GRANTS if g.side == side]
     needed.append(Permit("producers", "TRANSACTIONAL_ID", "WRITE"))
@@ -113,7 +114,7 @@ class SandboxSecurity:
         folder.mkdir(mode=0o700, parents=True)
         self._authority()
         self.issue("broker")
-        # Kafka's PEM key store is one file: the key, then the certificate.
+        # Kafka's PEM key store is a single file: the key, then the certificate.
         _private(folder / "broker.keystore.pem", "".join(self._pem(f"broker.{kind}") for kind in ("key", "pem")))
         for user in USERS:
             _private(folder / f"{user}.password", secrets.token_urlsafe(18))
@@ -127,7 +128,7 @@ class SandboxSecurity:
         return Access(user, str(self.folder / f"{user}.password"), str(self.ca_file), mechanism)
 
     def issue(self, name: str, days: int = 30) -> tuple[Path, Path]:
-        """A certificate for a name, valid for this machine's loopback address: certificate and key."""
+        """Issue a certificate for a name, valid for this machine's loopback address, and return certificate and key."""
         key, request, made = (self.folder / f"{name}.{kind}" for kind in ("key", "csr", "pem"))
         config = self._config(name)
         _openssl("req", "-new", *_NEW_KEY, "-keyout", key, "-out", request, "-config", config)
@@ -139,7 +140,10 @@ class SandboxSecurity:
         return made, key
 
     def broker_properties(self, port: int, controller_port: int) -> dict[str, str]:
-        """Both listeners over TLS and SASL; the authorizer lets nobody in who is not on its list."""
+        """Return the properties of both listeners with TLS and SASL, and of an authorizer.
+
+        The authorizer refuses everything that no ACL allows, except to super users.
+        """
         return {
             "listeners": f"SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
             "advertised.listeners": f"SASL_SSL://127.0.0.1:{port}",
@@ -166,7 +170,10 @@ class SandboxSecurity:
         }
 
     def admit(self, bootstrap: str, permits: Iterable[Permit]) -> None:
-        """Give the running cluster its SCRAM users and its access list; the super user came with its properties."""
+        """Create the SCRAM users and the ACLs in the running cluster.
+
+        The broker properties already name the super users.
+        """
         admin = AdminClient({"bootstrap.servers": bootstrap, **self.access("admin", "PLAIN").librdkafka()})
         for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # a request changes a user once
             info = ScramCredentialInfo(kind, _ITERATIONS)
@@ -205,7 +212,10 @@ class SandboxSecurity:
 
 
 def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
-    """Lines of `[router]` for a secure pair: the target judges logins, and a table has writers' other passwords."""
+    """Return the lines of `[router]` for a secure pair.
+
+    The target checks logins. A table holds the writers' passwords at the source, which differ from the target's.
+    """
     certificate, key = target.issue("router")
     table = target.folder / "clients.toml"
     writers = sorted({user for role, user in CLIENT_USERS.items() if role != "consumer"})

@@ -1,4 +1,4 @@
-"""An estate from a seed: other log starts, other shares of the producers, other transactions for each number."""
+"""An estate from a seed: each seed gives other log starts, other shares of the producers and other transactions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PARTITIONS = 6
 
 
 def seeded_preload(seed: int, records: int, replicas: int) -> Preload:
-    """Which partitions of `orders` begin beyond 1,000,000, and where."""
+    """Return a preload. The seed decides which partitions of `orders` start beyond 1,000,000, and where."""
     chance = random.Random(seed)
     return Preload(
         records=records,
@@ -25,7 +25,7 @@ def seeded_preload(seed: int, records: int, replicas: int) -> Preload:
 
 
 def seeded_clients(seed: int, rate: float, *, families: bool = False) -> tuple[ClientSpec, ...]:
-    """The demo's clients with uneven shares of the rate (the sum stays) and transactions of another size."""
+    """Return the demo's clients with uneven shares of the same total rate and another transaction size."""
     chance = random.Random(seed)
     specs = list(family_clients(rate) if families else demo_clients(rate))
     orders = [n for n, s in enumerate(specs) if isinstance(s, ProducerSpec) and s.topic == "orders"]

@@ -1,11 +1,11 @@
-"""What drives the clients of families that are not Python's or no part of kmigrate: built once into the user's cache.
+"""The drivers of client families that are not in Python or not part of kmigrate, built once into the user's cache.
 
     java         javac of the Java that runs the brokers, Kafka's own client jars
     franz-go     go, which fetches the modules that go.sum names
     kafka-python pip, one wheel by its hash
 
-A driver's folder is named for its source, so that a newer kmigrate builds a newer driver. What is missing is said in
-one sentence: a family that is silently left out would prove nothing.
+The name of a driver's folder holds a hash of the driver's source, so that a newer kmigrate builds a newer driver. A
+missing tool ends in an error: a family that is silently left out would prove nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _BUILD_SECONDS = 300
 
 @dataclass(frozen=True)
 class Driver:
-    """How a driver is started: the role and its words follow."""
+    """The command that starts a driver. The caller appends the role and its arguments."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def driver_of(family: str) -> Driver:
-    """The driver of a family, built where it is not there yet."""
+    """Return the driver of a family, and build the driver first if the cache does not hold it."""
     return _DRIVERS[family]()
 
 
@@ -61,7 +61,7 @@ def _java() -> Driver:
         _run("java", [str(compiler), "-cp", f"{jars}/*", "-d", str(folder), str(source)])
 
     classes = _built("java", source.read_bytes() + TARGET_VERSION.encode(), build)
-    # The signal that ends the client is for who drives it (-Xrs), and so are the lines on its standard output.
+    # -Xrs: the process that drives the client handles the ending signal. Only the driver's lines go to standard output.
     quiet = ("-Xrs", "-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=warning:stderr")
     small = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     return Driver((str(java.executable), *quiet, *small, "-cp", f"{classes}{os.pathsep}{jars}/*", "Driver"))
@@ -78,7 +78,7 @@ def _franz_go() -> Driver:
         _run("franz-go", [go, "build", "-trimpath", "-o", str(folder / "driver"), "."], source)
 
     folder = _built("franz-go", b"".join(path.read_bytes() for path in files), build)
-    # One of its threads at a time works: more of them look for work, and there is little.
+    # A single thread is enough: more threads would look for work, and there is little work.
     return Driver((str(folder / "driver"),), {"GOMAXPROCS": "1"})
 
 

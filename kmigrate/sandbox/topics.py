@@ -1,4 +1,4 @@
-"""Topics made on a cluster whose brokers come and go."""
+"""The creation of topics on a cluster whose brokers come and go."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ _PAUSE_SECONDS = 0.1
 
 
 def create_topics(client: Mapping[str, str], topics: Iterable[NewTopic], seconds: float = 60.0) -> None:
-    """Make the topics; raises KafkaException where the cluster refuses one, or at the end of `seconds`.
+    """Create the topics.
 
-    A broker may leave the metadata between the question and its answer, which librdkafka tells as
-    _DESTROY_BROKER: what came of the question is not known then, so it is asked again, and a topic that is found to
-    exist is the one that the first question made.
+    Raise KafkaException if the cluster refuses a topic, or at the end of `seconds`.
+
+    A broker may leave the metadata between a request and its response. librdkafka reports this as _DESTROY_BROKER, and
+    the outcome of the request is unknown. So the request is sent again. A topic that then exists is the topic that the
+    first request created.
     """
     admin = AdminClient({**client, "log_level": 3})
     deadline = time.monotonic() + seconds

@@ -1,8 +1,8 @@
 """Live traffic as a set of client processes that can be started, rolled and stopped one by one.
 
-The folder holds everything: `traffic.json` (who runs, by process identity), and per client and run a
-launch file, a log and a history. So each verb may come from another process, as `kmigrate sandbox
-traffic start|roll|stop` do, and a history survives every one of them.
+The folder holds everything: `traffic.json` with the clients and their processes' identities, and per client and run a
+launch file, a log and a history. So each verb may come from another process, as `kmigrate sandbox traffic
+start|roll|stop` do. A history survives all of these verbs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kmigrate.sandbox.progress import Progress
 __all__ = ["Client", "Logins", "Traffic"]
 
 Logins = Mapping[str, Access]
-"""Access by role: producer, transactional, consumer."""
+"""The login of each role: producer, transactional, consumer."""
 
 _STATE = "traffic.json"
 _VERSION = 1
@@ -45,7 +45,7 @@ _CLOSE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Client:
-    """One client as it was last started: run 0 is one that never was."""
+    """A client with the facts of its last start. Run 0 means that the client was never started."""
 
     spec: ClientSpec
     run: int = 0
@@ -61,7 +61,10 @@ class Client:
         return self.process is not None and self.process.alive()
 
     def answers_to(self, selector: str) -> bool:
-        """By `all`, role (`producers`, or `producer`), family, group or name."""
+        """Return whether a selector names the client.
+
+        A selector is `all`, a role (`producers` or `producer`), a family, a group or a name.
+        """
         words = {"all", self.spec.role, f"{self.spec.role}s", self.spec.family, self.name}
         if isinstance(self.spec, ConsumerSpec):
             words.add(self.spec.group)
@@ -88,10 +91,10 @@ class Client:
 
 
 class Traffic:
-    """The clients of one folder. Every verb reads and writes `traffic.json`; nothing else is remembered."""
+    """The clients of a folder. Every verb reads and writes `traffic.json`; nothing else is remembered."""
 
     def __init__(self, folder: Path) -> None:
-        """Traffic that `create` laid out before, perhaps in another process."""
+        """Open traffic that `create` laid out before, perhaps in another process."""
         self.folder = folder.absolute()
         if not (self.folder / _STATE).exists():
             raise Refused(
@@ -102,7 +105,10 @@ class Traffic:
 
     @classmethod
     def create(cls, folder: Path, specs: Iterable[ClientSpec], *, tied: bool = False) -> Traffic:
-        """Lays out the folder; `tied` clients end when this process does, whatever started or rolled them."""
+        """Lay out the folder.
+
+        Clients with `tied` end when this process ends, whichever process started or rolled them.
+        """
         specs = tuple(specs)
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
@@ -129,7 +135,7 @@ class Traffic:
         return [Client.from_json(fields) for fields in self._state()["clients"]]
 
     def status(self) -> list[dict[str, Any]]:
-        """One row per client, for a person or for JSON."""
+        """Return a row per client, for a person or for JSON."""
         return [
             {
                 "name": client.name,
@@ -145,14 +151,17 @@ class Traffic:
         ]
 
     def fallen(self) -> list[str]:
-        """Who was started and runs no more: before anybody is ended on purpose, those that ended by themselves."""
+        """Return the clients that were started and no longer run.
+
+        Before any client is ended on purpose, these clients ended by themselves.
+        """
         return [client.name for client in self.clients() if client.run and not client.running]
 
     def histories(self) -> list[Path]:
         return sorted(self.folder.glob("*.jsonl"))
 
     def write_history(self, into: Path, *, with_files: Iterable[Path] = ()) -> int:
-        """Merges all clients (and, say, a preload) into one file; answers the number of events."""
+        """Merge all clients' histories and `with_files` (a preload) into a file, and return the number of events."""
         return merge_histories([*with_files, *self.histories()], into)
 
     # -- verbs ---------------------------------------------------------------------------------
@@ -160,9 +169,9 @@ class Traffic:
     def start(
         self, bootstrap: str, which: str = "all", *, timeout: float = 60.0, access: Logins | None = None
     ) -> list[Client]:
-        """Starts the chosen clients that do not run, all at once, and waits for the first answer to each.
+        """Start all chosen clients that do not run, at the same time, and wait for each client's first answer.
 
-        `access` says how clients of each role log in, where the bootstrap address is a secure cluster's.
+        `access` has the login of each role, for the bootstrap address of a secure cluster.
         """
         started = [self._launch(client, bootstrap, access) for client in self._chosen(which) if not client.running]
         deadline = time.monotonic() + timeout
@@ -173,10 +182,10 @@ class Traffic:
     def roll(
         self, which: str, bootstrap: str, *, timeout: float = 60.0, access: Logins | None = None
     ) -> list[Client]:
-        """Restarts the chosen clients one by one: the next one goes only when the last one has had an answer.
+        """Restart the chosen clients one by one: the next client goes only after the last client has had an answer.
 
-        A producer's first answer is an acknowledged record; a consumer's is metadata, for its group may be
-        held back on purpose until the group is promoted.
+        A producer's first answer is an acknowledged record. A consumer's first answer is metadata, because the
+        consumer's group may be held on purpose until the group is promoted.
         """
         rolled = []
         for client in self._chosen(which):
@@ -189,9 +198,9 @@ class Traffic:
     def stop(
         self, which: str = "all", *, catch_up: float = 30.0, also_read: Iterable[Path] = ()
     ) -> list[tuple[str, str, int, int]]:
-        """Ends the chosen clients cleanly: writers first, then readers once they have read what was acked.
+        """End the chosen clients cleanly: first the writers, then the readers after the last acknowledged record.
 
-        `also_read` are histories of others (a preload) whose records the groups read too. Answers who was
+        `also_read` are other histories (a preload) whose records the groups read, too. Return the groups that were
         still behind after `catch_up` seconds: group, topic, partition, offsets to go.
         """
         chosen = self._chosen(which)
@@ -212,7 +221,7 @@ class Traffic:
         return progress.behind()
 
     def kill(self, which: str) -> list[Client]:
-        """SIGKILL, as a crash would: sends without an answer stay indefinite."""
+        """Kill clients with SIGKILL, as a crash would. Sends without an answer stay indefinite."""
         killed = [client for client in self._chosen(which) if client.running]
         for client in killed:
             assert client.process is not None
@@ -278,7 +287,7 @@ class Traffic:
         return self.folder / f"{client.name}.{client.run}.jsonl"
 
     def _next_seq(self, name: str) -> int:
-        """One past the highest number that any run of the client named in its history (H2)."""
+        """Return the number after the highest number that any run of the client named in a history (H2)."""
         highest = -1
         for path in self.folder.glob(f"{name}.*.jsonl"):
             highest = max(highest, _highest_seq(path))
@@ -286,7 +295,7 @@ class Traffic:
 
     def _wait_for_answer(self, client: Client, deadline: float) -> None:
         spec = client.spec
-        # A consumer may be held on purpose, and acks=0 is never answered: for these, contact is enough.
+        # A consumer may be held on purpose, and acks=0 is never answered. For these clients contact is enough.
         contact = isinstance(spec, ConsumerSpec) or (isinstance(spec, ProducerSpec) and spec.acks == "0")
         mark = b'"type":"ok","f":"open"' if contact else b'"type":"ok","f":"send"'
         path = self._history_of(client)

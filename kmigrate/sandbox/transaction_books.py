@@ -32,22 +32,22 @@ class Transaction:
     """A transaction, as the writer's history has it."""
 
     begun: bool = False
-    """There is a `begin` line, so the history would also hold the line that asks for the commit."""
+    """True if the history has a `begin` line. Then the history would also hold the line that asks for the commit."""
     commit_asked: bool = False
     outcome: str = ""
-    """ok, fail or info; empty where the process was killed first."""
+    """The outcome: ok, fail or info. Empty if the process was killed before the outcome."""
     records: array[int] = field(default_factory=lambda: array("i"))
     early: tuple[int, str] | None = None
-    """When and where a reader was first given a record, before the commit was asked for."""
+    """Time and place of the first read of a record before the commit was asked for."""
 
     @property
     def impossible(self) -> bool:
-        """Nobody ever asked for the commit, so no reader may be given a record."""
+        """True if nobody ever asked for the commit, so that no reader may be given a record."""
         return self.begun and not self.commit_asked and self.outcome != "ok"
 
     @property
     def unknown(self) -> bool:
-        """The commit may have happened or not."""
+        """True if the commit may or may not have happened."""
         return self.outcome not in {"ok", "fail"} and not self.impossible
 
 

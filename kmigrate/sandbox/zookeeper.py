@@ -1,7 +1,8 @@
-"""The ZooKeeper that brokers older than KRaft keep their cluster in: one process beside them, from their own jars.
+"""The ZooKeeper of brokers that are older than KRaft: a process beside the brokers, run from the brokers' own jars.
 
-A broker's registration lives as long as its ZooKeeper session. A killed broker is therefore registered for some
-seconds more, and a restart that meets the old registration ends at once: `wait_forgotten` is for that.
+A broker's registration lives as long as the broker's ZooKeeper session. So a killed broker stays registered for some
+seconds. A broker that restarts and meets its own old registration ends at once. `wait_forgotten` waits until the
+registration is gone.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from kmigrate.sandbox.processes import BrokerProcess
 __all__ = ["SESSION_MS", "ZooKeeper", "needs_zookeeper"]
 
 SESSION_MS = 4_000
-"""A broker that is silent for so long is given up; ZooKeeper allows 2 to 20 ticks."""
+"""The silence after which ZooKeeper gives up a broker's session. ZooKeeper allows 2 to 20 ticks."""
 _TICK_MS = 500
 _FIRST_KRAFT = (3, 3)
-"""The first release whose KRaft is for production; 2.8 has a preview of it only."""
+"""The first release whose KRaft is meant for production. 2.8 has only a preview of KRaft."""
 _LOOK_SECONDS = 0.1
 
 
 def needs_zookeeper(version: str) -> bool:
-    """Whether brokers of this Kafka version want a ZooKeeper."""
+    """Return whether brokers of this Kafka version need a ZooKeeper."""
     numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
     return tuple(numbers) < _FIRST_KRAFT
 
 
 @dataclass
 class ZooKeeper:
-    """One server, alone in its ensemble, on a loopback port."""
+    """A ZooKeeper server, alone in its ensemble, on a loopback port."""
 
     port: int
     folder: Path
@@ -57,7 +58,7 @@ class ZooKeeper:
         return self.folder / "zoo.cfg"
 
     def write(self) -> None:
-        """Make its folder and configuration."""
+        """Create the server's folder and write the configuration."""
         self.folder.mkdir(parents=True)
         settings = {
             "dataDir": self.folder / "data",
@@ -71,12 +72,12 @@ class ZooKeeper:
         self.configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
 
     def start(self, java: list[str], spawn: Callable[[list[str], Path, Path], BrokerProcess]) -> None:
-        """Launch it with the given start of a Java command; brokers wait for it by themselves."""
+        """Launch the server, with `java` as the start of the Java command. Brokers wait for ZooKeeper by themselves."""
         command = [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.configuration)]
         self.process = spawn(command, self.log, self.folder)
 
     def wait_forgotten(self, node: int) -> None:
-        """Return once no broker of this id is registered."""
+        """Return once no broker with this id is registered."""
         deadline = time.monotonic() + 10 * SESSION_MS / 1000
         while f"/brokers/ids/{node}\n" in self._sessions():
             if time.monotonic() > deadline:
@@ -84,7 +85,7 @@ class ZooKeeper:
             time.sleep(_LOOK_SECONDS)
 
     def _sessions(self) -> str:
-        """What ZooKeeper tells of its sessions; '' where it does not serve yet."""
+        """Return ZooKeeper's list of sessions, or an empty text while ZooKeeper does not serve yet."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as asked:
                 asked.sendall(b"dump")

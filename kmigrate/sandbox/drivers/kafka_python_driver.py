@@ -1,7 +1,7 @@
-"""A client of kafka-python, driven by lines on its standard input (docs/history.md, "Driven clients").
+"""A client of kafka-python, driven by lines on standard input (docs/history.md, "Driven clients").
 
-Run as a file, with kafka-python on its path. What kafka-python wants of a library each for lz4 and snappy, cramjam
-does: it is here already, and kafka-python itself stays as it was published.
+The driver runs as a file, with kafka-python on its path. kafka-python needs a library each for lz4 and snappy. cramjam,
+which is installed already, takes the place of both, and kafka-python itself stays as published.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ _SAID: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
 
 def say(*words: object) -> None:
-    """What is said while the last words are on their way goes with the next ones: all answers of a request at once."""
+    """Queue words for standard output.
+
+    Words that are queued during a write go out together with the next write: all answers of a request at once.
+    """
     _SAID.put("\t".join(str(word).replace("\t", " ").replace("\n", " ") for word in words))
 
 
 def speak() -> None:
-    """Until None is said."""
+    """Write queued words to standard output until None is queued."""
     while (line := _SAID.get()) is not None:
         lines, over = [line], False
         while not (over or _SAID.empty()):
@@ -68,7 +71,10 @@ def headers_in(word: str) -> list[tuple[str, bytes | None]]:
 
 
 def end_soon() -> None:
-    """Who drives this may be gone for good: it must not outlive it for long, whatever its library waits for."""
+    """End this process after a while, whatever the library waits for.
+
+    The process that drives this client may be gone for good. This process must not outlive the other for long.
+    """
     timer = threading.Timer(_LAST_SECONDS, lambda: os._exit(1))
     timer.daemon = True
     timer.start()
@@ -101,7 +107,7 @@ def produce(bootstrap: str, client: str, topic: str) -> None:
 
 
 class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
-    """A group member; commands come from a thread and are obeyed between two polls."""
+    """A group member. Commands come from a thread and are obeyed between two polls."""
 
     def __init__(self, bootstrap: str, client: str, group: str, topics: list[str], *own: str) -> None:
         settings = dict(setting.split("=", 1) for setting in own)
@@ -174,15 +180,15 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
             while not self._refuse(self._commands.get()):
                 pass
         # kafka-python keeps the positions over a rebalance. A member that missed a generation would go on from an old
-        # position, behind what the owner in between has committed. Kafka's own library drops the positions here, too.
+        # position, below the commits of the owner in between. Kafka's own library drops the positions here, too.
         self._consumer._subscription.assign_from_subscribed([])
         say("revoked", named(revoked))
 
     def _refuse(self, line: str) -> bool:
-        """Refuse a commit during a rebalance, and tell whether the partitions may go.
+        """Refuse a commit during a rebalance, and return whether the partitions may go.
 
-        kafka-python calls the listener from the code that would read the answer to a commit, so the driver cannot
-        wait for an answer. A commit that stayed in the queue would put the group back behind its next owner.
+        kafka-python calls the listener from the code that would read the answer to a commit, so the driver cannot wait
+        for an answer. A commit that stayed in the queue would put the group back behind its next owner.
         """
         verb, _, listed = line.partition("\t")
         if verb == "end":
