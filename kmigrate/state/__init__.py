@@ -1,1 +1,1 @@
-"""The state log: the one place where the engines meet."""
+"""The state log, the only place where the engines meet."""

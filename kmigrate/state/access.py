@@ -1,7 +1,8 @@
-"""Who but kmigrate may write the state log, as the cluster's own rules tell (EO-95).
+"""Principals other than kmigrate that may write the state log, judged by the cluster's ACLs.
 
-Everything that kmigrate promises rests on its being the only writer there. A cluster does not say under which name it
-knows us; where no login of ours tells it, every writer but one is one too many, and so is everybody.
+Every promise of kmigrate depends on kmigrate being the only writer of the state log. A cluster does not tell a client
+its principal. With a SASL user name kmigrate knows its own principal. Without such a name a single writer is taken for
+kmigrate; any further writer, and the wildcard `User:*`, counts as another writer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _FOR_ALL = "allow.everyone.if.no.acl.found"
 
 
 async def open_to_everybody(client: ClusterClient) -> str:
-    """Return why every client may write kmigrate's topics, '' where a rule may prevent that; raises as below."""
+    """Return why every client may write kmigrate's topics, or '' if an ACL may prevent that.
+
+    Raise as `other_writers` does.
+    """
     rules = await read_acls(client)
     if rules is None:
         return "it has no authorizer"
@@ -51,7 +55,7 @@ def closing_acl(client: ClusterClient) -> str:
 
 
 async def other_writers(client: ClusterClient) -> tuple[str, ...]:
-    """Principals beside ours that may write one of the state topics; raises where the rules cannot be read."""
+    """Return the other principals that may write a state topic; raise if the ACLs cannot be read."""
     rules = await read_acls(client) or frozenset()
     found = {each for topic in _TOPICS for each in writers(rules, topic)}
     sasl = client.settings.security.sasl

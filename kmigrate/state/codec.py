@@ -1,14 +1,15 @@
 """Bytes of state-log records: an envelope around the record's JSON.
 
-    {"schema": 2, "reader": 2, "at": offset, "prev": nonce of the record before, "nonce": own nonce, "record": {…}}
+    {"schema": 2, "reader": 2, "at": offset, "prev": nonce of the previous record, "nonce": own nonce, "record": {…}}
 
-Where a key is dropped the value is null, that compaction may take it away, and the envelope, which has no record,
-stands in the header `kmigrate`.
+A dropped key has a null value, so that compaction can remove the key. Its envelope has no record and stands in the
+header `kmigrate`.
 
-`schema` is the version of the shape it was written in, `reader` the lowest version that may act on it: what is newer
-than we are, but says that we may, is read without the fields that we do not know.
-`at` makes the log linearizable even where the broker forgot its producer state: a record that stands elsewhere
-than it says is void.
+`schema` is the version of the record's shape. `reader` is the lowest version that may act on the record. A record of a
+newer schema that allows our version is read without the unknown fields.
+
+`at` makes the log linearizable even if the broker forgot its producer state: a record at another offset than `at` is
+void.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ __all__ = [
 ]
 
 NEWER_LOG = "newer-state-log"
-"""Reference of the error on a record that this version must not act on; this error ends a router, too."""
+"""Reference of the error for a record that this version must not act on; this error ends a router, too."""
 ENVELOPE_HEADER = b"kmigrate"
-"""The header of a tombstone that holds its envelope."""
+"""The header of a tombstone that holds the tombstone's envelope."""
 
 Presence = MirrorPresence | RouterPresence | ControllerPresence
 Word = Presence | FencedProgress
@@ -55,17 +56,20 @@ Word = Presence | FencedProgress
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One record as it was written; `record` is None for a deletion."""
+    """A record with its envelope; `record` is None for a deletion."""
 
     at: int
     prev: str
-    """Empty where offsets are missing behind the record before it, so that nobody can tell its nonce."""
+    """Nonce of the previous valid record; empty if offsets are missing behind that record.
+
+    The nonce is then unknown.
+    """
     nonce: str
     record: Record | None
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """The value of a record; where a key is dropped, of the tombstone's header."""
+    """Return the value of a record, or the header of a tombstone if the envelope has no record."""
     body: dict[str, object] = {
         "schema": SCHEMA,
         "reader": LEAST_READER,
@@ -83,15 +87,15 @@ def _text(value: object) -> str:
 
 
 class PresenceWriter:
-    """One process's words as JSON, over and over.
+    """Writes the presences of a process as JSON.
 
-    A mirror tells of each of its partitions each time, of thousands at times, and most of them stand still: the words
-    for a partition are kept for as long as it is the very same value that is to be said.
+    A mirror's presence lists each of the mirror's partitions, sometimes thousands, and most partitions stand still. So
+    the writer keeps the JSON of a partition as long as the partition's progress is the same object.
     """
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, _Said]] = {}
-        """By link, topic and partition."""
+        """The kept JSON by link, topic and partition."""
 
     def write(self, record: Word) -> bytes:
         if not isinstance(record, MirrorPresence | FencedProgress):
@@ -106,12 +110,12 @@ class PresenceWriter:
 
 
     def forget(self, link: str) -> None:
-        """Nothing more is said of a link."""
+        """Drop the kept JSON of a link for which this process announces nothing more."""
         self._kept.pop(link, None)
 
 
 _Said = dict[int, tuple[PartitionProgress, str]]
-"""The words for each partition of a topic."""
+"""Progress and JSON of each partition of a topic."""
 
 
 def _said(before: _Said, partitions: Mapping[int, PartitionProgress]) -> _Said:
@@ -128,20 +132,22 @@ def _joined(said: _Said) -> str:
 
 
 class PresenceReader:
-    """The processes' words out of JSON, over and over.
+    """Reads the presences of all processes from JSON.
 
-    Everybody hears each mirror tell of all of its partitions, of thousands at times: one that is told of as in the last
-    word is the very same value again, for to compare what was said costs a tenth of reading it.
+    Every process reads the presence of each mirror with all partitions of that mirror, sometimes thousands. Comparing
+    the JSON of a partition with the previous JSON costs a tenth of decoding. So a partition with the same JSON as
+    before gets the same object as before.
     """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], dict[str, tuple[_Told, dict[int, PartitionProgress]]]] = {}
-        """By link and instance of the mirror, and by topic."""
+        """The kept values by link and instance of the mirror, and by topic."""
 
     def read(self, value: bytes) -> Record:
-        """Return the word; raises StrayRecordError or ValueError where no process of kmigrate's can have said that.
+        """Return the presence in a value.
 
-        StateLogBroken where a newer version may have said so.
+        Raise StrayRecordError or ValueError if no process of kmigrate can have written the value. Raise StateLogBroken
+        if a newer version may have written the value.
         """
         body = read_json(value)
         kind = body.get("kind")
@@ -158,14 +164,14 @@ class PresenceReader:
         return replace(record, topics={topic: partitions for topic, (_, partitions) in now.items()})
 
     def forget(self, mirror: MirrorPresence) -> None:
-        """Who said this is gone."""
+        """Drop the kept values of a mirror process that is gone."""
         self._kept.pop((mirror.link, mirror.instance), None)
 
 
 _BY_PARTITION = {MirrorPresence.__name__, FencedProgress.__name__}
 
 _Told = dict[str, Any]
-"""A topic's partitions as they were said."""
+"""The JSON of a topic's partitions."""
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -177,7 +183,7 @@ def _object(value: Any) -> dict[str, Any]:
 def _again(
     said: _Told, said_before: _Told, before: dict[int, PartitionProgress]
 ) -> tuple[_Told, dict[int, PartitionProgress]]:
-    """The partitions of one topic: the same values as before for those of which the same is said."""
+    """Return the partitions of a topic; a partition with the same JSON as before keeps its object."""
     if said == said_before:
         return said_before, before
     now = {
@@ -191,7 +197,7 @@ def _again(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An envelope whose record is not decoded yet, with the place in the log that the writer meant."""
+    """An envelope with an undecoded record, and the offset that the writer expected."""
 
     at: int
     prev: str
@@ -199,10 +205,10 @@ class Written:
     schema: int
     reader: int
     record: Any
-    """The record's JSON, None for a deletion."""
+    """The record's JSON; None for a deletion."""
 
     def decoded(self) -> Envelope:
-        """Return the envelope; StateLogBroken where this version must not act on the record, or cannot decode."""
+        """Return the envelope; raise StateLogBroken if this version cannot decode the record or must not act on it."""
         if self.reader > SCHEMA:
             raise StateLogBroken(
                 NEWER_LOG,
@@ -216,13 +222,13 @@ class Written:
 
 
 def read_envelope(value: bytes, *, tombstone: bool = False) -> Written:
-    """Return the envelope around a record; StrayRecordError where the bytes are no envelope."""
+    """Return the envelope around a record; raise StrayRecordError if the bytes are no envelope."""
     body = read_json(value)
     try:
         schema = body["schema"]
         numbers = schema, body.get("reader", schema), body["at"]
         texts = body["prev"], body["nonce"]
-        record = None if tombstone else body["record"]  # null, of a dropped key, up to schema 1
+        record = None if tombstone else body["record"]  # schema 1 wrote null for a dropped key
     except KeyError as missing:
         raise StrayRecordError(f"is no envelope: it has no {missing.args[0]}") from missing
     if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers) or not schema:
@@ -233,5 +239,5 @@ def read_envelope(value: bytes, *, tombstone: bool = False) -> Written:
 
 
 def decode_envelope(value: bytes, *, tombstone: bool = False) -> Envelope:
-    """Return an envelope with its record; raises StrayRecordError and StateLogBroken as the two steps do."""
+    """Return an envelope with its record; raise StrayRecordError and StateLogBroken as the two steps do."""
     return read_envelope(value, tombstone=tombstone).decoded()

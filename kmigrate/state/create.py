@@ -1,4 +1,4 @@
-"""Creates the topics of the state log and of offset maps, puts those right that stand there, or refuses them."""
+"""Creation of the topics of the state log and of offset maps, and checks of existing topics."""
 
 from __future__ import annotations
 
@@ -23,18 +23,25 @@ _STATE_TOPICS = (STATE_TOPIC, PRESENCE_TOPIC)
 _HOUR_MS = 3600 * 1000
 _DAY_MS = 24 * _HOUR_MS
 _RECORD_BYTES = 8 << 20
-"""Of one record: what a mirror process says of 20,000 partitions, at 400 bytes each; managed clusters allow no more."""
+"""Most bytes of a record.
+
+The presence of a mirror process with 20,000 partitions has that size, at 400 bytes per partition. Managed clusters
+allow no more.
+"""
 
 
 _MIN_INSYNC = "min.insync.replicas"
 _AT_LEAST = frozenset({SIZE_LIMIT, _MIN_INSYNC, "min.compaction.lag.ms", "delete.retention.ms"})
 _OPEN = frozenset({"segment.bytes", "max.compaction.lag.ms"})
-"""How soon the log cleaner comes: nothing that is decided hangs on it, and who has set it on the topic had a reason."""
+"""Configs that set how soon the log cleaner runs.
+
+No decision depends on these configs, and a person who set such a config on the topic had a reason.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """One config of a state topic that is not as it has to be."""
+    """A config of a state topic with a wrong value."""
 
     topic: str
     key: str
@@ -49,18 +56,19 @@ class ConfigFault:
 def _configs(replicas: int) -> dict[str, dict[str, str]]:
     durable = {
         "cleanup.policy": "compact",
-        "compression.type": "producer",  # whatever the cluster's default: records are read uncompressed, as written
+        "compression.type": "producer",  # records stay uncompressed, whatever the cluster's default
         "message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "false",
         _MIN_INSYNC: "2" if replicas >= 3 else "1",
     }
-    small = {**durable, "segment.bytes": str(16 << 20)}  # the newest segment is never compacted, and is a gigabyte else
+    # The newest segment is never compacted; the default size is 1 GiB.
+    small = {**durable, "segment.bytes": str(16 << 20)}
     return {
         STATE_TOPIC: {
             **small,
-            "min.compaction.lag.ms": str(_DAY_MS),  # in which a record that is void is repaired
+            "min.compaction.lag.ms": str(_DAY_MS),  # time to repair a void record
             "max.compaction.lag.ms": str(2 * _DAY_MS),
-            "delete.retention.ms": str(_DAY_MS),  # in which who begins to read comes to the tombstones
+            "delete.retention.ms": str(_DAY_MS),  # time for a new reader to reach the tombstones
         },
         PRESENCE_TOPIC: {**small, "max.compaction.lag.ms": str(_HOUR_MS)},
         MAP_TOPIC: {**durable, "segment.bytes": str(64 << 20)},
@@ -68,9 +76,9 @@ def _configs(replicas: int) -> dict[str, dict[str, str]]:
 
 
 async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[tuple[str, str]]:
-    """Make the two topics where they are missing, and as they have to be where they are not.
+    """Create the two state topics if they are missing, and correct their configs if they exist.
 
-    Returns what a person should know, each with its reference.
+    Return the messages for a person, each with its reference.
     """
     metadata = await client.refresh(_STATE_TOPICS)
     brokers = len(metadata.brokers)
@@ -91,7 +99,7 @@ async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[tuple[st
 
 
 async def ensure_map_topic(client: ClusterClient, admin: Admin, patience_s: float = 30.0) -> None:
-    """Make the topic of offset maps where it is missing."""
+    """Create the topic of offset maps if it is missing, and wait for its leader."""
     metadata = await client.refresh([MAP_TOPIC])
     if MAP_TOPIC not in metadata.topics:
         await _create(admin, MAP_TOPIC, len(metadata.brokers))
@@ -119,10 +127,11 @@ async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> Non
 
 
 async def _put_right(admin: Admin, faults: list[ConfigFault]) -> list[str]:
-    """Set what is not as it has to be, where that is allowed; returns what stays as it is.
+    """Set every wrong config that may be set; return the faults that stay.
 
-    Who lowered `min.insync.replicas` may have had to, with brokers away: raised again it would stop all writes. And
-    where no larger record may be allowed, the state log is used all the same: who wants to write one tells that.
+    A person may have lowered `min.insync.replicas` because brokers are away; the old value would stop all writes. So
+    that config stays. If the limit of the record size cannot be raised, the state log works all the same: a process
+    with a larger record reports the limit.
     """
     stays: list[str] = []
     for fault in faults:
@@ -138,10 +147,10 @@ async def _put_right(admin: Admin, faults: list[ConfigFault]) -> list[str]:
 
 
 async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFault]:
-    """Refuse a state topic that cannot hold state: several partitions, or a policy that deletes (AL-14, EO-95).
+    """Refuse a state topic that cannot hold state: several partitions, or a policy that deletes.
 
-    Returns which configs, also of the topic of offset maps, are not as they have to be: the topic is older, was made by
-    somebody else, or altered.
+    Return the configs with a wrong value, also those of the topic of offset maps. Such a topic is older, was created by
+    somebody else, or was altered.
     """
     infos = {topic: info for topic in _STATE_TOPICS if (info := await single_partition_topic(client, topic))}
     faults: list[ConfigFault] = []
@@ -149,7 +158,7 @@ async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFau
     maps = await client.topic(MAP_TOPIC)
     if maps is not None and 0 in maps.partitions:
         infos[MAP_TOPIC] = maps
-        with suppress(BrokerRefused):  # who may not ask has no mapped topic, or had it made by somebody else
+        with suppress(BrokerRefused):  # without that right no topic is mapped, or somebody else created it
             told |= await admin.topic_configs([MAP_TOPIC])
     for topic, configs in told.items():
         wanted = _configs(len(infos[topic].partitions[0].replicas))[topic]
@@ -180,7 +189,7 @@ def _bad_policy(client: ClusterClient, topic: str, why: str) -> Refused:
 
 
 def _falls_short(key: str, found: ConfigValue, wanted: str) -> bool:
-    """Whether it is known to: a cluster may name a config and hide its value."""
+    """Return whether a config surely falls short; a cluster may list a config and hide its value."""
     if not found.value:
         return False
     if key in _AT_LEAST:
@@ -191,7 +200,7 @@ def _falls_short(key: str, found: ConfigValue, wanted: str) -> bool:
 async def _configs_of(
     admin: Admin, present: list[str], patience_s: float = 10.0
 ) -> dict[str, dict[str, ConfigValue]]:
-    """Configs of topics that exist; a broker that has not heard yet of one made a moment ago is asked again."""
+    """Return configs of existing topics; ask again while a broker does not know a new topic yet."""
     deadline = monotonic() + patience_s
     while True:
         try:

@@ -1,19 +1,19 @@
-"""How a reader turns the state log's batches into a `State`, pure.
+"""The fold: turns the state log's batches into a `State`, without I/O.
 
 Invariants:
-A  A record counts only where `at` equals the offset; elsewhere the record is void, and the key's last valid value
-   must be appended again by the next writer, because compaction would keep the void record. A record without an
-   envelope is a stray (`strays`): void in whatever shape, and counted. A live key that a stray stands under, or may
-   stand under, is repaired, too.
-B  `prev` names the last valid record before it. Where offsets are missing in between nobody can compare, and who writes
-   behind them names none; where none is missing, another name is a break. A record that names the valid record before
-   was written by kmigrate: a version that cannot read such a record stops there.
-C  The sequence after the newest batch of the state log's own producer is the only sequence that the broker accepts
-   next (compare-and-set). The fold reads that sequence from the batch's header and never counts. Sequences of other
-   producers say nothing.
-D  Compaction takes a dropped key's tombstone away, too, long after it was written. So who has read the log to its end
-   and then finds offsets missing cannot know what was dropped there: he reads the log anew, from its beginning. What
-   he then finds may be more than he knew, and less, but no other record at an offset of which he knew one.
+A  A record counts only if `at` equals the record's offset. Otherwise the record is void, and the next writer must
+   append the key's last valid value again, because compaction would keep the void record. A record without an envelope
+   is a stray (`strays`): void in every case, and counted. If a stray has a live key, or may have that key, the next
+   writer repairs the key, too.
+B  `prev` names the nonce of the last valid record before. If offsets are missing in between, no reader can compare, and
+   a writer behind the missing offsets names no nonce. If no offset is missing, another nonce is a break. A record with
+   the right `prev` was written by kmigrate: a version that cannot read that record stops there.
+C  The broker accepts only the sequence after the newest batch of the state log's own producer (compare-and-set). The
+   fold reads that sequence from the batch's header and never counts. Sequences of other producers say nothing.
+D  Compaction also removes a dropped key's tombstone, long after the write. A reader that has read the log to its end
+   and then finds missing offsets cannot know which keys were dropped there. So that reader reads the log again from the
+   beginning. The new read may hold more records or fewer records than before, but never another record at a known
+   offset.
 """
 
 from __future__ import annotations
@@ -34,40 +34,45 @@ __all__ = ["CompactedUnreadError", "Fold", "state_producer_id"]
 
 
 def state_producer_id(topic: str) -> int:
-    """Return 2^62 + a hash of the topic's name: the same for every writer, allocated by nobody (M5)."""
+    """Return 2^62 + a hash of the topic's name: the same id for every writer, allocated by no broker (M5)."""
     return (1 << 62) + int.from_bytes(hashlib.sha256(topic.encode()).digest()[:7])
 
 
 class CompactedUnreadError(Exception):
-    """Offsets are gone that who follows the log had not read (invariant D)."""
+    """Offsets are gone that a following reader had not read (invariant D)."""
 
 
 @dataclass(slots=True)
 class Fold:
-    """The running fold; `repairs` are keys whose newest record is void (invariant A)."""
+    """The running fold; `repairs` are keys with a void newest record (invariant A)."""
 
     producer_id: int
-    """The state log's own producer (invariant C)."""
+    """Producer id of the state log's own producer (invariant C)."""
     following: bool = False
     """Whether the log was read to its end once (invariant D)."""
     next_offset: int = 0
     sequence: int = 0
     producer_epoch: int = 0
-    """Epoch of the state log's own producer. kmigrate never raises this epoch, but somebody else may have."""
+    """Epoch of the state log's own producer. kmigrate never raises this epoch, but somebody else may have done so."""
     last_nonce: str = ""
-    """Of the last valid record; empty where offsets are missing behind it."""
+    """Nonce of the last valid record; empty if offsets are missing behind that record."""
     repairs: set[str] = field(default_factory=set)
     nonces: dict[int, str] = field(default_factory=dict)
-    """Nonces of recent valid records by offset, so that a writer can recognise its own."""
+    """Nonces of recent valid records by offset, so that a writer can recognise its own record."""
     strays: Strays = field(default_factory=Strays)
     _state: State = field(default_factory=State)
     _newer: dict[str, Record | None] = field(default_factory=dict)
-    """What was read since anybody asked for the state, which who opens a long log does once."""
+    """Records read since the last access to `state`.
+
+    A process that opens a long log accesses `state` once, at the end.
+    """
     _epoch: int = -1
-    """Of the newest valid record, or of what is missing behind it: others may have read one there, and wait for who
-    has read as far."""
+    """Offset of the newest valid record, or of the newest missing offset behind that record.
+
+    Other processes may have read a record at the missing offset, and wait until this reader has read that far.
+    """
     _stays: bool = False
-    """Whether the newest batch is a valid record with a value: compaction leaves it there until there is another."""
+    """Whether the newest batch is a valid record with a value: compaction keeps such a record until the next record."""
 
     @property
     def state(self) -> State:
@@ -77,7 +82,7 @@ class Fold:
         return self._state
 
     def take(self, batch: Batch) -> None:
-        """Fold one batch in."""
+        """Fold a batch in."""
         offset = batch.base_offset
         if offset != self.next_offset or batch.count == 0:  # brokers keep a producer's newest batch without its record
             if self.following:
@@ -91,7 +96,7 @@ class Fold:
             self._follow_producer(batch)
 
     def _follow_producer(self, batch: Batch) -> None:
-        if batch.is_control:  # an epoch that a marker has raised begins with sequence 0 (V3, M2)
+        if batch.is_control:  # a marker raised the epoch: sequences begin at 0 (V3, M2)
             if batch.producer_epoch > self.producer_epoch:
                 self.sequence = 0
         elif batch.base_sequence >= 0:
@@ -99,7 +104,7 @@ class Fold:
         self.producer_epoch = max(self.producer_epoch, batch.producer_epoch)
 
     def pass_over(self, end: int) -> None:
-        """The log was read to this offset; no batch may have been left up to it."""
+        """Note that the log was read to offset `end`; no batch may be left below `end`."""
         if end > self.next_offset:
             self.next_offset, self._epoch, self.last_nonce = end, max(self._epoch, end - 1), ""
 
@@ -134,7 +139,7 @@ class Fold:
         except StateLogBroken as broken:
             if named or broken.ref != "malformed-record":
                 raise
-            self._void(batch, broken)  # nothing says that kmigrate wrote it
+            self._void(batch, broken)  # nothing says that kmigrate wrote the record
             return None
         if self.last_nonce and not named and (written.prev or self._stays):
             raise StateLogBroken(
@@ -147,12 +152,12 @@ class Fold:
         return envelope
 
     def _void(self, batch: Batch, error: Exception) -> None:
-        """Pass over a stray, and note the live keys that compaction would lose."""
+        """Skip a stray, and note the live keys that compaction would lose."""
         self.strays.note(batch, error)
         self._stays = False
         try:
             keys = {key.decode("utf-8", "replace") for key in record_keys(batch, _MOST_UNPACKED) if key is not None}
-        except ProtocolViolation:  # nobody can tell, so that it may be each of them
+        except ProtocolViolation:  # the keys are unknown, so any live key may be among them
             keys = {*self.state.records, *(key for key, record in self._newer.items() if record is not None)}
         self.repairs.update(key for key in keys if self._lives(key))
 
@@ -160,18 +165,18 @@ class Fold:
         return self._newer[key] is not None if key in self._newer else key in self._state.records
 
     def contradicts(self, before: Fold) -> bool:
-        """Whether another record stands in the log than was read at its offset before."""
+        """Return whether the log holds another record at an offset than the fold `before` read there."""
         return any(self.nonces.get(offset, nonce) != nonce for offset, nonce in before.nonces.items())
 
     def repair(self) -> tuple[str, Record | None] | None:
-        """A key that must be written again before anything else, with its last valid value."""
+        """Return a key that must be written again before any other record, with the key's last valid value."""
         for key in sorted(self.repairs):
             return key, self.state.records.get(key)
         return None
 
 
 def _written(batch: Batch) -> tuple[str, Written, bool]:
-    """Return a record's key, envelope, and whether there is a value; raises for what kmigrate never writes."""
+    """Return a record's key, envelope, and whether there is a value; raise for records that kmigrate never writes."""
     key, value = read_single_record(batch)
     if batch.is_transactional:
         raise StrayRecordError("is part of a transaction")
@@ -188,6 +193,6 @@ def _written(batch: Batch) -> tuple[str, Written, bool]:
 
 
 _MOST_OF_GONE = 1000
-"""Keys to repair from which on none is taken up that no valid record has: anybody can make such keys up."""
+"""Number of keys to repair above which a key without a valid record is ignored: anybody can invent such keys."""
 _MOST_UNPACKED = 16 << 20
-"""Bytes of a stray batch that are unpacked for its keys."""
+"""Most bytes of a stray batch that are decompressed to find the keys."""

@@ -1,7 +1,7 @@
-"""Tells two clusters apart that have the same cluster id, as clones of a cluster and clusters of one template do.
+"""Distinguishes two clusters with the same cluster id, such as clones of a cluster and clusters of the same template.
 
-The state log on the target is the proof. Another cluster lacks the state topic, holds a topic of that name with another
-topic id, or ends the presence log elsewhere.
+The state log on the target is the proof. Another cluster lacks the state topic, has a state topic with another topic
+id, or has a presence log with another end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_ID = UUID(int=0)
 
 
 async def is_other_cluster(cluster: ClusterClient, target: ClusterClient) -> bool:
-    """Return whether a cluster surely is another cluster than the target; both clients have read metadata."""
+    """Return whether a cluster is surely another cluster than the target; both clients have read metadata."""
     if cluster.metadata.cluster_id != target.metadata.cluster_id:
         return True
     here, there = await cluster.topic(STATE_TOPIC), await target.topic(STATE_TOPIC)
@@ -32,7 +32,7 @@ async def is_other_cluster(cluster: ClusterClient, target: ClusterClient) -> boo
 
 
 async def _ends_elsewhere(cluster: ClusterClient, target: ClusterClient) -> bool:
-    """Return whether the presence log of a cluster ends where the log of the target does not end at that time.
+    """Return whether the cluster's presence log has an end that the target's presence log does not have at that time.
 
     Each running process of kmigrate appends to the presence log of the target twice a second.
     """
@@ -48,7 +48,7 @@ async def _ends_elsewhere(cluster: ClusterClient, target: ClusterClient) -> bool
 
 
 async def refuse_same_cluster(source: ClusterClient, target: ClusterClient) -> None:
-    """Raise Refused unless the source surely is another cluster than the target; both clients have read metadata."""
+    """Raise Refused unless the source is surely another cluster than the target; both clients have read metadata."""
     if await is_other_cluster(source, target):
         return
     one, other = source.settings.name, target.settings.name

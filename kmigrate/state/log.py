@@ -1,13 +1,15 @@
-"""The state log on its cluster: a fold that follows it, and appends by compare-and-set.
+"""The state log on its cluster: a fold that follows the log, and appends by compare-and-set.
 
 Rules of a write (facts M1, B1, W1, W5, M5):
-1. One constant producer id that nobody allocates; epoch and sequence follow the newest batch of that producer.
-2. It succeeded only if the record is read back at the expected offset with the writer's own nonce; an answer of
-   success alone proves nothing, as a broker answers an exact repeat with the old offset.
-3. On anything else: read on, decide again on what stands there. The decision is a function of the state, so it
-   is repeated, never replayed.
-Presence (what running processes say of themselves) goes to a second topic by plain appends, so that it makes
-nobody's compare-and-set fail.
+1. All writers use a constant producer id that no broker allocated. Epoch and sequence follow the newest batch of that
+   producer.
+2. A write succeeded only if the writer reads the record back at the expected offset with its own nonce. A success
+   answer alone proves nothing, because a broker answers an exact repeat with the old offset.
+3. On any other result the writer reads on and decides again on the new state. The decision is a function of the state,
+   so the decision is repeated, never replayed.
+
+Presences (the reports of running processes about themselves) go to a second topic by plain appends, so that no presence
+makes a compare-and-set fail.
 """
 
 from __future__ import annotations
@@ -55,27 +57,33 @@ STATE_TOPIC = "__kmigrate_state"
 PRESENCE_TOPIC = "__kmigrate_presence"
 _PRESENCE_MS = 60_000
 _LATELY_MS = 1_000
-"""While processes run, the newest word is no older than that, by clocks that agree."""
+"""Greatest age of the newest presence while processes run, if all clocks agree."""
 _CLOCK_KEY = b"clock"
 _FORGET_S = 600.0
-"""Twice the longest silence by which a mirror is judged (`lease_s`): who is forgotten is silent for all."""
+"""Seconds of silence after which a process is forgotten: twice the longest `lease_s`, by which a mirror is judged.
+
+Every other process counts such a process as silent, too.
+"""
 _LONGEST_INTERVAL_MS = 3_600_000
 _UNKNOWN_KIND = "unknown-record"
 _MOST_REPAIRS = 16
-"""Keys that a write repairs beforehand: endless strays must not keep every writer busy."""
+"""Most keys that a write repairs beforehand: endless strays must not keep every writer busy."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 
 Decide = Callable[[State], Record | tuple[str, None] | None]
-"""Given the state: the record to write, (key, None) to delete a key, or None where nothing is to be done.
-May raise Refused."""
+"""A function from the state to the record to write, (key, None) to delete a key, or None to write nothing.
+
+The function may raise Refused.
+"""
 
 _P = TypeVar("_P", MirrorPresence, RouterPresence, ControllerPresence)
 
 
 def _without_topics(record: MirrorPresence, why: str) -> MirrorPresence:
-    """Who is there and why nothing of its partitions is told.
+    """Return a mirror's presence without partitions, with the reason as a note.
 
-    It has acted on nothing, as far as others know: it still holds all that it was given, and no promote counts on it.
+    For other processes the mirror has applied nothing: the mirror still holds all its assigned partitions, and no
+    promote counts on the mirror.
     """
     count = sum(len(partitions) for partitions in record.topics.values())
     note = f"presence-too-large: what mirror process {record.instance} says of {count} partitions is not told: {why}"
@@ -83,7 +91,7 @@ def _without_topics(record: MirrorPresence, why: str) -> MirrorPresence:
 
 
 def _as_ours(error: BaseException, which: str) -> KmigrateError:
-    """Return an error that nobody foresaw as one of ours."""
+    """Return an unexpected error as an error of kmigrate."""
     if isinstance(error, KmigrateError):
         return error
     return StateLogBroken(
@@ -95,7 +103,10 @@ def _as_ours(error: BaseException, which: str) -> KmigrateError:
 
 
 def _without_fences(record: RouterPresence, why: str) -> RouterPresence:
-    """Return who is there, and why nothing of fences, groups and clients is told: no promote counts on the router."""
+    """Return a router's presence without fences, groups and clients, with the reason.
+
+    No promote counts on such a router.
+    """
     return replace(
         record,
         fences={},
@@ -109,7 +120,7 @@ def _without_fences(record: RouterPresence, why: str) -> RouterPresence:
 
 
 class StateLog:
-    """Open on one cluster; `state` is the newest fold, `epoch` its offset."""
+    """An open state log on a cluster; `state` is the newest fold, `epoch` its offset."""
 
     def __init__(self, client: ClusterClient, topic: str = STATE_TOPIC, presence_topic: str = PRESENCE_TOPIC) -> None:
         self._client = client
@@ -121,12 +132,12 @@ class StateLog:
         self._writer = PresenceWriter()
         self._reader = PresenceReader()
         self._said: dict[str, tuple[bytes, Word]] = {}
-        """Our own last words, by key: as they were written, and read back they need not be decoded."""
+        """Our own newest presences by key, as bytes and as value: bytes that we read back need no decoding."""
         self._presence_strays = Strays()
         self._written_before = 0
-        """Where the presence log ended when we opened it."""
+        """The end of the presence log when we opened the state log."""
         self._ahead_ms = 0
-        """How far the clock of that log's broker is ahead of ours."""
+        """Milliseconds by which the clock of the presence log's broker is ahead of ours."""
         self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
         self._presence_tail = self._tail_of_presence()
         self._changed = asyncio.Event()
@@ -136,12 +147,12 @@ class StateLog:
         self._opened = False
         self._following: asyncio.Task[None]
         self.trouble: KmigrateError | None = None
-        """The newest error that reading is retrying, None when all is well."""
+        """The newest error that the reader retries after; None when all is well."""
 
     # reading
 
     async def open(self) -> State:
-        """Follow the log; returns when everything written before this call is folded in."""
+        """Start to follow the log; return when every record written before this call is folded in."""
         await self._check_exists()
         self._following = self._tasks.start(self._follow(), "state-log")
         self._ahead_ms = await self._difference()
@@ -153,7 +164,7 @@ class StateLog:
         return self.state
 
     async def _follow(self) -> None:
-        """Read the log for ever; from its beginning where it was compacted before we had read it (fold: D)."""
+        """Read the log for ever; begin again if compaction removed unread offsets (invariant D of `fold`)."""
         while True:
             await self._read_whole()
             self._broken = None
@@ -161,9 +172,9 @@ class StateLog:
                 await self._tail.run(self._progress, self._on_trouble)
 
     async def _read_whole(self) -> None:
-        """Fold the log from its beginning; until that is done the state stays what it was, and never goes back.
+        """Fold the log from its beginning; until that is done the state stays unchanged, and never goes back.
 
-        Raises StateLogBroken where the log is not the one that we have read.
+        Raise StateLogBroken if the log is not the log that we have read.
         """
         while True:
             fold, tail = await read_whole(
@@ -183,7 +194,10 @@ class StateLog:
         self._progress()
 
     async def _refuse_cut(self) -> None:
-        """Raise StateLogBroken where the log ends before what we have read; a new leader may only show less of it."""
+        """Raise StateLogBroken if the log ends below the offset that we have read.
+
+        A new leader may only show less of the log for a while, so the log end decides.
+        """
         key = (self.topic, 0)
         try:
             told = (await self._client.list_offsets({key: LATEST}, replica_id=LOG_END, purpose="state-end"))[key]
@@ -212,9 +226,9 @@ class StateLog:
         self._presence_tail = tail
 
     async def _follow_presence(self) -> None:
-        """Read what processes say for ever; what is gone of it, or was cut, is said again.
+        """Read presences for ever; processes announce again what was compacted or cut.
 
-        No failure ends this task: a reader that hears nobody takes every process for silent.
+        No failure ends this task: a reader without presences takes every process for silent.
         """
         while True:
             try:
@@ -226,10 +240,10 @@ class StateLog:
                 await sleep(0.1)
 
     async def changed_or_broken(self, timeout: float) -> KmigrateError | None:
-        """Wait as `changed` does, and return why the log cannot be read; None where all is well.
+        """Wait as `changed` does, and return why the log cannot be read; None if all is well.
 
-        The caller goes on with the state that was read last, while reading begins anew. Raises only where a newer
-        version has written a record that this version must not ignore.
+        The caller continues with the last state, while the reader starts again. Raise only if a newer version has
+        written a record that this version must not ignore.
         """
         if self._broken is None:
             with suppress(StateLogBroken):
@@ -242,21 +256,24 @@ class StateLog:
         return self._broken
 
     def read_again(self) -> None:
-        """Begin to read the log anew after a failure; where that fails again, all waiting callers are told again."""
+        """Start the reader again after a failure; if that fails again, all waiting callers get the error again."""
         if self._broken is not None and self._following.done():
             self._following = self._tasks.start(self._follow(), "state-log")
 
     async def _recent_presence(self) -> int:
-        """Where the presence log of the last minute begins: what is older says nothing of who lives."""
+        """Return the offset at which the last minute of the presence log begins.
+
+        Older presences do not tell which processes live.
+        """
         key = (self._presence_topic, 0)
         found = await self._offset(key, self.now_ms() - _PRESENCE_MS, 30.0)
         return found.offset if found.offset >= 0 else (await self._end(key, 30.0)).offset
 
     async def _difference(self) -> int:
-        """How far the broker's clock is ahead of ours, where its newest word lets us doubt that they agree.
+        """Return how far the broker's clock is ahead of ours, or 0 if the newest presence shows no disagreement.
 
-        The broker is asked by a tombstone: its answer is the time at which that was written, and nothing of it stays.
-        Who may not write there has to take its own clock for right.
+        A tombstone asks the broker for its time: the response has the append time, and compaction removes the
+        tombstone. Without the permission to write to the presence log, a process takes its own clock for right.
         """
         newest = await self._newest_presence_ms()
         if newest < 0 or 0 <= steady_ms() - newest <= _LATELY_MS:
@@ -271,7 +288,7 @@ class StateLog:
         return told.log_append_time - steady_ms() if told is not None and told.log_append_time >= 0 else 0
 
     async def _newest_presence_ms(self) -> int:
-        """When the newest word was written, by the broker's clock; −1 where there is none, or it cannot be read."""
+        """Return when the newest presence was written, by the broker's clock; −1 if there is none or the read fails."""
         found = [-1]
         tail = Tail(
             self._client,
@@ -289,7 +306,10 @@ class StateLog:
         return found[-1]
 
     def now_ms(self) -> int:
-        """The time by the log's own clock, its broker's: what processes on several machines write down to compare."""
+        """Return the time by the clock of the presence log's broker.
+
+        Processes on several machines record this time, so that their times can be compared.
+        """
         return steady_ms() + self._ahead_ms
 
     async def close(self) -> None:
@@ -318,7 +338,7 @@ class StateLog:
 
     @property
     def presence(self) -> Mapping[str, tuple[Presence, float]]:
-        """Newest word of each process, with the moment (monotonic, s) from which it counts."""
+        """Newest presence of each process, with the moment (monotonic, s) from which the presence counts."""
         return self._presence
 
     async def find_presence_strays(self, timeout: float = 30.0) -> Strays:
@@ -330,11 +350,11 @@ class StateLog:
         return self._presence_strays
 
     def strays(self) -> dict[str, Strays]:
-        """Return what was found in the two topics that kmigrate did not write, by topic."""
+        """Return the records in the two topics that kmigrate did not write, by topic."""
         return {self.topic: self._fold.strays, self._presence_topic: self._presence_strays}
 
     def alive(self, kind: type[_P], within_s: float = 0.0) -> list[_P]:
-        """Presence of one kind heard of within `within_s` (default: three of its own intervals, at least 3 s)."""
+        """Return presences of a kind heard within `within_s` (default: three of their own intervals, at least 3 s)."""
         now = monotonic()
         out: list[_P] = []
         for record, seen in self._presence.values():
@@ -344,7 +364,7 @@ class StateLog:
         return out
 
     async def read_to_end(self, timeout: float = 30.0) -> State:
-        """Fold in everything committed up to now."""
+        """Fold in every record committed before this call."""
         key = (self.topic, 0)
         end = (await self._end(key, timeout)).offset
         await self._until(lambda: self._tail.reached >= end or None, timeout, "reading the state log to its end")
@@ -362,7 +382,7 @@ class StateLog:
         return await self._offset(key, LATEST, timeout)
 
     async def _offset(self, key: tuple[str, int], at: int, timeout: float) -> LogOffset:
-        """What the log's leader says of a time, or of its end; asked again while a leader is away."""
+        """Return the leader's ListOffsets answer for a time or for the log's end; repeat while there is no leader."""
         deadline = monotonic() + timeout
         while True:
             try:
@@ -384,7 +404,7 @@ class StateLog:
     T = TypeVar("T")
 
     async def wait(self, found: Callable[[State], T | None], timeout: float, what: str) -> T:
-        """Wait until `found(state)` is not None; looks again after every change of state or presence."""
+        """Wait until `found(state)` is not None; look again after every change of state or presence."""
         return await self._until(lambda: found(self.state), timeout, what)
 
     async def _until(self, found: Callable[[], T | None], timeout: float, what: str) -> T:
@@ -440,7 +460,7 @@ class StateLog:
         self._wake()
 
     def _take_presence(self, batch: Batch) -> None:
-        """Take in a word; a word that no process of kmigrate's can have said is a stray (`strays`)."""
+        """Take in a presence; a record that no process of kmigrate can have written is a stray (`strays`)."""
         if batch.is_control or not batch.count:
             return
         try:
@@ -448,7 +468,7 @@ class StateLog:
         except StateLogBroken as newer:
             if newer.ref != _UNKNOWN_KIND:
                 self._presence_strays.note(batch, newer)
-            return  # perhaps of a newer version: what is not understood has said nothing, and decides nothing
+            return  # perhaps from a newer version: an unknown presence says nothing and decides nothing
         except Exception as error:  # somebody else wrote this
             self._presence_strays.note(batch, error)
             return
@@ -462,7 +482,7 @@ class StateLog:
             self._presence[name] = (record, self._heard(name, batch))
 
     def _word(self, batch: Batch) -> tuple[str, Word | None]:
-        """Return whose word a record is, and the word: None for a word that is taken back. A stray raises any error."""
+        """Return the key and the presence of a record; None for a withdrawn presence. A stray raises any error."""
         key, value = read_single_record(batch)
         name = key.decode()
         if value is None:
@@ -478,17 +498,18 @@ class StateLog:
         return name, record
 
     def _go_on(self, fenced: FencedProgress) -> None:
-        """A mirror's presence, gone on with; how long that counts is not for this word to say."""
+        """Update a mirror's presence by its progress on fenced topics; the moment of the presence stays unchanged."""
         word, heard = self._presence.get(fenced.presence_key, (None, 0.0))
         if isinstance(word, MirrorPresence):
             now = replace(word, applied=fenced.applied, topics={**word.topics, **fenced.topics})
             self._presence[fenced.presence_key] = (now, heard)
 
     def _forget(self) -> None:
-        """Drop words of processes that are long gone: they are large, and each start of one has a name of its own.
+        """Drop presences of processes that are gone for long: presences are large, and each start has a new name.
 
-        Not of a router that fences may wait for: that it holds one stays true when it falls silent. Nor of ourselves
-        where a newer word of ours is still to be read: it would be taken for another's, who has spoken just now.
+        The presence of a router that fences may wait for stays: a silent router still holds its fence. Our own presence
+        stays while a newer presence of ours is still unread. Without the old presence, the newer one would count as the
+        presence of another process that spoke just now.
         """
         past = monotonic() - _FORGET_S
         awaited = {router.instance for router in self.state.routers()}
@@ -502,16 +523,17 @@ class StateLog:
         word, _ = self._presence.pop(name, (None, 0.0))
         if isinstance(word, MirrorPresence):
             self._reader.forget(word)
-            if self._said.pop(name, None) is not None:  # of a link that is gone
+            if self._said.pop(name, None) is not None:  # our own presence: the link is gone
                 self._said.pop(f"fenced/{word.link}/{word.instance}", None)
                 self._writer.forget(word.link)
 
     def _heard(self, name: str, batch: Batch) -> float:
-        """From when a word counts, on our monotonic clock.
+        """Return the moment from which a presence counts, on our monotonic clock.
 
-        Others' count from when they are read, but for what was written before we opened the log, and may be old: that
-        is judged by the broker's clock. Our own count from when we said them, by our clock alone
-        (a broker puts its append time into the max timestamp): after a standstill, what we read first is long past.
+        A presence of another process counts from when we read it. But a presence written before we opened the log may
+        be old: the broker's clock tells its age. A presence of our own counts from when we sent it, by our clock alone
+        (a broker overwrites the max timestamp by its append time). After a standstill, the first presences that we read
+        are old.
         """
         if name in self._said:
             self._compare(batch.max_timestamp - batch.base_timestamp)
@@ -523,16 +545,19 @@ class StateLog:
         return monotonic() - max(0.0, age_ms / 1000)
 
     def _compare(self, ahead_ms: int) -> None:
-        """A word of ours was written so far ahead of when we said it: what was long on its way says too much."""
+        """Correct the clock difference by a presence of ours; `ahead_ms` is the append time minus our time of sending.
+
+        `ahead_ms` includes the time on the way. So a value up to a second above the known difference changes nothing.
+        """
         if not 0 <= ahead_ms - self._ahead_ms <= _LATELY_MS:
             self._ahead_ms = ahead_ms
 
     # writing
 
     async def append(self, decide: Decide, timeout: float = 30.0) -> State:
-        """Write what `decide` wants on the newest state; returns the state that includes it.
+        """Write the record that `decide` wants on the newest state; return the state that includes the record.
 
-        `decide` may be called several times; it must look at nothing but the state it is given.
+        `append` may call `decide` several times; `decide` must depend on the given state alone.
         """
         deadline = monotonic() + timeout
         fresh, repairs = False, 0
@@ -569,7 +594,7 @@ class StateLog:
                 fresh = False
 
     async def _attempt(self, key: str, record: Record | None, deadline: float) -> bool:
-        """One compare-and-set; True only if the record was read back at its place with our nonce."""
+        """Try a compare-and-set; return True only if the record was read back at the expected offset with our nonce."""
         expected = self._fold.next_offset
         nonce = secrets.token_hex(8)
         envelope = encode_envelope(Envelope(expected, self._fold.last_nonce, nonce, record))
@@ -612,10 +637,10 @@ class StateLog:
         return self._fold.nonces.get(expected) == nonce
 
     async def announce(self, record: Word) -> None:
-        """Say something of this process; lost words are said again, so errors only show as Unreachable.
+        """Write a presence of this process; raise Unreachable for every error, as the next presence repairs a loss.
 
-        A mirror or a router whose word is too large for the topic is heard all the same: it says so, and nothing of its
-        partitions, or of its fences.
+        If a mirror's or router's presence is too large for the topic, write a small presence in its place. The small
+        presence says so and has no partitions, or no fences.
         """
         value = self._writer.write(record)
         error = await self._say(record, value)
@@ -660,7 +685,7 @@ class StateLog:
         return told.error if told is not None else Code.LEADER_NOT_AVAILABLE
 
     async def _produced(self, topic: str, batch: bytearray) -> ProduceAnswer | None:
-        """What the log's leader says of a batch; None where there is no leader."""
+        """Return the leader's answer for a batch; None if there is no leader."""
         node = self._client.leader(topic, 0)
         if node < 0:
             await self._client.refresh([topic])

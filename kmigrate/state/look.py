@@ -1,4 +1,4 @@
-"""One look at kmigrate's topics on any cluster: what they say now, and nothing of what they say later."""
+"""A single read of kmigrate's topics on any cluster: the present content, without following the topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["find_strays", "read_state"]
 
 
 async def read_state(client: ClusterClient) -> State | None:
-    """The state that a cluster keeps, None where it shows us none; raises Unreachable, StateLogBroken."""
+    """Return the state that a cluster keeps, or None without a state; raise Unreachable, StateLogBroken."""
     info = await client.topic(STATE_TOPIC)
     if info is None or info.error:
         return None
@@ -22,7 +22,7 @@ async def read_state(client: ClusterClient) -> State | None:
 
 
 async def find_strays(client: ClusterClient) -> list[str]:
-    """Return what kmigrate's topics hold that kmigrate did not write, in words; raises as `read_state` does."""
+    """Return in words the records of kmigrate's topics that kmigrate did not write; raise as `read_state` does."""
     topics = (await client.refresh([STATE_TOPIC, PRESENCE_TOPIC, MAP_TOPIC])).topics
     found = []
     if STATE_TOPIC in topics:

@@ -1,8 +1,8 @@
 """The map topic: the offset maps of all mapped partitions, as keyed chunks in one compacted topic on the target.
 
-A link's own records in it are told apart by the link's uuid. Plain appends are enough: what a late writer says is
-void by its term (`model/mapledger`). Reading follows the topic to its end and keeps the newest chunk of each key.
-A record that is no chunk is a stray (`strays`): void, and counted. A map with a chunk of a newer version is unreadable.
+The link's uuid tells the records of a link apart. Plain appends are enough: a chunk of a late writer is void by its
+term (`model/mapledger`). A reader follows the topic to its end and keeps the newest chunk of each key. A record that is
+no chunk is a stray (`strays`): void, and counted. A map with a chunk of a newer version is unreadable.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MAP_TOPIC = "__kmigrate_offset_maps"
 
 
 class OffsetMaps:
-    """The map topic on one cluster; a topic that is not there yet holds no map."""
+    """The map topic on a cluster; a missing topic holds no map."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._chunks: dict[tuple[str, str, int], dict[ChunkKey, MapChunk]] = {}
         self._numbers: dict[tuple[str, str, int, int], int] = {}
-        """Of a partition's chunks under one term, the number behind the highest that was read or is to be written."""
+        """Number of the next chunk, by partition and term: above every chunk that was read or is to be written."""
         self._newer: dict[tuple[str, str, int], StateLogBroken] = {}
         """Partitions with a chunk that this version cannot read."""
         self.strays = Strays()
@@ -59,10 +59,10 @@ class OffsetMaps:
         *,
         before: tuple[int, int] | None = None,
     ) -> OffsetMap:
-        """A partition's map as far as it was read; where a place is given, of the chunks that stand before it.
+        """Return a partition's map as read so far; with `before`, use only the chunks before that place.
 
-        Of what stands on the target before `target_start` it says nothing: an earlier mirror of the topic put it there,
-        whose map was to be dropped when the topic was forgotten.
+        The map leaves out all target offsets below `target_start`. An earlier mirror of the topic wrote those records.
+        The map of that mirror should have been dropped when the topic was forgotten.
         """
         if (newer := self._newer.get((link_uuid, topic, partition))) is not None:
             raise newer
@@ -72,7 +72,7 @@ class OffsetMaps:
         return made
 
     def next_number(self, link_uuid: str, topic: str, partition: int, *, term: int) -> int:
-        """Of the first chunk of a ledger that begins now: behind all others of its term, also those on their way."""
+        """Return the number of a new ledger's first chunk: above all chunks of its term, also chunks on their way."""
         return self._numbers.get((link_uuid, topic, partition, term), 0)
 
     def _note(self, key: ChunkKey) -> None:
@@ -80,7 +80,7 @@ class OffsetMaps:
         self._numbers[of] = max(self._numbers.get(of, 0), key.number + 1)
 
     async def read_to_end(self) -> None:
-        """Take in everything that was stored before this call."""
+        """Read every record that was stored before this call."""
         async with self._turn:
             if await self._client.topic(MAP_TOPIC) is None:
                 return
@@ -92,7 +92,7 @@ class OffsetMaps:
             while self._tail.reached < told.offset:
                 try:
                     await self._tail.poll(100)
-                except PlaceLostError:  # what the log holds now is all that counts, as for a process that starts
+                except PlaceLostError:  # only the present content of the log counts, as for a process that starts
                     self._chunks, self._newer, self.strays = {}, {}, Strays()
                     self._tail = self._new_tail()
 
@@ -130,14 +130,16 @@ class OffsetMaps:
             del self._chunks[of]
 
     async def drop(self, link_uuid: str, topic: str) -> None:
-        """Forget the maps of all partitions of a topic, newest chunks first: whoever reads meanwhile finds a map cut
-        short, and no hole in it."""
+        """Drop the maps of all partitions of a topic, newest chunks first.
+
+        A concurrent reader finds a map that ends early, but never a map with a gap.
+        """
         await self.read_to_end()
         keys = sorted((key for known in self._chunks.values() for key in known), reverse=True)
         await self.store((key, None) for key in keys if (key.link_uuid, key.topic) == (link_uuid, topic))
 
     async def store(self, chunks: Iterable[tuple[ChunkKey, MapChunk | None]]) -> None:
-        """Write chunks in this order, each acknowledged by all replicas before the next; raises Failed."""
+        """Write chunks in this order; all replicas acknowledge each chunk before the next; raise Failed."""
         chunks = list(chunks)
         for key, _ in chunks:
             self._note(key)

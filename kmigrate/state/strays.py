@@ -1,8 +1,8 @@
 """Stray records: records in kmigrate's own topics that kmigrate did not write.
 
-Every client that may write these topics may put anything there. A stray record is void for every reader: the record
-decides nothing, and no process ends because of the record. Strays are counted and named instead (`status`, `doctor`,
-metrics), for their writer has to be kept out.
+Every client with the permission to write these topics may put anything there. A stray record is void for every reader:
+the record decides nothing, and no process ends because of the record. `status`, `doctor` and metrics count and name
+strays instead, because an operator has to keep their writer out.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class StrayRecordError(Exception):
-    """A record is none of kmigrate's, and why."""
+    """A record that kmigrate did not write, and the reason for that verdict."""
 
 
 @dataclass(slots=True)
 class Strays:
-    """How many stray records of one topic were read, and which was the newest."""
+    """The number of stray records of a topic, with offset and reason of the newest."""
 
     count: int = 0
     offset: int = -1
@@ -39,7 +39,7 @@ class Strays:
         self.offset, self.why = batch.base_offset, why_stray(error)
 
     def told(self, topic: str) -> str:
-        """Return the strays in words, '' where there are none."""
+        """Return the strays in words, '' if there are none."""
         if not self.count:
             return ""
         return (
@@ -49,16 +49,16 @@ class Strays:
 
 
 def why_stray(error: Exception) -> str:
-    """Return why a record is stray, in a few printable words: its content may be anything."""
+    """Return why a record is stray, in a few printable words: the record's content may be anything."""
     text = error.what if isinstance(error, KmigrateError) else str(error)
     words = f"{text}" if isinstance(error, StrayRecordError) else f"cannot be read ({type(error).__name__}: {text})"
     return ascii(words[:_LONGEST_WHY])[1:-1]
 
 
 def read_json(value: bytes) -> dict[str, Any]:
-    """Return the JSON object in a record; StrayRecordError where there is none that kmigrate could have written.
+    """Return the JSON object of a record; raise StrayRecordError for JSON that kmigrate cannot have written.
 
-    Python's parser takes NaN and halves of surrogate pairs, and each of these would break a reader later on.
+    Python's parser accepts NaN and halves of surrogate pairs, and each of these would break a reader later.
     """
     try:
         body = json.loads(value, parse_constant=_no_constant)

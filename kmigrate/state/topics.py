@@ -1,7 +1,7 @@
-"""Judges what a cluster tells about a state topic, before the topic is read or written.
+"""Checks the metadata of a state topic before kmigrate reads or writes the topic.
 
-A broker tells a topic without partitions where the login lacks DESCRIBE, or where the topic is just being created. The
-error code of the topic names the reason. Only a topic without an error has a wrong number of partitions.
+A broker returns a topic without partitions if the principal lacks DESCRIBE, or while the topic is being created. The
+error code of the topic names the reason. Only a topic without an error can have a wrong number of partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.05
 
 
 async def single_partition_topic(client: ClusterClient, topic: str, patience_s: float = 10.0) -> TopicInfo | None:
-    """Return the topic, or None where the cluster has no such topic; raise where the topic cannot hold state."""
+    """Return the topic, or None if the cluster has no such topic; raise if the topic cannot hold state."""
     deadline = monotonic() + patience_s
     while True:
         info = await client.topic(topic)
@@ -35,7 +35,7 @@ async def single_partition_topic(client: ClusterClient, topic: str, patience_s: 
 
 
 def refuse_untold(client: ClusterClient, info: TopicInfo) -> None:
-    """Raise where the broker told an error in place of the topic's partitions."""
+    """Raise if the broker returned an error in place of the topic's partitions."""
     if info.error == Code.TOPIC_AUTHORIZATION_FAILED:
         still_true = "nothing was changed; the topic and its records are untouched"
         raise denied(client.settings, info.error, ("DESCRIBE", f"topic {info.name}"), still_true=still_true)
@@ -66,7 +66,7 @@ async def bad_state_topic(client: ClusterClient, info: TopicInfo, why: str) -> R
 
 
 async def _is_empty(client: ClusterClient, info: TopicInfo) -> bool:
-    """Return whether the topic surely holds no record; False where a log end cannot be read."""
+    """Return whether the topic surely holds no record; False if a log end cannot be read."""
     try:
         ends = await client.list_offsets(dict.fromkeys(((info.name, each) for each in info.partitions), LATEST))
     except Failed:

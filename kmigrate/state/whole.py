@@ -1,4 +1,4 @@
-"""A state log read from its beginning to its end."""
+"""The read of a state log from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kmigrate.state.fold import Fold, state_producer_id
 __all__ = ["read_whole"]
 
 _SHORT_WAIT_MS = 20
-"""For more, at the end of the log."""
+"""Most milliseconds that a Fetch waits for more records at the end of the log."""
 
 
 async def read_whole(
@@ -24,10 +24,10 @@ async def read_whole(
     on_progress: Callable[[], None] = lambda: None,
     on_trouble: Callable[[KmigrateError], None],
 ) -> tuple[Fold, Tail]:
-    """The fold of all that the log holds, and the tail that follows it from there; raises StateLogBroken.
+    """Return the fold of the whole log, and the tail that continues at the log's end; raise StateLogBroken.
 
-    All of it from one broker: where one's log cleaner has taken a tombstone away, another's may have left what that
-    dropped.
+    The whole log must come from a single broker, because each broker has its own log cleaner. One broker may have
+    removed a tombstone already, while another broker still has the record that the tombstone drops.
     """
     while True:
         fold = Fold(state_producer_id(topic))
@@ -36,7 +36,7 @@ async def read_whole(
         def whole(tail: Tail = tail) -> bool:
             return len(tail.leaders) > 1 or (bool(tail.leaders) and tail.reached >= tail.high_watermark)
 
-        with suppress(PlaceLostError):  # another leads that never had it: nothing is known yet that could be wrong
+        with suppress(PlaceLostError):  # a new leader lacks records that were read: begin again
             await tail.run(on_progress, on_trouble, until=whole, max_wait_ms=_SHORT_WAIT_MS)
             if len(tail.leaders) == 1:
                 fold.pass_over(tail.reached)
