@@ -55,7 +55,6 @@ class _Bucket(dict[str, Record]):
                 _keep_first(found, record)
         return found
 
-
     @cached_property
     def source_epochs(self) -> dict[tuple[str, int], int]:
         """The newest epoch of each producer id that a source gave to a routed transactional producer."""

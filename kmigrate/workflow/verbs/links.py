@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,17 +15,12 @@ from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import (
     SIZE_LIMIT,
-    AssignmentRecord,
     BarrierRecord,
     ClusterRef,
-    DirectRecord,
     GroupRecord,
-    LateRecord,
     LinkRecord,
-    MisplacedRecord,
     TopicRecord,
-    TransactionRecord,
-    VerifiedRecord,
+    link_key,
 )
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
@@ -274,26 +270,42 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
             return None
         return replace(current, deleting_ms=now_ms(), topic_patterns=(), group_patterns=())
 
-    def drop(now: State) -> tuple[str, None] | None:
-        return (_link_keys(now, link.name)[0], None) if judged(now) is not None else None
-
     whole = _told_by(estate.log.state, link.name)
     marked, done = await estate.log.append(mark), list[str]()
-    state = marked
-    left_closed = await _open_sources(estate, link) if state.link(link.name) is not None else []
+    left_closed = await _open_sources(estate, link) if marked.link(link.name) is not None else []
     try:
         with telling(done):
-            while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
-                if not left.finished_ms and raised_alone(state, left) and _link_keys(state, link.name) == [left.key]:
-                    # Late, since a link that stays needs it; before its record goes, which alone knows what it was.
-                    await _put_back(estate, left)
-                before, state = state, await estate.log.append(drop)
-                done += [f"forget {key}" for key in _link_keys(before, link.name) if key not in state.records]
+            await _drop_records(estate, link, marked, judged, done)
     except Refused:
         if not done:
             await estate.log.append(partial(_unmark, marked.link(link.name), link, whole))
         raise
     return left_closed
+
+
+async def _drop_records(
+    estate: Estate, link: LinkRecord, state: State, judged: Callable[[State], LinkRecord | None], done: list[str]
+) -> None:
+    """Drop the records of a link one by one, the link's own last; `done` gets each that is dropped."""
+    keys: list[str] = []
+    """Keys that are still to be dropped, the next last: with very many records they are not sought for each anew."""
+
+    def drop(now: State) -> tuple[str, None] | None:
+        if judged(now) is None:
+            return None
+        while keys and keys[-1] not in now.records:
+            keys.pop()
+        if len(keys) <= 1:  # other processes may have written more records meanwhile
+            keys[:] = reversed(_link_keys(now, link.name))
+        return keys[-1], None
+
+    while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
+        alone = len(keys) <= 2 and _link_keys(state, link.name) == [left.key]
+        if alone and not left.finished_ms and raised_alone(state, left):
+            # Late, since a link that stays needs it; before its record goes, which alone knows what it was.
+            await _put_back(estate, left)
+        state = await estate.log.append(drop)
+        done += [f"forget {key}" for key in keys[-1:] if key not in state.records]
 
 
 def _told_by(state: State, link: str) -> set[str]:
@@ -439,20 +451,12 @@ def refuse_finished(link: LinkRecord) -> None:
 
 
 def _link_keys(state: State, link: str) -> list[str]:
-    """Keys of a link, the link itself last, so that a crash in between leaves a link to delete again."""
-    kinds = (
-        TopicRecord,
-        GroupRecord,
-        BarrierRecord,
-        DirectRecord,
-        LateRecord,
-        VerifiedRecord,
-        TransactionRecord,
-        AssignmentRecord,
-        MisplacedRecord,
-    )
-    parts = [key for key, record in state.records.items() if isinstance(record, kinds) and record.link == link]
-    return [*sorted(parts), f"link/{link}"]
+    """Return the keys of all records that name a link, and last the link's own key.
+
+    A crash in between leaves a link that can be deleted again.
+    """
+    parts = [key for key, record in state.records.items() if getattr(record, "link", None) == link]
+    return [*sorted(parts), link_key(link)]
 
 
 async def check_link(estate: Estate, name: str | None, *, raises: bool = True) -> Plan:

@@ -15,9 +15,20 @@ from kmigrate.cluster.memory import RAISED_EXPIRATION
 from kmigrate.errors import Failed, Interrupted, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.patterns import NamePattern
-from kmigrate.model.record_json import Record
-from kmigrate.model.records import BarrierRecord, LinkRecord, ProducerMark, TopicRecord
+from kmigrate.model.presences import ControllerPresence, RouterPresence
+from kmigrate.model.record_json import KINDS, Record
+from kmigrate.model.records import (
+    BarrierRecord,
+    LeaseRecord,
+    LinkRecord,
+    ProducerMark,
+    RouterRecord,
+    StrayRecord,
+    TopicRecord,
+    TransactionRecord,
+)
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import producer_memory, verbs
 from kmigrate.workflow.plan import Finding, Plan
@@ -236,6 +247,7 @@ def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: py
         return why
 
     estate.source = source
+
     async def raised(*_: Any) -> ConfigValue:
         return ConfigValue(RAISED_EXPIRATION, True)
 
@@ -272,6 +284,33 @@ def test_what_is_deleted_with_a_link_is_its_own_also_where_an_older_version_let_
     assert delete(estate).applied
     assert {*estate.log.state.records} == {"link/l/x", theirs.key}
     assert run(verbs.delete_link(estate, "l/x", 0.0)).applied  # type: ignore[arg-type]
+    assert not estate.log.state.records
+
+
+_OF_NO_LINK = (RouterRecord, StrayRecord, LeaseRecord, RouterPresence, ControllerPresence)
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS.values() if each not in _OF_NO_LINK])
+def test_a_record_of_any_kind_goes_with_its_link(kind: type[Any]) -> None:
+    """A new kind either names its link in the field `link`, or is listed above as a kind of no link."""
+    key, record = f"{kind.__name__}/l", object.__new__(kind)
+    object.__setattr__(record, "name" if kind is LinkRecord else "link", "l")
+    wanted = [] if kind is LinkRecord else [key]
+    assert links._link_keys(State().with_record(key, record, 0), "l") == [*wanted, LINK.key]
+    assert links._link_keys(State().with_record(key, record, 0), "other") == ["link/other"]
+
+
+def test_records_that_other_processes_write_during_a_delete_go_too() -> None:
+    estate = Estate(LINK, TOPIC)
+    late = TransactionRecord("l", "id", 1, 0, 2, 0)
+
+    def somebody(gone: Record | None) -> None:
+        if gone is None and estate.log.state.link("l") is not None:
+            estate.log.on_append = lambda _: None
+            estate.log.state = estate.log.state.with_record(late.key, late, estate.log.state.epoch + 1)
+
+    estate.log.on_append = somebody
+    assert delete(estate).applied
     assert not estate.log.state.records
 
 
