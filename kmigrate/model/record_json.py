@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import cache, partial
 from math import isfinite
 from typing import Any, TypeVar
+from uuid import UUID
 
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.presences import (
@@ -150,11 +151,27 @@ def decode_record(data: Mapping[str, Any]) -> Record:
 def decode_part(kind: type[_Part], data: Any) -> _Part:
     """A record, or a part of one, from its JSON shape; raises StateLogBroken where it is none."""
     try:
-        return typing.cast("_Part", _reader(typing.cast("Any", kind))(data))
+        part = _reader(typing.cast("Any", kind))(data)
+        if isinstance(part, TopicRecord):
+            _check_topic(part)
+        return typing.cast("_Part", part)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise StateLogBroken(
             "malformed-record", f"a {kind.__name__} of the state log cannot be read: {error!r}"
         ) from error
+
+
+_MOST_PARTITIONS = 1 << 20
+"""More partitions than a cluster can have."""
+
+
+def _check_topic(record: TopicRecord) -> None:
+    """Raise ValueError for a topic that no cluster has: readers make UUIDs of the ids, and lists of the partitions."""
+    if not 0 <= record.partitions <= _MOST_PARTITIONS:
+        raise ValueError(f"{record.partitions} partitions")
+    for topic_id in (record.source_topic_id, record.target_topic_id):
+        if topic_id:
+            UUID(topic_id)
 
 
 _Read = Callable[[Any], Any]

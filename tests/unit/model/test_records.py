@@ -130,6 +130,17 @@ def test_an_unknown_or_broken_record_is_refused(data: dict[str, object]) -> None
         decode_record(data)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"target_topic_id": "zzz"}, {"source_topic_id": "1-2"}, {"partitions": -1}, {"partitions": 1 << 40}]
+)
+def test_a_topic_that_no_cluster_has_is_refused(wrong: dict[str, object]) -> None:
+    """Routers and mirrors make UUIDs of a topic's ids and lists of the partitions: each would end at such a record."""
+    told = encode_record(TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1))
+    with pytest.raises(StateLogBroken) as caught:
+        decode_record({**told, **wrong})
+    assert caught.value.ref == "malformed-record"
+
+
 def test_a_record_of_an_earlier_version_reads_as_nothing_held_back() -> None:
     written = encode_record(TopicRecord("l", "t", TopicPhase.MIRRORING, 1))
     old = {key: value for key, value in written.items() if key not in ("paused", "stops", "losses")}
