@@ -11,6 +11,7 @@ C  The topic's own value is in the record before the seal is on the broker. `pro
 D  Where the source does not let kmigrate alter the topic, the record says so, and the topic stays open: the watch is
    all that is left.
 E  A seal that stands in for silent routers (`sealing`) comes off first.
+F  Nothing is closed on behalf of a link that is being deleted: nobody would know the topic's own value any more.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class SourceCloser:
 
     async def _try(self, record: TopicRecord) -> None:
         link = self.log.state.link(record.link)
-        if link is None:
+        if link is None or (record.late.seal and self._is_leaving(self.log.state, record)):
             return
         try:
             source, admin = await self.source_of(link)
@@ -103,6 +104,9 @@ class SourceCloser:
             if not await self._write(record, closed):
                 return
         await admin.alter_topic_configs(topic, {SIZE_LIMIT: CLOSED_SIZE})
+        if self._is_leaving(self.log.state, record):
+            await put_back_size_limit(admin, replace(record, closed=closed))
+            return
         await self._shown(record, source, Takes.NOTHING)
         await self._write(replace(record, closed=closed), replace(closed, proven=True))
 
@@ -130,6 +134,12 @@ class SourceCloser:
                 raise Refused("seal-unproven", f"the leader of {record.topic}-{left[0]} does not follow the config yet")
             await sleep(0.02 if left else 0)
 
+    @staticmethod
+    def _is_leaving(state: State, record: TopicRecord) -> bool:
+        """Return whether the link of a topic is deleted, or being deleted (F)."""
+        link = state.link(record.link)
+        return link is None or bool(link.deleting_ms)
+
     async def _write(self, record: TopicRecord, closed: Closed | None) -> bool:
         """Write the seal's state, unless the topic's record has changed."""
 
@@ -137,7 +147,7 @@ class SourceCloser:
             now = state.topic(record.link, record.topic)
             if now is None or now.closed != record.closed or now.phase is not TopicPhase.PROMOTED:
                 return None
-            return replace(now, closed=closed)
+            return None if closed is not None and self._is_leaving(state, record) else replace(now, closed=closed)
 
         state = await self.log.append(decide)
         now = state.topic(record.link, record.topic)

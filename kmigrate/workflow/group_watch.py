@@ -149,8 +149,9 @@ class GroupWatch:
             await self._look_at_all(link, records)
         for key in self._holds.keys() - watched:
             await self._release(key)
-        for key in self._figures.groups.keys() - watched:
-            del self._figures.groups[key]
+        for of_group in (self._figures.groups, self._commits_due):
+            for key in of_group.keys() - watched:
+                del of_group[key]
 
     async def _pause(self, seconds: float) -> None:
         """Wait; not for the rest of the pause where a group has been promoted meanwhile: it is to be held at once."""

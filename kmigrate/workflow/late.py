@@ -44,6 +44,8 @@ _OF_A_PARTITION_S = 0.001
 """With ten thousand partitions a look takes ten seconds."""
 _PATIENCE_S = 60.0
 _READ_BYTES = 4 << 20
+_MOST_READS = 16
+"""Answers of a partition that are read before the state log is told: a look that takes too long is given up."""
 _AT_ONCE = 4
 """Batches that are appended before the state log is told (C)."""
 _LONGEST_NAME = 249
@@ -78,9 +80,17 @@ class LateWatch:
         """Look again and again, until cancelled."""
         while True:
             of_links = [(link, watched(self.log.state, link)) for link in self.log.state.links()]
+            self._forget_troubles(of_links)
             await together(*(self._try(link, topics) for link, topics in of_links if topics))
             partitions = sum(record.partitions for _, topics in of_links for record in topics)
             await sleep(max(_LOOK_S, partitions * _OF_A_PARTITION_S))
+
+    def _forget_troubles(self, of_links: Sequence[tuple[LinkRecord, Sequence[TopicRecord]]]) -> None:
+        """Drop the troubles of links that are watched no more, and of topics whose late records nobody moves."""
+        still = {link.key for link, topics in of_links if topics}
+        still |= {each.key for _, topics in of_links for each in topics if each.on_late is not OnLate.ALARM}
+        for key in self.troubles.keys() - still:
+            del self.troubles[key]
 
     async def _try(self, link: LinkRecord, topics: Sequence[TopicRecord]) -> None:
         """Look at a link; an error is told, and the other links are watched all the same."""
@@ -125,7 +135,9 @@ class LateWatch:
         if end > known.end:
             known = replace(known, end=end, last_ms=now)
         try:
-            while known.read_to < known.end:
+            for _ in range(_MOST_READS):
+                if known.read_to >= known.end:
+                    break
                 batches, read_to = await self._read(source, record, partition, known.read_to)
                 if read_to == known.read_to:
                     break  # an open transaction
@@ -178,8 +190,12 @@ class LateWatch:
                 batch.stamp(late_producer_id(link.uuid, record.topic), known.handled)
                 await self._append(topic, partition, batch.view)
                 known = known.with_handled(batch.end, batch.records)
+            handled_to = known.handled_to
             if len(some) == len(batches):
-                known = replace(known, handled_to=max(known.handled_to, min(read_to, known.read_to)))
+                handled_to = max(known.handled_to, min(read_to, known.read_to))
+            if not some and handled_to == known.handled_to:
+                return  # the source tells nothing now of what it has told before: the next look asks again
+            known = replace(known, handled_to=handled_to)
             await self._write(record, partition, known)
 
     async def _append(self, topic: str, partition: int, batch: memoryview) -> None:

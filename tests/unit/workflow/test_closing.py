@@ -105,3 +105,24 @@ def test_nothing_is_done_where_it_is_not_wanted_or_not_due(record: TopicRecord) 
     admin = Admin()
     assert look(MemoryLog(LINK, record), admin) == record
     assert admin.altered == []
+
+
+@pytest.mark.parametrize("closed", [None, Closed("2000")])
+def test_nothing_is_closed_for_a_link_that_is_being_deleted(closed: Closed | None) -> None:
+    admin, record = Admin(own="2000"), replace(PROMOTED, closed=closed)
+    assert look(MemoryLog(replace(LINK, deleting_ms=5), record), admin) == record
+    assert admin.altered == []
+
+
+def test_a_topic_that_is_closed_while_its_link_is_deleted_gets_its_own_limit_back() -> None:
+    log = MemoryLog(LINK, PROMOTED)
+
+    class Slow(Admin):
+        async def alter_topic_configs(self, name: str, put: Any, remove: Any = (), *, try_only: bool = False) -> None:
+            if not try_only and not self.altered:
+                await log.append(lambda _: replace(LINK, deleting_ms=5))
+            await super().alter_topic_configs(name, put, remove, try_only=try_only)
+
+    admin = Slow(own="2000")
+    look(log, admin)
+    assert admin.altered == [({"max.message.bytes": "78"}, ()), ({"max.message.bytes": "2000"}, ())]

@@ -48,6 +48,10 @@ class Source:
         self.batches.append(batch(self.end, count, producer=7))
         self.end += count
 
+    def placed(self) -> list[tuple[int, bytes]]:
+        """Return the batches with their base offsets."""
+        return [(int.from_bytes(each[:8], "big"), each) for each in self.batches]
+
     async def log_ends(self, keys: Any) -> Any:
         return {key: LogOffset(0, self.end, 3) for key in keys}
 
@@ -65,6 +69,8 @@ class World:
     source: Source = field(default_factory=Source)
     appended: list[tuple[str, int]] = field(default_factory=list)
     dies_after: int = 1_000
+    batches_at_once: int = 1_000
+    """Batches in an answer of the source."""
 
     def __post_init__(self) -> None:
         self.log = MemoryLog(LINK, self.record)
@@ -76,7 +82,8 @@ class World:
         watch = LateWatch(self.log, SimpleNamespace(), SimpleNamespace(), source_of)  # type: ignore[arg-type]
 
         async def fetch(_: Any, __: int, part: Any, **___: Any) -> FetchedPartition:
-            data = b"".join(self.source.batches)
+            later = [each for at, each in self.source.placed() if at >= part.offset]
+            data = b"".join(later[: self.batches_at_once])
             return FetchedPartition("t", 0, 0, self.source.end, self.source.end, 0, (), -1, memoryview(bytearray(data)))
 
         async def append(topic: str, _: int, view: memoryview) -> None:
@@ -125,6 +132,46 @@ def test_late_records_go_where_a_person_wants_them(on_late: OnLate, topic: str) 
     world.source.write(1)
     world.look()
     assert world.appended[2:] == [(topic, 5)]
+
+
+def test_a_long_backlog_is_told_to_the_state_log_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that is given up after a minute must not begin anew for ever."""
+    monkeypatch.setattr(late, "_MOST_READS", 2)
+    world = World(PROMOTED, batches_at_once=1)
+    for _ in range(5):
+        world.source.write(1)
+    assert [found.read_to for found in (world.look(), world.look(), world.look()) if found is not None] == [
+        102,
+        104,
+        105,
+    ]
+
+
+def test_a_source_that_tells_nothing_for_a_moment_is_asked_at_the_next_look() -> None:
+    world = World(wanting(OnLate.COPY))
+    world.source.write(3)
+    world.log = MemoryLog(
+        LINK, world.record, LateRecord("l", "t", {0: LateWrites(100, 103, 3, 103, 1, 1, handled_to=100)})
+    )
+    world.batches_at_once = 0
+    found = world.look()
+    assert found is not None and found.handled == 0
+    world.batches_at_once = 9
+    found = world.look()
+    assert found is not None and found.handled == 3
+
+
+def test_a_trouble_goes_with_what_it_was_about() -> None:
+    async def no_source(_: Any) -> Any:
+        raise AssertionError("nothing is looked at")
+
+    watch = LateWatch(MemoryLog(), None, None, no_source)  # type: ignore[arg-type]
+    copied, alarmed = wanting(OnLate.COPY), replace(PROMOTED, topic="alarmed")
+    watch.troubles = dict.fromkeys((LINK.key, copied.key, alarmed.key, "link/gone", "topic/l/gone"), "why")
+    watch._forget_troubles([(LINK, [copied, alarmed])])
+    assert set(watch.troubles) == {LINK.key, copied.key}
+    watch._forget_troubles([(LINK, [])])
+    assert not watch.troubles
 
 
 def test_a_controller_that_dies_in_between_repeats_no_more_than_a_broker_remembers() -> None:
