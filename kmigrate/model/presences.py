@@ -25,6 +25,7 @@ __all__ = [
     "JoinTerms",
     "MirrorPresence",
     "PartitionProgress",
+    "RefusedMember",
     "RouterLimits",
     "RouterPresence",
     "Upkept",
@@ -185,6 +186,8 @@ class GroupWord:
     """What nobody reads, though the source has members here that it is assigned to; the first few where it is much."""
     more_withheld: int = 0
     """How many topics `withheld` leaves out."""
+    trials: int = 0
+    """Trial joins of members that the target has not answered yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,18 @@ class JoinTerms:
 
     client_id: str
     session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedMember:
+    """A member that the target refuses: in a trial join before the group's promote, or in a join after the promote."""
+
+    client_id: str
+    host: str
+    member_id: str
+    """The member id at the source; '' while the member has none."""
+    error: str
+    """Kafka's name of the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +302,8 @@ class RouterPresence:
 
     joins: Mapping[str, tuple[JoinTerms, ...]] = field(default_factory=dict)
     """Session timeouts of members of groups that hold or follow, by group."""
+    refused: Mapping[str, tuple[RefusedMember, ...]] = field(default_factory=dict)
+    """Members that the target refuses, by group; the first few of each group."""
 
     @property
     def key(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from kmigrate.model.door import Door, Identity
@@ -33,6 +33,7 @@ from kmigrate.router.share_members import ShareMembers
 from kmigrate.router.stand_ins import StandIns
 from kmigrate.router.times import Found
 from kmigrate.router.topic_ids import TopicIds
+from kmigrate.router.trial_book import TrialBook
 from kmigrate.router.unready import Unready
 from kmigrate.router.untold import Untold
 
@@ -261,6 +262,7 @@ class Core:
     untold: Untold = field(default_factory=Untold)
     held: HeldGroups = field(default_factory=HeldGroups)
     join_book: JoinBook = field(default_factory=JoinBook)
+    trials: TrialBook = field(default_factory=TrialBook)
     share_members: ShareMembers = field(default_factory=ShareMembers)
     late: Late = field(default_factory=Late)
     unready: Unready = field(default_factory=Unready)
@@ -351,7 +353,8 @@ class Core:
         for (link, name), entry in self.begun.entries.items():
             record = self.table.transactions.get(name, {}).get(link)
             open_.update(entry.groups.union(record.groups if record is not None else ()))
-        return self.followers.words(self.table, open_, self.ids, now)
+        words = self.followers.words(self.table, open_, self.ids, now)
+        return {group: replace(word, trials=self.trials.trials(group)) for group, word in words.items()}
 
     def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         """Whether the target holds records of a producer, which then is never late again; None as in `ask_target`."""

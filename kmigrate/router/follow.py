@@ -74,6 +74,7 @@ from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.group_talk import ELSEWHERE, GroupTalk, Told, Word
 from kmigrate.router.heartbeat_desk import HeartbeatDesk
+from kmigrate.router.trials import TrialDesk
 from kmigrate.router.untold import Partition
 
 __all__ = ["FollowDesk"]
@@ -100,9 +101,10 @@ _WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
 class FollowDesk:
     """Takes the requests of groups that follow; answers may come later, in any order."""
 
-    def __init__(self, core: Core, edge: Edge) -> None:
+    def __init__(self, core: Core, edge: Edge, trials: TrialDesk) -> None:
         self._core = core
         self._edge = edge
+        self._trials = trials
         self._talk = GroupTalk(core, edge, self._unreached, self._heard)
         self._heartbeats = HeartbeatDesk(core, edge, self._talk)
         self._joins: list[Word] = []
@@ -490,11 +492,13 @@ class FollowDesk:
             if code_of(answer.error_code) == Code.MEMBER_ID_REQUIRED:
                 named = dataclasses.replace(request, member_id=answer.member_id)
                 again = frame_request(named, head.correlation_id, head.client_id)
-                self._edge.to_target(
-                    [again], head.correlation_id, lambda last: word.told(read_answer(kind, last))
-                )
+                self._edge.to_target([again], head.correlation_id, lambda last: told(read_answer(kind, last)))
             else:
-                word.told(answer)
+                told(answer)
+
+        def told(answer: Any) -> None:
+            self._trials.outcome(head, word.request, code_of(answer.error_code))
+            word.told(answer)
 
         first = frame_request(request, head.correlation_id, head.client_id)
         self._edge.to_target([first], head.correlation_id, answered)

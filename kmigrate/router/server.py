@@ -453,6 +453,7 @@ class Router:
             limits=core.limits.told(),
             waiting=core.held.waiting(core.table.held_groups | core.table.followed.keys(), monotonic()),
             joins=core.join_book.words(core.table.held_groups, core.table.followed.keys(), monotonic()),
+            refused=core.trials.words(core.table.held_groups | core.table.followed.keys(), monotonic()),
             staying=tuple(core.farewell.staying) if core.table.finished else (),
             deaf=core.deaf,
         )

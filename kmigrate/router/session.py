@@ -20,7 +20,6 @@ from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.fetch import FETCH
 from kmigrate.router.apis.followed import FOLLOWED_APIS, as_no_member
 from kmigrate.router.apis.groups import (
-    CONSUMER_GROUP_HEARTBEAT,
     DELETES,
     HEARTBEATS,
     HELD_APIS,
@@ -46,6 +45,7 @@ from kmigrate.router.apis.produce import PRODUCE, read_produce
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.share import SHARE_READS, show_leaders
 from kmigrate.router.apis.transactions import END_TXN, TRANSACTION_APIS, error_answer
+from kmigrate.router.apis.trials import JOINING
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.ends import LIST_OFFSETS, EndsDesk
@@ -56,6 +56,7 @@ from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.produce_desk import ProduceDesk
 from kmigrate.router.sequencer import Sequencer, Slot
 from kmigrate.router.transactions import TransactionDesk
+from kmigrate.router.trials import TrialDesk
 
 __all__ = ["Session"]
 
@@ -82,7 +83,8 @@ class Session:
         self._inbound: deque[tuple[RequestHead, bytearray, float]] = deque()
         self._inbound_bytes = 0
         self._order = Sequencer()
-        self._follow = FollowDesk(core, edge)
+        self._trials = TrialDesk(core, edge, lambda: self.host)
+        self._follow = FollowDesk(core, edge, self._trials)
         self._admin = AdminDesk(core, edge, self._follow, lambda: self._told)
         self._transactions = TransactionDesk(core, edge, self._follow)
         self._login = ClientLogin(core, edge)
@@ -159,6 +161,7 @@ class Session:
         self.gone = True
         self._transactions.closed()
         self._follow.closed()
+        self._trials.closed()
         self._writes.closed()
         self._reads.closed()
         # A session and its edge know each other, and are freed when the garbage collector comes by: not the megabytes.
@@ -336,9 +339,8 @@ class Session:
 
         The broker would say that there is no such group, or none of the new protocol, at which clients end.
         """
-        if head.api_key == CONSUMER_GROUP_HEARTBEAT:
-            opened = frozenset(self._core.followers.opened(self._edge.now()))
-            self._pass(head, frame, lambda answer: from_target(self._decodable(head, frame), frame, answer, opened))
+        if head.api_key in JOINING:
+            self._joining(self._decodable(head, frame), frame)
         elif head.api_key == OFFSET_FETCH and (lately := self._core.followers.opened(self._edge.now())):
             self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
         elif head.api_key == OFFSET_FOR_LEADER_EPOCH:
@@ -346,6 +348,18 @@ class Session:
             self._pass(head, frame, lambda answer: self._ready(head, answer, since))
         else:
             self._pass(head, frame)
+
+    def _joining(self, head: RequestHead, frame: bytearray) -> None:
+        """Pass on a join, or a heartbeat of the new protocol; look at the answer where the group has just opened."""
+        opened = frozenset(self._core.followers.opened(self._edge.now()))
+        watched = self._core.trials.watched(opened)
+
+        def answered(answer: bytearray) -> Buffer:
+            if watched:
+                self._trials.joined(head, frame, answer, watched)
+            return answer if head.api_key == JOIN_GROUP else from_target(head, frame, answer, opened)
+
+        self._pass(head, frame, answered)
 
     def _ask_positions(self, head: RequestHead, frame: bytearray, opened: Collection[str]) -> None:
         """Of a group that has just opened; a member whom the target does not know yet is told them all the same.
@@ -507,6 +521,8 @@ class Session:
         if head.api_key == JOIN_GROUP and (groups[0] in held or groups[0] in followed):
             timeout_ms = round(request.session_timeout.total_seconds() * 1000)
             self._core.join_book.asked(groups[0], head.client_id or "", timeout_ms, self._edge.now())
+        if groups:
+            self._trials.take(head, request, groups[0])
         if head.api_key not in FOLLOWED_APIS or not self._follow.understands(head, request):
             held |= followed.keys()
         if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (

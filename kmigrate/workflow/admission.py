@@ -1,7 +1,9 @@
 """Decides before a group opens at the target whether its members would be let in there.
 
 A member that the target refuses cannot come back: its group is promoted, and no verb returns the group to the source.
-So a promote that could not let every known member in is refused, or given up before anything has been written.
+So a promote that could not let every known member in is refused, or given up before the group opens. Two judges:
+the target's limits, against what members ask for, and the target itself, by the trial joins of the routers
+(`router.trials`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import GroupMode
-from kmigrate.model.presences import JoinTerms, RouterPresence
+from kmigrate.model.presences import JoinTerms, RefusedMember, RouterPresence
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.words import advised
 from kmigrate.state.log import StateLog
@@ -18,10 +20,30 @@ from kmigrate.workflow.broker_settings import BrokerSettings, limit, read_settin
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding
 
-__all__ = ["admission_findings", "join_terms_of", "refuse_unadmitted"]
+__all__ = [
+    "admission_findings",
+    "join_terms_of",
+    "refuse_after_trials",
+    "refuse_unadmitted",
+    "refused_member_findings",
+    "refused_members",
+    "refused_sentence",
+    "refused_way_on",
+]
 
 _MOST, _LEAST, _SIZE = "group.max.session.timeout.ms", "group.min.session.timeout.ms", "group.max.size"
 _MOST_NAMED = 5
+_TIMEOUT = "INVALID_SESSION_TIMEOUT"
+_WAYS_ON = {
+    "GROUP_AUTHORIZATION_FAILED": "give the member's principal READ on group {group} at the target",
+    "TOPIC_AUTHORIZATION_FAILED": "give the member's principal DESCRIBE and READ on its topics at the target",
+    _TIMEOUT: f"raise {_MOST} on the target, or restart the member with a shorter session.timeout.ms",
+    "UNSUPPORTED_ASSIGNOR": "add the member's group.remote.assignor to group.consumer.assignors on the target's "
+    "brokers, or restart the member with an assignor that the target has",
+    "INCONSISTENT_GROUP_PROTOCOL": "stop the members of group {group} at the target that share no "
+    "partition.assignment.strategy with this member, or give all members a common strategy",
+    "GROUP_MAX_SIZE_REACHED": f"raise {_SIZE} on the target, or stop some of the members",
+}
 
 
 def join_terms_of(log: StateLog, group: str) -> list[JoinTerms]:
@@ -63,12 +85,53 @@ async def refuse_unadmitted(estate: Estate, record: GroupRecord, members: Sequen
         target = await read_settings(estate.target, estate.target_admin)
     except KmigrateError:
         return
-    found = admission_findings(record, join_terms_of(estate.log, record.group), members, target)
+    _refuse(record, admission_findings(record, join_terms_of(estate.log, record.group), members, target))
+    refuse_after_trials(estate.log, record)
+
+
+def refused_members(log: StateLog, group: str) -> list[RefusedMember]:
+    """Return the members that the target refuses, by the words of all routers."""
+    told = {each for router in log.alive(RouterPresence) for each in router.refused.get(group, ())}
+    return sorted(told, key=lambda each: (each.client_id, each.host, each.member_id))
+
+
+def refused_member_findings(record: GroupRecord, refused: Sequence[RefusedMember]) -> list[Finding]:
+    """Return a refusal for each member that the target has refused in a trial join."""
+    return [
+        Finding(
+            "refuse",
+            "member-refused",
+            refused_sentence(record.group, each, opened=False),
+            refused_way_on(record.group, each),
+        )
+        for each in refused
+    ]
+
+
+def refuse_after_trials(log: StateLog, record: GroupRecord) -> None:
+    """Raise Refused where the target has refused a member in a trial join."""
+    _refuse(record, refused_member_findings(record, refused_members(log, record.group)))
+
+
+def refused_sentence(group: str, each: RefusedMember, *, opened: bool) -> str:
+    """Name a refused member and the target's error; `opened`: the group is promoted."""
+    named = f" ({each.member_id})" if each.member_id else ""
+    who = f"member {each.client_id or 'without a client id'} at {each.host}{named} of group {group}"
+    return f"{who} is refused by the target: {each.error}" if opened else f"the target would refuse {who}: {each.error}"
+
+
+def refused_way_on(group: str, each: RefusedMember) -> str:
+    """Return the next step for a refused member."""
+    known = _WAYS_ON.get(each.error)
+    return known.format(group=group) if known else f"find out why the target answers {each.error} to the member's join"
+
+
+def _refuse(record: GroupRecord, found: Sequence[Finding]) -> None:
     if found:
         raise Refused(
             found[0].ref,
             "; ".join(finding.what for finding in found[:_MOST_NAMED]),
-            still_true="the group is mirrored as before; no position was written",
+            still_true="the group is mirrored as before; its members read on",
             next_step=f"{found[0].next_step}; then: {advised('group promote', record.link, record.group)}",
         )
 

@@ -7,7 +7,7 @@ A  To the members it is a rebalance: they commit what they have read, as at any 
    ends its part is held by its router. So nothing is read twice by who joins in time. A member of the new protocol
    (KIP-848) has joined when it says that it owns nothing any more.
 B  It is frozen by a record. Every registered router must have acted on it, and have no commit on its way, before a
-   position is read.
+   position is read. Every trial join must have been answered, and none refused (`admission`).
 C  A group whose positions were committed in transactions is frozen between two of them, and nobody has to join anew:
    what a transaction has not committed is aborted with it, so nothing can be written twice (Kafka Streams commits
    nothing while it waits for a join). Members of the new protocol give all back before, as in A, if they do so in time:
@@ -36,6 +36,7 @@ from kmigrate.model.records import GroupRecord, group_key
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.admission import refuse_after_trials
 from kmigrate.workflow.handover import HandedOver, named_members, refuse_members
 from kmigrate.workflow.membership import NEW_PROTOCOL, still_direct, undrained_router, words_on
 from kmigrate.workflow.unit import group_decided
@@ -89,6 +90,7 @@ class FollowHandover:
                 await self._write(replace(record, frozen=True))
             if not record.staged:
                 await self._drained()
+                refuse_after_trials(self.log, record)
                 await self.place.leave()  # of a try before: while somebody is there, no positions can be written
                 record = (await self.carry()).on(self._record())
                 if self._waiting_topics(self.log.state):

@@ -51,4 +51,6 @@ def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:
             return f"router {router.name} on {router.host} has not said that it lets the group commit no more"
         if group in word.groups and word.groups[group].in_flight:
             return f"router {router.name} still waits for commits or transactions of group {group} at the source"
+        if group in word.groups and word.groups[group].trials:
+            return f"router {router.name} still waits for the target's answers to trial joins of group {group}"
     return None

@@ -26,6 +26,7 @@ from kmigrate.model.presences import (
     GroupWord,
     MirrorPresence,
     PartitionProgress,
+    RefusedMember,
     RouterPresence,
 )
 from kmigrate.model.records import (
@@ -44,6 +45,7 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.admission import refused_members
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.group_lag import UNKNOWN, GroupLag, group_lag
 from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
@@ -186,6 +188,8 @@ class GroupStatus:
     """Partitions whose committed position is beyond the log's end: their lag is unknown, and not in `lag`."""
     held: bool | None = None
     """True where a placeholder keeps others out of the promoted group on the source; None where unknown."""
+    refused: tuple[RefusedMember, ...] = ()
+    """Members at routers that the target refuses, or would refuse at the group's promote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -624,4 +628,5 @@ async def _group_status(
         lag_unplaced=found.lag.unplaced,
         lag_beyond=found.lag.beyond,
         held=found.held,
+        refused=tuple(refused_members(estate.log, group.group)),
     )

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
@@ -24,13 +34,19 @@ LIMITS = {
     "offset.metadata.max.bytes": "100",
     "transaction.max.timeout.ms": "60000",
 }
+OWN_RULES = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "group.consumer.assignors": "uniform",
+}
+"""Everybody may do everything with a resource that has no rule, so one rule closes a group."""
 
 
 @pytest.fixture(scope="module")
 def migration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
     root = tmp_path_factory.mktemp("limits")
     source_spec, target_spec = source_and_target()
-    with running_clusters(root, source_spec, replace(target_spec, config=LIMITS)) as (source, target):
+    with running_clusters(root, source_spec, replace(target_spec, config=LIMITS | OWN_RULES)) as (source, target):
         run = Migration(source, target, root / "run")
         run.make_topic("orders", 1)
         run.make_group("slow-readers", "orders")
@@ -82,6 +98,119 @@ def test_a_member_that_the_target_would_refuse_keeps_its_group_from_being_promot
         assert (group["phase"], group["lag"]) == ("mirrored", 0)
     finally:
         slow.close()
+
+
+def rule(group: str, operation: str) -> AclBinding:
+    """Return the rule that lets every client of these clusters do something with a group."""
+    kinds = AclOperation[operation], AclPermissionType.ALLOW
+    return AclBinding(ResourceType.GROUP, group, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", *kinds)
+
+
+def allow(run: Migration, group: str, *operations: str) -> None:
+    admin, rules = AdminClient(run.target.client()), [rule(group, each) for each in operations]
+    for done in admin.create_acls(rules).values():
+        done.result(20)
+
+
+def forbid_reading(run: Migration, group: str) -> None:
+    of = rule(group, "READ")
+    wanted = AclBindingFilter(
+        of.restype, of.name, of.resource_pattern_type, of.principal, of.host, of.operation, of.permission_type
+    )
+    admin = AdminClient(run.target.client())
+    for done in admin.delete_acls([wanted]).values():
+        assert len(done.result(20)) == 1
+    wait_until(lambda: not admin.describe_acls(wanted).result(20), 10, "the rule to be gone")
+
+
+@contextmanager
+def polled(run: Migration, group: str, topic: str, **settings: Any) -> Iterator[list[bytes]]:
+    """A consumer at the router, polled all the time; yields the values that the consumer has read."""
+    read: list[bytes] = []
+    ended = threading.Event()
+    consumer = Consumer(
+        {"bootstrap.servers": run.routers, "group.id": group, "client.id": "reader", "log_level": 0, **settings}
+    )
+    consumer.subscribe([topic])
+
+    def poll() -> None:
+        while not ended.is_set():
+            with suppress(KafkaException):
+                heard = consumer.poll(0.1)
+                if heard is not None and heard.error() is None:
+                    read.append(heard.value() or b"")
+        consumer.close()
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield read
+    finally:
+        ended.set()
+        thread.join(20)
+
+
+def write(run: Migration, topic: str, value: str) -> None:
+    producer = Producer({"bootstrap.servers": run.source.bootstrap})
+    producer.produce(topic, value, partition=0)
+    assert producer.flush(20) == 0
+
+
+def status_of(run: Migration, group: str) -> dict[str, Any]:
+    (found,) = (each for each in run.does("status")["groups"] if each["group"] == group)
+    return dict(found)
+
+
+def test_a_promote_is_given_up_when_the_target_refuses_a_member_and_names_the_member(migration: Migration) -> None:
+    """The right is lost after the plan has found nothing: no limit tells that, only the target's own answer."""
+    run = migration
+    run.make_group("closed", "orders")
+    run.does("group", "mirror", "closed", "--mode", "follow")
+    allow(run, "closed", "DESCRIBE", "READ")
+    with polled(run, "closed", "orders") as read:
+        write(run, "orders", "first")
+        wait_until(lambda: b"first" in read, 30, f"the member to read: {run.logs()}")
+        assert run.cli("group", "promote", "closed", "--plan").code == 0
+        forbid_reading(run, "closed")
+        refused = run.cli("group", "promote", "closed", "--yes")
+        assert refused.code != 0
+        assert "member-refused" in str(refused.told), refused
+        assert "the target would refuse member reader at 127.0.0.1" in str(refused.told)
+        found = status_of(run, "closed")
+        assert (found["phase"], "GROUP_AUTHORIZATION_FAILED" in found["reason"]) == ("mirrored", True)
+        (named,) = found["refused"]
+        assert (named["client_id"], named["error"]) == ("reader", "GROUP_AUTHORIZATION_FAILED")
+        assert named["member_id"].startswith("reader-")
+        write(run, "orders", "second")
+        wait_until(lambda: b"second" in read, 30, "the member to read on")
+        planned = run.cli("group", "promote", "closed", "--plan")
+        assert (planned.code, planned.told["error"]) == (3, "member-refused")
+
+        allow(run, "closed", "READ")
+        wait_until(lambda: run.cli("group", "promote", "closed", "--plan").code == 0, 30, "the right to count")
+        run.does("group", "promote", "closed", "--yes")
+        write(run, "orders", "third")
+        wait_until(lambda: b"third" in read, 30, "the member to read at the target")
+    assert [each for each in read if each in (b"first", b"second", b"third")] == [b"first", b"second", b"third"]
+    assert status_of(run, "closed")["refused"] == []
+
+
+def test_a_member_whose_assignor_the_target_lacks_is_named_before_the_promote(migration: Migration) -> None:
+    run = migration
+    run.make_group("ranged", "orders")
+    run.does("group", "mirror", "ranged", "--mode", "hold")
+    modern = {"group.protocol": "consumer", "group.remote.assignor": "range"}
+    with polled(run, "ranged", "orders", **modern):
+        planned = wait_until(
+            lambda: (told := run.cli("group", "promote", "ranged", "--plan")).code == 3 and told.told, 30, "the refusal"
+        )
+        assert planned["error"] == "member-refused"
+        assert "UNSUPPORTED_ASSIGNOR" in refs(planned)["member-refused"]
+    with polled(run, "ranged", "orders", **(modern | {"group.remote.assignor": "uniform"})) as read:
+        wait_until(lambda: run.cli("group", "promote", "ranged", "--plan").code == 0, 30, "the refusal to be over")
+        run.does("group", "promote", "ranged", "--yes")
+        write(run, "orders", "uniform")
+        wait_until(lambda: b"uniform" in read, 30, "the member to read at the target")
 
 
 def test_doctor_and_plan_compare_the_brokers_settings(migration: Migration) -> None:

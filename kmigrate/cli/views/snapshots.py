@@ -11,10 +11,11 @@ from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import full_width, phase_text, table
 from kmigrate.cli.words import Text, below
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import DirectWriter
 from kmigrate.model.words import as_words
+from kmigrate.workflow.admission import refused_sentence, refused_way_on
 from kmigrate.workflow.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
 from kmigrate.workflow.status import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 from kmigrate.workflow.withheld import WithheldTopic
@@ -254,8 +255,22 @@ def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:
             _group_lag(group),
             _group_note(group),
         )
-    lines = [line for group in groups for line in (*_withheld(group), *_misplaced(group, now_ms))]
+    lines = [line for group in groups for line in (*_withheld(group), *_misplaced(group, now_ms), *_refused(group))]
     return Group(made, *lines)
+
+
+def _refused(group: GroupStatus) -> list[RenderableType]:
+    """Return a line for each member that the target refuses, or would refuse."""
+    opened = group.phase is GroupPhase.PROMOTED
+    return [
+        below(
+            [
+                Text(f"! {refused_sentence(group.group, each, opened=opened)}", style="red" if opened else "yellow"),
+                Text.assemble(("  next: ", "dim"), refused_way_on(group.group, each)),
+            ]
+        )
+        for each in group.refused
+    ]
 
 
 def _misplaced(group: GroupStatus, now_ms: int) -> list[RenderableType]:

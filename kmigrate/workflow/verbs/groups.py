@@ -22,7 +22,12 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
-from kmigrate.workflow.admission import admission_findings, join_terms_of
+from kmigrate.workflow.admission import (
+    admission_findings,
+    join_terms_of,
+    refused_member_findings,
+    refused_members,
+)
 from kmigrate.workflow.broker_settings import (
     BrokerSettings,
     Scope,
@@ -222,6 +227,7 @@ async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) 
     seen = seen_members(estate.log.state.misplaced(link.name, record.group), record, at_target, now)
     found += misplaced_findings(record, seen, now)
     found += await _setting_guards(estate, link, source, record)
+    found += refused_member_findings(record, refused_members(estate.log, record.group))
     found += await _offset_guards(estate, link, source, record.group)
     found += await _withheld_guards(estate, source, source_admin, record)
     return found + await moved_positions_guards(estate, link, source, record.group)

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from kmigrate.cli.views.snapshots import group_rows, snapshot_view
 from kmigrate.model.lifecycle import GroupMode, GroupPhase
+from kmigrate.model.presences import RefusedMember
 from kmigrate.workflow.status import GroupStatus, Snapshot
 from kmigrate.workflow.withheld import WithheldTopic
 
@@ -55,3 +56,20 @@ def test_the_call_stays_whole_in_a_terminal(width: int) -> None:
 
 def test_nothing_is_said_where_nothing_is_withheld() -> None:
     assert not any("group billing:" in line for line in said())
+
+
+def test_a_member_that_the_target_refuses_is_named_with_what_to_do() -> None:
+    named = RefusedMember("app[red]", "10.0.0.1", "app-1", "GROUP_AUTHORIZATION_FAILED")
+    for phase, sentence in (
+        (GroupPhase.MIRRORED, "the target would refuse member app[red] at 10.0.0.1 (app-1) of group billing"),
+        (GroupPhase.PROMOTED, "member app[red] at 10.0.0.1 (app-1) of group billing is refused by the target"),
+    ):
+        group = GroupStatus("blue", "billing", phase, "", (), 0, 5, refused=(named,))
+        console = Console(width=300)
+        with console.capture() as told:
+            console.print(group_rows((group,), 0))
+        lines = [line.rstrip() for line in told.get().splitlines()]
+        assert lines[-2:] == [
+            f"! {sentence}: GROUP_AUTHORIZATION_FAILED",
+            "  next: give the member's principal READ on group billing at the target",
+        ]

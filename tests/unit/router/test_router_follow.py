@@ -33,6 +33,8 @@ class Member:
         self.versions: dict[int, int] = {}
         self.codes: dict[tuple[str, int], int] = {}
         self.heard: list[tuple[str, int, Any]] = []
+        self.trials: list[Any] = []
+        """Trial joins that the target was asked."""
         self.silent: set[int] = set()
         """APIs that the source does not answer."""
         self.state = "Stable"
@@ -78,9 +80,15 @@ class Member:
         head = peek_request(sent.frame, is_flexible(head.api_key, head.version))
         request = decode_body(entity(head.api_key, head.version, "request"), sent.frame, head.body)
         where = sent.where.split()[0]
-        self.heard.append((where, head.api_key, request))
         assert sent.done is not None
         kind = entity(head.api_key, head.version, "response")
+        if str(getattr(request, "member_id", "")) == "kmigrate-trial":
+            assert where == "target"
+            self.trials.append(request)
+            refused = blank(kind, error_code=self.codes.get(("trial", head.api_key), 25))
+            sent.done(Outcome(bytearray(frame_answer(refused, head.correlation_id))))
+            return
+        self.heard.append((where, head.api_key, request))
         code = self.codes.get((where, head.api_key), 0)
         sent.done(Outcome(bytearray(frame_answer(self._told(head, kind, request, code), head.correlation_id))))
 

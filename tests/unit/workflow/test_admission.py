@@ -6,11 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase
-from kmigrate.model.presences import JoinTerms, RouterPresence
+from kmigrate.model.presences import JoinTerms, RefusedMember, RouterPresence
 from kmigrate.model.records import GroupRecord
 from kmigrate.router.join_terms import JoinBook
-from kmigrate.workflow.admission import admission_findings, join_terms_of
+from kmigrate.workflow.admission import (
+    admission_findings,
+    join_terms_of,
+    refuse_after_trials,
+    refused_member_findings,
+    refused_members,
+    refused_sentence,
+    refused_way_on,
+)
 from tests.fakes.state_log import MemoryLog
 
 FOLLOWS = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
@@ -75,3 +84,28 @@ def test_a_router_remembers_so_many_clients_of_a_group_and_no_more() -> None:
         book.asked("g", f"app-{number:03}", 45_000, 0.0)
     (told,) = book.words((), {"g"}, 0.0).values()
     assert (len(told), told[-1].client_id) == (50, "app-199")
+
+
+def test_a_refused_member_is_named_with_the_error_and_the_way_on() -> None:
+    named = RefusedMember("app", "10.0.0.1", "app-1", "UNSUPPORTED_ASSIGNOR")
+    (finding,) = refused_member_findings(FOLLOWS, [named])
+    assert (finding.level, finding.ref) == ("refuse", "member-refused")
+    assert finding.what == (
+        "the target would refuse member app at 10.0.0.1 (app-1) of group g: UNSUPPORTED_ASSIGNOR"
+    )
+    assert "group.consumer.assignors" in finding.next_step
+    said = refused_sentence("g", replace(named, member_id="", client_id=""), opened=True)
+    assert said == "member without a client id at 10.0.0.1 of group g is refused by the target: UNSUPPORTED_ASSIGNOR"
+    assert refused_way_on("g", replace(named, error="ERROR_4711")) == (
+        "find out why the target answers ERROR_4711 to the member's join"
+    )
+
+
+def test_refusals_are_those_of_all_routers_and_end_a_handover() -> None:
+    log, one = MemoryLog(), RefusedMember("app", "h", "m", "GROUP_AUTHORIZATION_FAILED")
+    refuse_after_trials(log, FOLLOWS)  # type: ignore[arg-type]
+    for number, members in enumerate(((one,), (replace(one, host="a"), one))):
+        log.say(RouterPresence(f"i{number}", f"r{number}", 1, 500, refused={"g": members}))
+    assert [each.host for each in refused_members(log, "g")] == ["a", "h"]  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="member-refused"):
+        refuse_after_trials(log, FOLLOWS)  # type: ignore[arg-type]

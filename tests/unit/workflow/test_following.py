@@ -12,7 +12,7 @@ from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
-from kmigrate.model.presences import GroupWord, RouterPresence
+from kmigrate.model.presences import GroupWord, RefusedMember, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, PromotedUnit, RouterRecord, TopicRecord, TransactionRecord
 from kmigrate.model.settings import ClusterSettings
@@ -171,6 +171,24 @@ def test_positions_go_over_when_all_have_joined_and_the_group_is_frozen() -> Non
     (carried,) = made.carried
     assert (carried.phase, carried.frozen) == (GroupPhase.PROMOTING, True)
     assert (made.group.phase, made.group.frozen, made.group.written) == (GroupPhase.PROMOTED, False, {"t": {0: 5}})
+
+
+def test_a_member_that_the_target_refused_in_a_trial_ends_it_before_a_position_is_written() -> None:
+    made = stage()
+    joined = GroupWord(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
+    named = RefusedMember("shop", "10.0.0.1", "m-1", "GROUP_AUTHORIZATION_FAILED")
+    made.log.say(RouterPresence("i", "r", 1 << 30, 500, groups={"g": joined}, refused={"g": (named,)}))
+    refused(made, "member-refused")
+    assert "shop at 10.0.0.1 (m-1) of group g: GROUP_AUTHORIZATION_FAILED" in made.group.reason
+    assert "READ on group g" in made.group.way_on
+    assert made.carried == []
+
+
+def test_a_trial_that_the_target_has_not_answered_is_waited_for() -> None:
+    made = stage()
+    made.says(members=(member_mark("m-1"),), joined=(member_mark("m-1"),), trials=1)
+    refused(made, "not-drained", drain_s=0.2)
+    assert "answers to trial joins of group g" in made.group.reason
 
 
 def test_a_member_that_came_through_no_router_ends_it() -> None:
