@@ -19,9 +19,12 @@ from kmigrate.protocol.described import OPEN_STATES
 
 __all__ = [
     "STILL_OPEN",
+    "GroupTransaction",
     "OpenTransaction",
     "add_partition",
     "begin_and_abort",
+    "group_partition",
+    "group_transactions",
     "last_begun",
     "listed_ids",
     "open_topics",
@@ -35,6 +38,9 @@ _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS =
 _OF_TRANSACTIONS = 1
 _MOST_DESCRIBED = 1_000
 """Transactional ids of one DescribeTransactions request."""
+_OFFSETS = "__consumer_offsets"
+_MOST_NAMED = 5
+"""Partitions of a transaction that are named."""
 _NOBODYS_GROUP = "__kmigrate_nobody"
 _GONE = "Dead"
 """State of an id that its coordinator is about to forget."""
@@ -117,6 +123,53 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
         told = await _open_at(client, node, frozenset(names))
         found.update({name: each.topics for name, each in told.items()})
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTransaction:
+    """An open transaction that keeps a group's committed offsets back, as its coordinator tells the transaction."""
+
+    transactional_id: str
+    producer_id: int
+    started_ms: int
+    """Start of the transaction, ms since the epoch; -1 where unknown."""
+    partitions: tuple[tuple[str, int], ...]
+    """Partitions that have no marker of the transaction yet."""
+
+    def told(self, now_ms: int) -> str:
+        """Name the transaction for a person."""
+        since = f", open for {max(0, now_ms - self.started_ms) // 1000} s" if self.started_ms >= 0 else ""
+        named = ", ".join(f"{topic}-{partition}" for topic, partition in self.partitions[:_MOST_NAMED])
+        more = f" and {len(self.partitions) - _MOST_NAMED} more" if len(self.partitions) > _MOST_NAMED else ""
+        on = f", on {named}{more}" if named else ""
+        return f"{self.transactional_id} (producer {self.producer_id}{since}{on})"
+
+
+async def group_transactions(client: ClusterClient, group: str, names: Collection[str]) -> list[GroupTransaction]:
+    """Return the open transactions that may hold committed offsets of a group; none before Kafka 3.0.
+
+    These are the transactions of `names`, and those that have the group's partition of the offsets topic. Raises
+    BrokerRefused or Unreachable.
+    """
+    if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+        return []
+    offsets = await client.topic(_OFFSETS)
+    own = (_OFFSETS, group_partition(group, len(offsets.partitions))) if offsets and offsets.partitions else None
+    nodes = sorted(client.metadata.brokers)
+    return [
+        GroupTransaction(name, each.producer_id, each.began, each.partitions)
+        for told in await together(*(_open_at(client, node) for node in nodes))
+        for name, each in sorted(told.items())
+        if name in names or own in each.partitions
+    ]
+
+
+def group_partition(group: str, partitions: int) -> int:
+    """Return a group's partition of the offsets topic: Java's hash of the name, without the sign."""
+    value = 0
+    for unit in memoryview(group.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) & 0xFFFF_FFFF
+    return (value & 0x7FFF_FFFF) % partitions
 
 
 async def open_writers(client: ClusterClient, topic: str, partitions: int) -> dict[str, frozenset[int]]:
@@ -262,6 +315,8 @@ class _Open:
 
     topics: frozenset[str]
     began: int
+    producer_id: int = -1
+    partitions: tuple[tuple[str, int], ...] = ()
 
 
 async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | None = None) -> dict[str, _Open]:
@@ -278,7 +333,10 @@ async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | Non
     described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
     return {
         str(each.transactional_id): _Open(
-            frozenset(str(topic.topic) for topic in each.topics), millis_of(each.transaction_start_time)
+            frozenset(str(topic.topic) for topic in each.topics),
+            millis_of(each.transaction_start_time),
+            int(each.producer_id),
+            tuple((str(topic.topic), int(partition)) for topic in each.topics for partition in topic.partitions),
         )
         for each in described.transaction_states
         if not code_of(each.error_code) and _is_open(each.transaction_state)

@@ -19,6 +19,8 @@ from kmigrate.state.log import StateLog
 
 __all__ = ["NOT_RAISED", "activate", "remembers_long", "request_limit"]
 
+_MOST_BROKERS = 50
+"""Addresses that a link's record keeps of each cluster."""
 NOT_RAISED = f"{PRODUCER_EXPIRATION} is left as it is ([mirror] raise_producer_expiration)"
 
 
@@ -93,7 +95,8 @@ async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
             still_true="nothing was copied or changed",
             next_step=f"correct the bootstrap address of [clusters.{ref.name}] in kmigrate.toml",
         )
-    return replace(ref, cluster_id=found)
+    told = sorted(f"{host}:{port}" for host, port in client.metadata.brokers.values())
+    return replace(ref, cluster_id=found, brokers=ref.brokers or tuple(told[:_MOST_BROKERS]))
 
 
 async def remembers_long(target: ClusterClient, admin: Admin) -> bool:

@@ -126,6 +126,21 @@ class ClusterRef:
     name: str
     bootstrap: str
     cluster_id: str = ""
+    brokers: tuple[str, ...] = ()
+    """host:port of the brokers at the first contact, the first few of them."""
+
+    def is_same(self, other: ClusterRef) -> bool:
+        """Return whether both are one cluster: clones of a cluster have one cluster id, but no address in common.
+
+        One cluster may be configured under two names, with other bootstrap addresses. Then its brokers tell.
+        """
+        if self.cluster_id != other.cluster_id:
+            return False
+        return self.name == other.name or not self._addresses.isdisjoint(other._addresses)
+
+    @property
+    def _addresses(self) -> frozenset[str]:
+        return frozenset((*self.bootstrap.split(","), *self.brokers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,18 +314,16 @@ def _table(state: State, topics: Mapping[str, TopicRoute]) -> RoutingTable:
 
 def _one_link_each(state: State, mirroring: Iterable[str]) -> tuple[str, ...]:
     """Name an unfinished link of each source cluster, preferably a link that mirrors."""
-    chosen: dict[str, str] = {}
+    chosen: list[LinkRecord] = []
     named = set(mirroring)
     for link in sorted(state.links(), key=lambda link: link.name not in named):
-        if not link.finished_ms:
-            chosen.setdefault(link.source.cluster_id or link.source.bootstrap, link.name)
-    return tuple(chosen.values())
+        if not link.finished_ms and not any(link.source.is_same(other.source) for other in chosen):
+            chosen.append(link)
+    return tuple(link.name for link in chosen)
 
 
 def _siblings(state: State, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    sources: dict[str, list[str]] = {}
-    for name in names:
-        link = state.link(name)
-        if link is not None:
-            sources.setdefault(link.source.cluster_id or link.source.bootstrap, []).append(name)
-    return {name: tuple(links) for links in sources.values() for name in links}
+    links = [link for name in names if (link := state.link(name)) is not None]
+    return {
+        link.name: tuple(other.name for other in links if other.source.is_same(link.source)) for link in links
+    }

@@ -39,6 +39,7 @@ from kmigrate.workflow.outcome import go_forward, no_way_back
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer, may_come_off
+from kmigrate.workflow.transactions import named_if_open
 from kmigrate.workflow.turns import Turns
 from kmigrate.workflow.unit import Rendezvous
 
@@ -238,7 +239,7 @@ class Controller:
             async def carry() -> HandedOver:
                 source, _ = await opened()
                 topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
-                return await hand_over(
+                positions = hand_over(
                     record.link,
                     record.group,
                     starts={topic.topic: topic.starts for topic in topics if topic.phase not in NOT_COPIED_YET},
@@ -250,6 +251,7 @@ class Controller:
                     target=self._estate.target,
                     timeout=self._settings.handover_timeout_s,
                 )
+                return await named_if_open(positions, self._log, source, record)
 
             if follows:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s

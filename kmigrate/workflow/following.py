@@ -7,7 +7,8 @@ A  To the members it is a rebalance: they commit what they have read, as at any 
    ends its part is held by its router. So nothing is read twice by who joins in time. A member of the new protocol
    (KIP-848) has joined when it says that it owns nothing any more.
 B  It is frozen by a record. Every registered router must have acted on it, and have no commit on its way, before a
-   position is read. Every trial join must have been answered, and none refused (`admission`).
+   position is read; a transaction that is open for too long is named. Every trial join must have been answered, and
+   none refused (`admission`).
 C  A group whose positions were committed in transactions is frozen between two of them, and nobody has to join anew:
    what a transaction has not committed is aborted with it, so nothing can be written twice (Kafka Streams commits
    nothing while it waits for a join). Members of the new protocol give all back before, as in A, if they do so in time:
@@ -39,6 +40,7 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.admission import refuse_after_trials
 from kmigrate.workflow.handover import HandedOver, named_members, refuse_members
 from kmigrate.workflow.membership import NEW_PROTOCOL, still_direct, undrained_router, words_on
+from kmigrate.workflow.transactions import open_at_group
 from kmigrate.workflow.unit import group_decided
 
 __all__ = ["FollowHandover"]
@@ -201,7 +203,15 @@ class FollowHandover:
         try:
             await self.log.wait(drained, self.drain_s, "every router to freeze the group")
         except WaitTimedOut as late:
-            raise Refused("not-drained", undrained_router(self.log, self.group, epoch) or late.what) from late
+            undrained = Refused("not-drained", undrained_router(self.log, self.group, epoch) or late.what)
+            raise await self._open() or undrained from late
+
+    async def _open(self) -> Refused | None:
+        """Return the refusal that names an open transaction, where a router waits for one."""
+        if not any(word.in_flight for word in words_on(self.log, self.group)):
+            return None
+        source, _ = await self.opened()
+        return await open_at_group(self.log.state, source, self.link, self.group, now_ms())
 
     async def _topics_flipped(self) -> None:
         """Rule C."""

@@ -28,7 +28,7 @@ from kmigrate.cluster.coordinators import NO_MORE, Identity, end_as, may_speak_f
 from kmigrate.cluster.transactions import tells_transactions
 from kmigrate.errors import BrokerRefused, Refused
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import LastEnd, LinkRecord, Revoked, TopicRecord, TransactionRecord
+from kmigrate.model.records import LastEnd, Revoked, TopicRecord, TransactionRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import together
@@ -187,13 +187,9 @@ def _same(one: TransactionRecord | None, other: TransactionRecord) -> bool:
 def _twins(state: State, holder: TransactionRecord) -> list[TransactionRecord]:
     """The records of an identity in all links of its source, which gives an id one holder."""
     home = state.link(holder.link)
-    links = [each.name for each in state.links() if home is not None and _source(each) == _source(home)]
+    links = [each.name for each in state.links() if home is not None and each.source.is_same(home.source)]
     found = (state.transaction(link, holder.name) for link in links)
     return [each for each in found if each is not None and _same(each, holder)]
-
-
-def _source(link: LinkRecord) -> str:
-    return link.source.cluster_id or link.source.bootstrap
 
 
 async def _pause(deadline: float, names: str) -> None:

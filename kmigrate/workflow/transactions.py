@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
+from typing import Any, TypeVar
 
 from kmigrate.cluster.client import ClusterClient, ProducerState
-from kmigrate.cluster.transactions import last_begun, listed_ids, open_topics, open_transactions
-from kmigrate.errors import Refused
-from kmigrate.model.records import TopicRecord
+from kmigrate.cluster.transactions import group_transactions, last_begun, listed_ids, open_topics, open_transactions
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused
+from kmigrate.model.records import GroupRecord, TopicRecord
 from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.protocol.codes import Code
+from kmigrate.state.log import StateLog
 
-__all__ = ["begun_elsewhere", "refuse_lost_ids", "wait_for_ends"]
+__all__ = ["begun_elsewhere", "named_if_open", "open_at_group", "refuse_lost_ids", "wait_for_ends"]
 
 _PAUSE_S = 0.005
+Result = TypeVar("Result")
 
 
 async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord, deadline: float) -> None:
@@ -58,6 +62,39 @@ async def begun_elsewhere(state: State, source: ClusterClient, record: TopicReco
         else f"{topic}-{partition} waits for a transaction of producer {each.producer_id}"
         for (topic, partition), each in sorted(strange.items())
     ]
+
+
+async def open_at_group(state: State, source: ClusterClient, link: str, group: str, at_ms: int) -> Refused | None:
+    """Return the refusal that names the open transactions which keep a group's positions back; None for none known."""
+    routed = {each.name for each in state.transactions(link) if group in each.groups}
+    try:
+        found = await group_transactions(source, group, routed)
+    except KmigrateError:
+        return None
+    if not found:
+        return None
+    certain = [each for each in found if each.transactional_id in routed]
+    verb = "commits" if certain else "may commit"
+    return Refused(
+        "open-transaction",
+        f"an open transaction at the source {verb} positions of group {group}: "
+        + "; ".join(each.told(at_ms) for each in (certain or found)),
+        still_true="the group is mirrored as before; its members read on",
+        next_step="end that transaction, or wait until the source ends it (transaction.timeout.ms); then repeat",
+    )
+
+
+async def named_if_open(
+    work: Coroutine[Any, Any, Result], log: StateLog, source: ClusterClient, record: GroupRecord
+) -> Result:
+    """Await work that reads a group's positions; where a transaction keeps these back, name the transaction."""
+    try:
+        return await work
+    except BrokerRefused as refused:
+        if refused.code != Code.UNSTABLE_OFFSET_COMMIT:
+            raise
+        named = await open_at_group(log.state, source, record.link, record.group, now_ms())
+        raise named or refused from refused
 
 
 async def refuse_lost_ids(state: State, source: ClusterClient, target: ClusterClient, record: TopicRecord) -> None:

@@ -86,10 +86,10 @@ def test_a_member_that_the_target_would_refuse_keeps_its_group_from_being_promot
                 with suppress(KafkaException):
                     slow.poll(0.1)
                 told = run.cli("group", "promote", "slow-readers", "--plan")
-                return told.told if told.code == 3 else None
+                named = told.code == 3 and told.told["error"] == "session-timeout-refused"
+                return told.told if named else None  # before that its trial join alone may be refused
 
             told = wait_until(refused, 40, f"the plan to refuse, while the group is to {mode}: {run.logs()}")
-            assert told["error"] == "session-timeout-refused"
             assert "member slow of group slow-readers" in told["what"]
             settings = [each["what"] for each in told["findings"] if each["ref"] == "broker-setting"]
             assert any(each.startswith("group.max.session.timeout.ms is 1,800,000 on the source") for each in settings)
@@ -107,7 +107,7 @@ def rule(group: str, operation: str) -> AclBinding:
 
 
 def allow(run: Migration, group: str, *operations: str) -> None:
-    admin, rules = AdminClient(run.target.client()), [rule(group, each) for each in operations]
+    admin, rules = AdminClient(dict(run.target.client())), [rule(group, each) for each in operations]
     for done in admin.create_acls(rules).values():
         done.result(20)
 
@@ -117,7 +117,7 @@ def forbid_reading(run: Migration, group: str) -> None:
     wanted = AclBindingFilter(
         of.restype, of.name, of.resource_pattern_type, of.principal, of.host, of.operation, of.permission_type
     )
-    admin = AdminClient(run.target.client())
+    admin = AdminClient(dict(run.target.client()))
     for done in admin.delete_acls([wanted]).values():
         assert len(done.result(20)) == 1
     wait_until(lambda: not admin.describe_acls(wanted).result(20), 10, "the rule to be gone")

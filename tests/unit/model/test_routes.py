@@ -189,6 +189,29 @@ def test_a_table_that_follows_a_change_is_the_one_that_is_made_anew(changes: lis
         assert (table.epoch, table.siblings, table.finished) == (anew.epoch, anew.siblings, anew.finished)
 
 
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (ClusterRef("s", "h:1", "S"), True),
+        (ClusterRef("s", "h:7", "S"), True),
+        (ClusterRef("again", "h:7,h:1", "S"), True),
+        (ClusterRef("again", "h:7", "S", ("b:2", "b:3")), True),
+        (ClusterRef("clone", "h:7", "S", ("b:3",)), False),
+        (ClusterRef("s", "h:1", "other"), False),
+        (ClusterRef("s", "h:1"), False),
+    ],
+    ids=["itself", "by-name", "by-bootstrap", "by-broker", "a-clone", "another-id", "not-contacted"],
+)
+def test_links_from_one_source_are_told_from_links_from_a_clone(other: ClusterRef, same: bool) -> None:
+    one = replace(LINK, source=ClusterRef("s", "h:1", "S", ("b:1", "b:2")))
+    two = replace(LINK, name="m", uuid="m", source=other)
+    topics = [TopicRecord(name, f"of-{name}", TopicPhase.MIRRORING, 1) for name in ("l", "m")]
+    table = routing_table(state(one, two, *topics))
+    assert one.source.is_same(other) is other.is_same(one.source) is same
+    assert table.of_one_source("l") == (("l", "m") if same else ("l",))
+    assert table.sources == (("l",) if same else ("l", "m"))
+
+
 def test_a_record_of_no_topic_leaves_the_routes_the_very_same_values() -> None:
     known = state(TopicRecord("l", "t", TopicPhase.MIRRORING, 1), TopicRecord("l", "u", TopicPhase.MIRRORING, 1))
     table = routing_table(known)

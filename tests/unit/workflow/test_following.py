@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupMember, GroupState
-from kmigrate.errors import KmigrateError, Refused
+from kmigrate.cluster.transactions import GroupTransaction
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import GroupWord, RefusedMember, RouterPresence
@@ -18,7 +19,7 @@ from kmigrate.model.records import GroupRecord, PromotedUnit, RouterRecord, Topi
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
 from kmigrate.router.apis.blank import blank, element
-from kmigrate.workflow import following, membership
+from kmigrate.workflow import following, membership, transactions
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import HandedOver
 from kmigrate.workflow.outcome import given_up
@@ -135,6 +136,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_mixed(source: Source, group: str) -> bool:
         return source.mixed
 
+    async def none_open(*_: Any) -> list[GroupTransaction]:
+        return []
+
+    monkeypatch.setattr(transactions, "group_transactions", none_open)
     monkeypatch.setattr(membership, "_HEARTBEATS_S", 0.1)
     monkeypatch.setattr(following, "is_mixed", is_mixed)
 
@@ -257,6 +262,48 @@ def test_no_position_is_read_before_every_router_has_frozen_the_group(applied: i
     )
     refused(made, "not-drained", drain_s=0.2)
     assert made.carried == []
+
+
+def test_an_open_transaction_that_keeps_the_group_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [
+        GroupTransaction("strange", 3, -1, (("__consumer_offsets", 7),)),
+        GroupTransaction("till", 9, 1, tuple(("t", partition) for partition in range(7))),
+    ]
+
+    async def group_transactions(_: Any, group: str, names: set[str]) -> list[GroupTransaction]:
+        assert (group, names) == ("g", {"till"})
+        return told
+
+    monkeypatch.setattr(transactions, "group_transactions", group_transactions)
+    made = stage(GROUP, TILL)
+    made.says(in_flight=1)
+    refused(made, "open-transaction", drain_s=0.2)
+    assert "commits positions of group g: till (producer 9, open for " in made.group.reason
+    assert made.group.reason.endswith(" s, on t-0, t-1, t-2, t-3, t-4 and 2 more)")
+    assert "transaction.timeout.ms" in made.group.way_on
+
+    told.pop()
+    made = stage(GROUP, TILL)
+    made.says(in_flight=1)
+    refused(made, "open-transaction", drain_s=0.2)
+    assert "may commit positions of group g: strange (producer 3, on __consumer_offsets-7)" in made.group.reason
+
+
+def test_positions_that_a_transaction_keeps_back_are_not_read_and_the_transaction_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def read(code: int) -> None:
+        raise BrokerRefused("broker-refused", "OffsetFetch", code=code)
+
+    async def group_transactions(*_: Any) -> list[GroupTransaction]:
+        return [GroupTransaction("till", 9, 1, (("t", 0),))]
+
+    monkeypatch.setattr(transactions, "group_transactions", group_transactions)
+    log: Any = MemoryLog(LINK, GROUP)
+    with pytest.raises(Refused, match="till"):
+        asyncio.run(transactions.named_if_open(read(88), log, Source(), GROUP))  # type: ignore[arg-type]
+    with pytest.raises(BrokerRefused, match="OffsetFetch"):
+        asyncio.run(transactions.named_if_open(read(30), log, Source(), GROUP))  # type: ignore[arg-type]
 
 
 def test_a_silent_router_keeps_the_group_from_being_promoted() -> None:

@@ -218,6 +218,15 @@ def test_the_same_identity_is_revoked_in_all_links_of_its_source(monkeypatch: py
     assert revoked(revoker, "o") is None
 
 
+def test_a_clone_of_the_source_keeps_its_identities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clones of one cluster have one cluster id; what one of them refuses from now on, the other one takes."""
+    home = replace(LINK, source=replace(LINK.source, cluster_id="one-id"))
+    clone = LinkRecord("o", "w", ClusterRef("clone", "h:9", "one-id"), LINK.target, 1)
+    revoker = scene(monkeypatch, Coordinator(), TILL, home, clone, replace(TILL, link="o"))
+    assert revoke(revoker)
+    assert (revoked(revoker), revoked(revoker, "o")) == (Revoked(LastEnd.COMMITTED, proven=True), None)
+
+
 def test_a_right_that_is_missing_is_found_before_anything_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     revoker = scene(monkeypatch, Coordinator(denies=True))
     with pytest.raises(BrokerRefused, match="no right"):

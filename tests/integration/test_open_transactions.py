@@ -1,0 +1,42 @@
+"""Open transactions as a real coordinator tells them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.transactions import GroupTransaction, group_transactions
+from kmigrate.sandbox.kafka import KafkaCluster
+from tests.bench.load import make_topic
+from tests.integration.mirror_world import settings_of
+
+
+def test_an_open_transaction_that_holds_a_groups_positions_is_found_by_the_groups_name(
+    source: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    """The producer has told its coordinator of the group alone; kmigrate knows no transactional id."""
+    topic, group, name = unique_name("held-back"), unique_name("group"), unique_name("till")
+    make_topic(source.bootstrap, topic, 1)
+    consumer = Consumer({"bootstrap.servers": source.bootstrap, "group.id": group})
+    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": name})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([TopicPartition(topic, 0, 0)], consumer.consumer_group_metadata(), 20)
+
+    async def found() -> list[GroupTransaction]:
+        async with ClusterClient(settings_of("source", source.bootstrap)) as client:
+            return [each for each in await group_transactions(client, group, ()) if each.transactional_id == name]
+
+    (held,) = asyncio.run(found())
+    ((offsets, _),) = held.partitions
+    assert (offsets, held.producer_id >= 0) == ("__consumer_offsets", True)
+    assert 0 <= time.time() * 1000 - held.started_ms < 30_000
+    producer.commit_transaction(20)
+    deadline = time.monotonic() + 20  # a coordinator calls a transaction open until its markers are written
+    while asyncio.run(found()):
+        assert time.monotonic() < deadline
+    consumer.close()
