@@ -2,12 +2,14 @@
 
 Invariants:
 A  A record counts only if `at` equals the record's offset. Otherwise the record is void, and the next writer must
-   append the key's last valid value again, because compaction would keep the void record. A record without an envelope
-   is a stray (`strays`): void in every case, and counted. If a stray has a live key, or may have that key, the next
-   writer repairs the key, too.
+   append the key's last valid value again, because compaction would keep the void record. A record without an envelope,
+   or by another producer id than the state log's own, is a stray (`strays`): void in every case, and counted. If a stray
+   has a live key, or may have that key, the next writer repairs the key, too.
 B  `prev` names the nonce of the last valid record before. If offsets are missing in between, no reader can compare, and
-   a writer behind the missing offsets names no nonce. If no offset is missing, another nonce is a break. A record with
-   the right `prev` was written by kmigrate: a version that cannot read that record stops there.
+   a writer behind the missing offsets names no nonce. If no offset is missing, another nonce is a break, and every
+   reader stops: two writers have decided on two histories, because the log was cut between the two writes. A writer that
+   forges the producer id, too, looks the same. A record with the right `prev` was written by kmigrate: a version that
+   cannot read that record stops there.
 C  The broker accepts only the sequence after the newest batch of the state log's own producer (compare-and-set). The
    fold reads that sequence from the batch's header and never counts. Sequences of other producers say nothing.
 D  Compaction also removes a dropped key's tombstone, long after the write. A reader that has read the log to its end
@@ -110,7 +112,7 @@ class Fold:
 
     def _take_record(self, batch: Batch) -> None:
         try:
-            key, written, is_value = _written(batch)
+            key, written, is_value = self._written(batch)
         except (StrayRecordError, ProtocolViolation) as stray:
             self._void(batch, stray)
             return
@@ -130,6 +132,24 @@ class Fold:
         if len(self.nonces) > 4096:
             for old in sorted(self.nonces)[:2048]:
                 del self.nonces[old]
+
+    def _written(self, batch: Batch) -> tuple[str, Written, bool]:
+        """Return a record's key, envelope, and whether there is a value; raise for records that kmigrate never writes."""
+        key, value = read_single_record(batch)
+        if batch.is_transactional:
+            raise StrayRecordError("is part of a transaction")
+        if batch.producer_id != self.producer_id:
+            raise StrayRecordError("was written by another producer than kmigrate's")
+        try:
+            text = key.decode()
+        except ValueError as error:
+            raise StrayRecordError("has a key that is no text") from error
+        if value is not None:
+            return text, read_envelope(value), True
+        envelope = read_header(batch, ENVELOPE_HEADER)
+        if envelope is None:
+            raise StrayRecordError("is a bare tombstone")
+        return text, read_envelope(envelope, tombstone=True), False
 
     def _chained(self, batch: Batch, written: Written) -> Envelope | None:
         """Return the envelope of a record in the chain; None for a stray that names the right offset."""
@@ -173,23 +193,6 @@ class Fold:
         for key in sorted(self.repairs):
             return key, self.state.records.get(key)
         return None
-
-
-def _written(batch: Batch) -> tuple[str, Written, bool]:
-    """Return a record's key, envelope, and whether there is a value; raise for records that kmigrate never writes."""
-    key, value = read_single_record(batch)
-    if batch.is_transactional:
-        raise StrayRecordError("is part of a transaction")
-    try:
-        text = key.decode()
-    except ValueError as error:
-        raise StrayRecordError("has a key that is no text") from error
-    if value is not None:
-        return text, read_envelope(value), True
-    envelope = read_header(batch, ENVELOPE_HEADER)
-    if envelope is None:
-        raise StrayRecordError("is a bare tombstone")
-    return text, read_envelope(envelope, tombstone=True), False
 
 
 _MOST_OF_GONE = 1000

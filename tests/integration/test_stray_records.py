@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,10 +108,50 @@ def test_state_is_read_and_written_on_behind_strays_in_every_shape(open_cluster:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("settings", [{}, {"enable.idempotence": True}], ids=["plain", "idempotent"])
+def test_a_copy_of_the_format_with_the_right_offset_and_chain_ends_nobody_and_decides_nothing(
+    open_cluster: KafkaCluster, settings: dict[str, Any]
+) -> None:
+    """Whoever reads the log can write what kmigrate would write next, but not under its producer id."""
+    conf = settings_of("target", open_cluster.bootstrap)
+
+    def copies(log: StateLog) -> list[bytes]:
+        at, chain = log._fold.next_offset, ["another", log._fold.last_nonce, ""]
+        made = [Envelope(at + n, prev, f"copy{n}", LeaseRecord("n", "thief", 1_000)) for n, prev in enumerate(chain)]
+        newer = {**json.loads(encode_envelope(replace(made[1], at=at + 3))), "schema": 99, "reader": 99}
+        return [*map(encode_envelope, made), json.dumps(newer).encode()]
+
+    async def scenario() -> None:
+        async with ClusterClient(conf) as one, ClusterClient(conf) as two:
+            await ensure_state_log(one, Admin(conf))
+            async with StateLog(one) as log:
+                await log.append(counted)
+                before = log.state.lease("n")
+                strays, end = log.strays()[STATE_TOPIC].count, log._fold.next_offset
+                producer = Producer({"bootstrap.servers": open_cluster.bootstrap, "linger.ms": 0, **settings})
+                offsets: list[int] = []
+                for value in copies(log):
+                    producer.produce(
+                        STATE_TOPIC, value, b"lease/n", on_delivery=lambda _, told: offsets.append(told.offset())
+                    )
+                    assert await quietly(producer.flush, 20) == 0
+                assert offsets == list(range(end, end + 4)), "each copy stands where it says"
+                await log.read_to_end()
+                assert log.state.lease("n") == before
+                assert log.strays()[STATE_TOPIC].count == strays + 4
+                await log.append(counted, timeout=10)
+                async with StateLog(two) as other:
+                    assert before is not None
+                    assert other.state.lease("n") == LeaseRecord("n", "w", before.term + 1)
+                    assert "another producer" in other.strays()[STATE_TOPIC].why
+
+    asyncio.run(scenario())
+
+
 def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so(
     source: KafkaCluster, own_cluster: Callable[[], KafkaCluster], make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """A fork ends who acts on the log; clients of a router are served on by what the router knew."""
+    """A fork under kmigrate's producer id ends who acts on the log; a router serves clients by what the router knew."""
     target, topic, went_on = own_cluster(), unique_name("orders"), []
     make_topic(source, topic, partitions=3)
     make_topic(target, topic, partitions=3)

@@ -97,6 +97,29 @@ def test_a_break_of_the_chain_is_refused() -> None:
     assert caught.value.ref == "forked-state-log"
 
 
+@pytest.mark.parametrize("prev", ["a", "other", ""], ids=["chained", "another-chain", "no-chain"])
+@pytest.mark.parametrize("producer", [-1, 4711], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("reader", [1, SCHEMA + 1], ids=["readable", "of-a-newer-version"])
+def test_a_copy_of_the_format_by_another_producer_is_a_stray_whatever_it_names(
+    prev: str, producer: int, reader: int
+) -> None:
+    """kmigrate writes the state log with one producer id that no broker hands out."""
+    body = {**json.loads(envelope(1, prev, "b", 99)), "schema": reader, "reader": reader}
+    copied = replace(batch(1, json.dumps(body).encode()), producer_id=producer)
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), copied)
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 1)
+    assert (fold.strays.count, fold.strays.offset, fold.last_nonce) == (1, 1, "a")
+    assert "another producer" in fold.strays.why
+    assert fold.repair() == ("lease/w", LeaseRecord("w", "me", 1))
+    fold.take(batch(2, envelope(2, "a", "c", 2), sequence=1))
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 2)
+
+
+def test_a_dropped_key_by_another_producer_drops_nothing() -> None:
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), replace(tombstone(1, dropped(1, "a", "b")), producer_id=-1))
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 1)
+
+
 def test_compacted_offsets_are_no_break() -> None:
     fold = fold_of(batch(0, envelope(0, "", "a", 1)), batch(7, envelope(7, "gone", "b", 2)))
     assert fold.state.lease("w") == LeaseRecord("w", "me", 2)

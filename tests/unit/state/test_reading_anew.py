@@ -19,7 +19,7 @@ from kmigrate.protocol.codes import Code
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, encode_envelope
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog, state_producer_id
 from kmigrate.state.look import read_state
 
 _FETCH_HEAD, _FETCH_PART = struct.Struct(">iiiibii"), struct.Struct(">iiqiqi")
@@ -39,7 +39,7 @@ def stored(
         None if record is None else envelope,
         header=(ENVELOPE_HEADER, envelope) if record is None else None,
         timestamp=1,
-        producer_id=9,
+        producer_id=state_producer_id(STATE_TOPIC),
         epoch=0,
         sequence=offset if sequence is None else sequence,
     )
