@@ -12,13 +12,15 @@ step is derived anew from the state log and the target's own logs.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection
+from contextlib import suppress
 from math import inf
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.memory import ONE_AT_A_TIME
-from kmigrate.errors import KmigrateError, Unreachable, WaitTimedOut
+from kmigrate.errors import Failed, KmigrateError, Unreachable, WaitTimedOut
 from kmigrate.mirror.activation import activate, request_limit
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
@@ -38,6 +40,7 @@ from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.topics import TopicMaker
 from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import COPIED
+from kmigrate.model.mapledger import ChunkKey, MapChunk
 from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionProgress
 from kmigrate.model.records import AssignmentRecord, LeaseRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import owner_of
@@ -49,6 +52,7 @@ from kmigrate.state.offset_maps import MAP_TOPIC, OffsetMaps
 
 __all__ = ["MirrorEngine"]
 
+_log = logging.getLogger("kmigrate.mirror")
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 _URGENT_GAP_S = 0.05
@@ -240,9 +244,29 @@ class MirrorEngine:
         gauge = DiskGauge(self._target, self._settings, self._sizes_wanted)
         self._leader, self._upkeep, self._gauge = leader, upkeep, gauge
         try:
-            await accompanied(leader.run(), upkeep.run(), gauge.run())
+            await accompanied(leader.run(), upkeep.run(), gauge.run(), self._keep_maps())
         finally:
             self._leader = self._upkeep = self._gauge = None
+
+    async def _keep_maps(self) -> None:
+        """Store chunks of offset maps again that another writer has overwritten, for ever."""
+        while True:
+            await sleep(self._settings.follow_s)
+            mapped = any(record.mapped for record in self._log.state.topics(self._link))
+            if not mapped or not self._lease.confirmed():
+                continue
+            with suppress(Failed):  # it is tried again
+                for key in await self._maps.mend(self._needs_map):
+                    _log.warning("mirror: another writer has overwritten the offset map %s: the map is stored again", key)
+
+    def _needs_map(self, key: ChunkKey, chunk: MapChunk | None) -> bool:
+        """Return if a chunk belongs to a topic that this link maps now."""
+        state = self._log.state
+        link, record = state.link(self._link), state.topic(self._link, key.topic)
+        if link is None or record is None or not record.mapped:
+            return False
+        same = chunk is None or chunk.target_topic_id == record.target_topic_id
+        return link.uuid == key.link_uuid and same
 
     # our share
 

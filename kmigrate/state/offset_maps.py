@@ -3,17 +3,22 @@
 The link's uuid tells the records of a link apart. Plain appends are enough: a chunk of a late writer is void by its
 term (`model/mapledger`). A reader follows the topic to its end and keeps the newest chunk of each key. A record that is
 no chunk is a stray (`strays`): void, and counted. A map with a chunk of a newer version is unreadable.
+
+Compaction keeps the newest record of a key, from any writer. So the owner of a map stores a chunk again that another
+writer has overwritten (`mend`). The owner knows the bytes of its own chunks. For a chunk of an earlier owner, only a
+stray is seen: a well-formed chunk or a tombstone could come from that earlier owner.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.producer import append_alone
 from kmigrate.cluster.tail import PlaceLostError, Tail
-from kmigrate.errors import Failed, StateLogBroken, Unreachable
+from kmigrate.errors import Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.model.mapledger import (
     NEWER_MAP,
     ChunkKey,
@@ -28,11 +33,17 @@ from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import row
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
+from kmigrate.records.rewrite import record_keys
 from kmigrate.state.strays import Strays
 
 __all__ = ["MAP_TOPIC", "OffsetMaps"]
 
 MAP_TOPIC = "__kmigrate_offset_maps"
+_MOST_UNPACKED = 16 << 20
+"""Bytes of a stray batch that are unpacked for its keys."""
+
+_Of = tuple[str, str, int]
+"""Link uuid, topic and partition."""
 
 
 class OffsetMaps:
@@ -40,10 +51,23 @@ class OffsetMaps:
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
-        self._chunks: dict[tuple[str, str, int], dict[ChunkKey, MapChunk]] = {}
+        self._chunks: dict[_Of, dict[ChunkKey, MapChunk]] = {}
+        self._ours: dict[_Of, dict[ChunkKey, MapChunk | None]] = {}
+        """Newest chunk that this process has stored, by key; None for a deleted chunk."""
+        self._read: dict[ChunkKey, tuple[bytes | None, int]] = {}
+        """Newest record under a key of `_ours` with its offset, until `mend` compares both.
+
+        To decode such a record when it is read would cost as much as to write the chunk.
+        """
+        self._covered: set[ChunkKey] = set()
+        """Keys whose newest record is a stray."""
+        self._suspects: frozenset[ChunkKey] = frozenset()
+        """Keys that the last call of `mend` found overwritten."""
+        self._writing: dict[_Of, asyncio.Lock] = {}
+        """Held during a write, so that no older chunk is stored after a newer chunk of the same key."""
         self._numbers: dict[tuple[str, str, int, int], int] = {}
         """Number of the next chunk, by partition and term: above every chunk that was read or is to be written."""
-        self._newer: dict[tuple[str, str, int], StateLogBroken] = {}
+        self._newer: dict[_Of, StateLogBroken] = {}
         """Partitions with a chunk that this version cannot read."""
         self.strays = Strays()
         self._tail = self._new_tail()
@@ -66,8 +90,10 @@ class OffsetMaps:
         """
         if (newer := self._newer.get((link_uuid, topic, partition))) is not None:
             raise newer
-        chunks = self._chunks.get((link_uuid, topic, partition), {}).items()
-        made = fold_chunks((c for c in chunks if before is None or c[0].place < before), target_topic_id)
+        of = link_uuid, topic, partition
+        chunks = self._chunks.get(of, {}) | self._ours.get(of, {})
+        stored = ((key, chunk) for key, chunk in chunks.items() if chunk is not None)
+        made = fold_chunks((c for c in stored if before is None or c[0].place < before), target_topic_id)
         made.leave_out(target_start)
         return made
 
@@ -94,6 +120,7 @@ class OffsetMaps:
                     await self._tail.poll(100)
                 except PlaceLostError:  # only the present content of the log counts, as for a process that starts
                     self._chunks, self._newer, self.strays = {}, {}, Strays()
+                    self._covered, self._read = set(), {}
                     self._tail = self._new_tail()
 
     def _new_tail(self) -> Tail:
@@ -106,14 +133,28 @@ class OffsetMaps:
             self._take_chunk(batch)
         except StateLogBroken as newer:
             if newer.ref != NEWER_MAP:
-                self.strays.note(batch, newer)
+                self._take_stray(batch, newer)
         except Exception as error:  # somebody else wrote this
-            self.strays.note(batch, error)
+            self._take_stray(batch, error)
+
+    def _take_stray(self, batch: Batch, error: Exception) -> None:
+        """Count a stray, and note the keys whose chunks compaction would remove."""
+        self.strays.note(batch, error)
+        with suppress(ProtocolViolation):
+            for name in record_keys(batch, _MOST_UNPACKED):
+                with suppress(StateLogBroken, ValueError):
+                    key = parse_key((name or b"").decode())
+                    if self._meant(key) is not None:
+                        self._covered.add(key)
 
     def _take_chunk(self, batch: Batch) -> None:
         name, value = read_single_record(batch)
         key = parse_key(name.decode())
-        of = key.link_uuid, key.topic, key.partition
+        of = _of(key)
+        if key in self._ours.get(of, {}):
+            self._read[key] = value, batch.base_offset
+            self._covered.discard(key)
+            return
         try:
             chunk = None if value is None else decode_chunk(str(key), value)
         except StateLogBroken as newer:
@@ -121,6 +162,7 @@ class OffsetMaps:
                 self._newer[of] = newer
             raise
         self._note(key)
+        self._covered.discard(key)
         chunks = self._chunks.setdefault(of, {})
         if chunk is not None:
             chunks[key] = chunk
@@ -144,16 +186,87 @@ class OffsetMaps:
         for key, _ in chunks:
             self._note(key)
         for key, chunk in chunks:
-            batch = one_record_batch(
-                str(key).encode(),
-                None if chunk is None else encode_chunk(chunk),
-                timestamp=now_ms(),
-                producer_id=-1,
-                epoch=-1,
-                sequence=-1,
-            )
-            answer = await append_alone(self._client, MAP_TOPIC, 0, batch, purpose="map-write")
-            if answer.error:
-                await self._client.refresh([MAP_TOPIC])
-                kind = Unreachable if row(answer.error).retriable else Failed
-                raise kind("map-not-stored", f"the offset map {key} was refused: {row(answer.error).name}")
+            async with self._lock_of(key):
+                try:
+                    await self._append(key, chunk)
+                except BaseException:
+                    self._disown(key)
+                    raise
+                self._ours.setdefault(_of(key), {})[key] = chunk
+
+    def _disown(self, key: ChunkKey) -> None:
+        """Forget which chunk this process stored under a key: from now on, the records that are read count."""
+        self._ours.get(_of(key), {}).pop(key, None)
+        if key not in self._read:
+            return
+        value, _ = self._read.pop(key)
+        if value is None:
+            self._chunks.get(_of(key), {}).pop(key, None)
+            return
+        try:
+            self._chunks.setdefault(_of(key), {})[key] = decode_chunk(str(key), value)
+        except StateLogBroken:
+            self._covered.add(key)
+
+    async def _append(self, key: ChunkKey, chunk: MapChunk | None) -> None:
+        batch = one_record_batch(
+            str(key).encode(),
+            None if chunk is None else encode_chunk(chunk),
+            timestamp=now_ms(),
+            producer_id=-1,
+            epoch=-1,
+            sequence=-1,
+        )
+        answer = await append_alone(self._client, MAP_TOPIC, 0, batch, purpose="map-write")
+        if answer.error:
+            await self._client.refresh([MAP_TOPIC])
+            kind = Unreachable if row(answer.error).retriable else Failed
+            raise kind("map-not-stored", f"the offset map {key} was refused: {row(answer.error).name}")
+
+    def _lock_of(self, key: ChunkKey) -> asyncio.Lock:
+        return self._writing.setdefault(_of(key), asyncio.Lock())
+
+    # what somebody else has overwritten
+
+    async def mend(self, is_needed: Callable[[ChunkKey, MapChunk | None], bool]) -> list[ChunkKey]:
+        """Store chunks again that another writer has overwritten, and return the keys; raise Failed.
+
+        Only the owner of the link's maps may call. `is_needed` tells if a chunk belongs to a present topic's map. A key
+        is written at the second call that finds the key overwritten: the first call may meet a write of this process
+        that was not read back yet.
+        """
+        await self.read_to_end()
+        overwritten = self._overwritten()
+        found = {key for key in overwritten if is_needed(key, self._meant(key))}
+        for key in overwritten - found:  # of a topic that is forgotten
+            self._disown(key)
+        again = sorted(found & self._suspects)
+        self._suspects = frozenset(found)
+        for key in again:
+            async with self._lock_of(key):
+                await self._append(key, self._meant(key))
+            if key in self._read:
+                self.strays.count += 1
+                self.strays.offset, self.strays.why = self._read[key][1], "overwrites a chunk of an offset map"
+        return again
+
+    def _overwritten(self) -> set[ChunkKey]:
+        """Return the keys whose newest record is not the chunk that belongs there."""
+        for key, (value, _) in list(self._read.items()):
+            meant = self._meant(key)
+            if value == (None if meant is None else encode_chunk(meant)):
+                del self._read[key]
+                if meant is not None:
+                    self._chunks.setdefault(_of(key), {})[key] = meant
+                else:
+                    self._chunks.get(_of(key), {}).pop(key, None)
+        return {*self._read, *self._covered}
+
+    def _meant(self, key: ChunkKey) -> MapChunk | None:
+        """Return the chunk that belongs under a key; None for a deleted or unknown chunk."""
+        ours, chunks = self._ours.get(_of(key), {}), self._chunks.get(_of(key), {})
+        return ours[key] if key in ours else chunks.get(key)
+
+
+def _of(key: ChunkKey) -> _Of:
+    return key.link_uuid, key.topic, key.partition

@@ -22,6 +22,7 @@ from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
+from kmigrate.state.offset_maps import MAP_TOPIC
 from kmigrate.workflow.positions import Positions
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
@@ -138,6 +139,44 @@ def test_the_log_start_of_a_mapped_copy_follows_the_sources_and_its_next_owner_g
                 assert not any(word.problems for word in world.log.alive(MirrorPresence))
 
     asyncio.run(scene())
+
+
+def test_chunks_of_a_map_that_a_client_overwrites_are_stored_again_by_the_mirror(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("overwritten")
+    make_topic(source, topic, 2)
+    transactions(source.bootstrap, topic, 20, name=topic, partitions=2)
+    quick = MirrorSettings(lease_s=1.5, presence_ms=200, follow_s=0.3)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            async with engine_running(world, settings=quick):
+                await world.mirror(topic, offsets="mapped")
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await copied(world, topic)
+                before = await asyncio.to_thread(chunks_of, target.bootstrap, topic)
+                assert len(before) == 2
+                vandal = Producer({"bootstrap.servers": target.bootstrap, "compression.type": "zstd"})
+                for key, value in zip(before, (b"rubbish", None), strict=True):
+                    vandal.produce(MAP_TOPIC, value, key)
+                assert vandal.flush(20) == 0
+                deadline = time.monotonic() + 20
+                while await asyncio.to_thread(chunks_of, target.bootstrap, topic) != before:
+                    assert time.monotonic() < deadline, await asyncio.to_thread(chunks_of, target.bootstrap, topic)
+                    await asyncio.sleep(0.2)
+            transactions(source.bootstrap, topic, 5, name=topic, partitions=2)
+            async with engine_running(world, "m2", settings=quick):
+                await copied(world, topic)
+                await assert_mapped(world, topic)
+
+    asyncio.run(scene())
+
+
+def chunks_of(bootstrap: str, topic: str) -> dict[bytes, bytes | None]:
+    """Return what compaction would leave of a topic's map: the newest record of each key."""
+    read = read_all(bootstrap, MAP_TOPIC, committed=False)[0]
+    return {key: value for _, key, value, *_ in read if key is not None and f"/{topic}/".encode() in key}
 
 
 def test_where_only_the_padding_is_too_long_the_map_is_one_run(
