@@ -257,7 +257,7 @@ class MirrorEngine:
                 continue
             with suppress(Failed):  # it is tried again
                 for key in await self._maps.mend(self._needs_map):
-                    _log.warning("mirror: another writer has overwritten the offset map %s: the map is stored again", key)
+                    _log.warning("mirror: another writer has overwritten the offset map %s; it is stored again", key)
 
     def _needs_map(self, key: ChunkKey, chunk: MapChunk | None) -> bool:
         """Return if a chunk belongs to a topic that this link maps now."""

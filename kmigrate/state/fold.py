@@ -3,13 +3,13 @@
 Invariants:
 A  A record counts only if `at` equals the record's offset. Otherwise the record is void, and the next writer must
    append the key's last valid value again, because compaction would keep the void record. A record without an envelope,
-   or by another producer id than the state log's own, is a stray (`strays`): void in every case, and counted. If a stray
-   has a live key, or may have that key, the next writer repairs the key, too.
+   or by another producer id than the state log's own, is a stray (`strays`): void in every case, and counted. If a
+   stray has a live key, or may have that key, the next writer repairs the key, too.
 B  `prev` names the nonce of the last valid record before. If offsets are missing in between, no reader can compare, and
    a writer behind the missing offsets names no nonce. If no offset is missing, another nonce is a break, and every
-   reader stops: two writers have decided on two histories, because the log was cut between the two writes. A writer that
-   forges the producer id, too, looks the same. A record with the right `prev` was written by kmigrate: a version that
-   cannot read that record stops there.
+   reader stops: two writers have decided on two histories, because the log was cut between the two writes. A writer
+   that forges the producer id, too, looks the same. A record with the right `prev` was written by kmigrate: a version
+   that cannot read that record stops there.
 C  The broker accepts only the sequence after the newest batch of the state log's own producer (compare-and-set). The
    fold reads that sequence from the batch's header and never counts. Sequences of other producers say nothing.
 D  Compaction also removes a dropped key's tombstone, long after the write. A reader that has read the log to its end
@@ -134,7 +134,7 @@ class Fold:
                 del self.nonces[old]
 
     def _written(self, batch: Batch) -> tuple[str, Written, bool]:
-        """Return a record's key, envelope, and whether there is a value; raise for records that kmigrate never writes."""
+        """Return a record's key, envelope, and if there is a value; raise for records that kmigrate never writes."""
         key, value = read_single_record(batch)
         if batch.is_transactional:
             raise StrayRecordError("is part of a transaction")
