@@ -1,1 +1,1 @@
-"""Configuration: files, environment and flags become one frozen value at the door."""
+"""The configuration: files, environment and flags become one frozen value when a process starts."""

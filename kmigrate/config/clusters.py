@@ -1,7 +1,7 @@
-"""`[clusters.NAME]`: librdkafka's names, of which our own wire client knows some (security has its own page).
+"""`[clusters.NAME]`: librdkafka's names, some of which our own wire client reads (`security` has the security keys).
 
-Any other key is refused by name, because a setting that only half of the product obeys is worse than none:
-under `[clusters.NAME.admin]` it is given to librdkafka's admin client alone, as written.
+Any other key is refused by name, because a setting that only half of the product obeys is worse than no setting. Keys
+under `[clusters.NAME.admin]` reach librdkafka's admin client alone, as written.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CLUSTER_KEYS: Mapping[str, str] = {
     **SECURITY_KEYS,
 }
 _ALIASES: Mapping[str, str] = {"sasl.mechanisms": "sasl.mechanism"}
-"""Second names that librdkafka has for a key."""
+"""librdkafka's second name of a key."""
 
 
 def cluster_settings(
     name: str, keys: Mapping[str, Given], admin: Mapping[str, Given], place: str, folder: Path
 ) -> ClusterSettings:
-    """One cluster's settings; `keys` and `admin` hold what all sources gave, the last word of each."""
+    """Return a cluster's settings; `keys` and `admin` hold the winning value of all sources for each key."""
     keys = _with_aliases(keys)
     for key, given in keys.items():
         if key not in CLUSTER_KEYS:
@@ -70,7 +70,7 @@ def _unknown(name: str, key: str, given: Given) -> UsageError:
 
 
 def _with_aliases(keys: Mapping[str, Given]) -> dict[str, Given]:
-    """Return the keys with librdkafka's second name of a key replaced by the first name."""
+    """Return the keys; the first name of a key replaces librdkafka's second name."""
     out = dict(keys)
     for alias, key in _ALIASES.items():
         given = out.pop(alias, None)
@@ -82,7 +82,7 @@ def _with_aliases(keys: Mapping[str, Given]) -> dict[str, Given]:
 
 
 def parse_bootstrap(given: Given, protocol: str = "PLAINTEXT") -> tuple[tuple[str, int], ...]:
-    """Return `h:p,h:p` as pairs; IPv6 addresses stand in brackets, and `PROTOCOL://` before an address must fit."""
+    """Return `h:p,h:p` as pairs; IPv6 addresses stand in brackets, and a `PROTOCOL://` before an address must match."""
     expected = CLUSTER_KEYS["bootstrap.servers"]
     if not isinstance(given.value, str) or not given.value.strip():
         raise bad_value(given, expected)

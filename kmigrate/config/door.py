@@ -1,7 +1,7 @@
-"""The security keys of `[router]` and the table of its clients, as the one value that the router's listeners obey.
+"""The security keys of `[router]` and the table of its clients, as one value for the router's listeners.
 
-Read where a router starts, not with every command: the certificate and the table are on the router's host only.
-A key that the chosen protocol would not use is refused, as for clusters.
+A router reads these keys at its start. Other commands do not, because certificate and table exist on the router's host
+only. A key that the chosen protocol does not use is refused, as for clusters.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = ["door_of"]
 _TLS_KEYS = ("certificate", "key", "key_password", "client_ca")
 _SASL_KEYS = ("login", "sasl_mechanisms", "login_timeout_ms")
 _JUDGED = tuple(each for each in MECHANISMS if each != "OAUTHBEARER")
-"""What the router can judge itself: a token is for those who know its issuer."""
+"""Mechanisms that the router can check itself: only parties that know a token's issuer can check the token."""
 _OWN_KEYS = ("sasl.", "ssl.certificate.location", "ssl.key.")
-"""What of a cluster's keys a client has of its own; whom to trust there is the same for all."""
+"""Prefixes of a cluster's keys that each client has for itself; all clients trust the same authorities."""
 
 
 def door_of(settings: Settings, env: Mapping[str, str]) -> Door:
-    """What `[router]` says of its listeners; the files it names are read now."""
+    """Return what `[router]` says about its listeners; read the named files now."""
     return _Reader(settings, env).door()
 
 
 class _Reader:
-    """One reading of the section, with the origin of each of its keys."""
+    """A single read of the section, with the origin of each key."""
 
     def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
         self._settings = settings
@@ -113,7 +113,7 @@ class _Reader:
                 raise self._bad("credentials", "tables named [clients.NAME]", f"{path}: [{section}] is none")
             for name, keys in table.items():
                 found[name] = self._entry(name, keys, path, mapped, sasl)
-        if mapped and not found:  # as a file is that somebody is about to write
+        if mapped and not found:  # a file that a person is about to write has no client
             raise self._bad("credentials", "tables named [clients.NAME]", f"{path} has no client, and login is mapped")
         return found
 
@@ -145,7 +145,7 @@ class _Reader:
         return ClientEntry(name, password, certificate, upstream)
 
     def _upstream(self, place: str, cluster: str, table: Any, path: Path) -> Security:
-        """As whom a client meets one cluster: the cluster's own protocol and authorities, the client's credential."""
+        """Return a client's security at a cluster: the cluster's protocol and authorities, the client's credential."""
         known = self._settings.clusters
         section = f"{place[:-1]}.clusters.{cluster}]"
         if cluster not in known or not isinstance(table, dict):

@@ -1,4 +1,4 @@
-"""One value as somebody gave it: by a file, an environment variable or a flag; and the error it may deserve."""
+"""A value from a file, an environment variable or a flag, and the error for a wrong value."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["Given", "bad_value", "is_file", "located", "resolve"]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A raw value, the key as a person would write it, and where it stands."""
+    """A raw value, the key as a person writes the key, and the value's origin."""
 
     key: str
     value: Any
     origin: str
     text: bool = False
-    """Whether it can only be text (environment, flag), so that '9092' may stand for a number."""
+    """Whether the value can only be text (environment, flag), so that '9092' may mean a number."""
 
 
 def bad_value(given: Given, expected: str, why: str = "") -> UsageError:
-    """The one message of a wrong value: where, which key, what it is, what is expected."""
+    """Return the error for a wrong value: the place, the key, the value, and what is expected."""
     found = why or f"found {shown(given.key, given.value)!r}"
     return UsageError(
         "bad-config-value",
@@ -36,7 +36,7 @@ def bad_value(given: Given, expected: str, why: str = "") -> UsageError:
 
 
 def located(folder: Path, name: str) -> Path:
-    """A path, relative to the configuration file; of a home that nobody has as it is written."""
+    """Return a path relative to the configuration file; a path with an unknown home directory stays unexpanded."""
     try:
         return folder / Path(name).expanduser()
     except RuntimeError:
@@ -44,7 +44,7 @@ def located(folder: Path, name: str) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """False also where it cannot be looked at: `Path.is_file` raises what it does not expect."""
+    """Return whether a path is a file; False also for errors that `Path.is_file` raises."""
     try:
         return path.is_file()
     except OSError:
@@ -52,7 +52,7 @@ def is_file(path: Path) -> bool:
 
 
 def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
-    """A value of the form `{ env = "VAR" }` or `{ file = "path" }` replaced by the secret it names."""
+    """Replace a value of the form `{ env = "VAR" }` or `{ file = "path" }` by the secret that the value names."""
     if not isinstance(given.value, dict):
         return given
     forms = 'a value, { env = "VARIABLE" } or { file = "path" }'
@@ -67,7 +67,7 @@ def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
         path = located(folder, name)
         try:
             secret = FileText(path.read_text(encoding="utf-8").rstrip("\r\n"))
-        except (OSError, ValueError) as error:  # ValueError also of a NUL in the name
+        except (OSError, ValueError) as error:  # a NUL in the name raises ValueError, too
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise bad_value(given, "a readable file", f"{path} cannot be read: {reason}") from error
         secret.path = str(path)

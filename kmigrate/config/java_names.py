@@ -34,7 +34,7 @@ _KEYS: Mapping[str, tuple[str, str]] = {
 
 
 def java_hint(key: str) -> str:
-    """Return the setting that stands for a Java client's setting, as the end of a sentence; '' for other names."""
+    """Return kmigrate's setting for a Java client's setting, as the end of a sentence; '' for other names."""
     if key not in _KEYS:
         return ""
     name, how = _KEYS[key]

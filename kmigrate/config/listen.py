@@ -1,4 +1,4 @@
-"""`HOST:PORT` of something that listens: loopback where no host is given, because what listens tells of the estate."""
+"""`HOST:PORT` of a listener; the default host is loopback, because a listener's pages describe the estate."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _LOOPBACK = "127.0.0.1"
 
 
 def listen_address(text: str) -> tuple[str, int] | None:
-    """Host and port of `host:port`, `[v6]:port`, `:port` or `port`; None where it is none of them."""
+    """Return host and port of `host:port`, `[v6]:port`, `:port` or `port`; None for any other text."""
     host, _, port = text.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if ":" in bare and bare == host:
-        return None  # an IPv6 address without brackets: where does its port begin?
+        return None  # an IPv6 address without brackets: the begin of the port is unknown
     number = whole_number(port)
     if number is None or number > 65535 or any(c.isspace() for c in bare):
         return None

@@ -1,8 +1,8 @@
 """Reads the configuration: file < environment < flags, each value with its origin, every mistake named.
 
 A variable `KMIGRATE_<SECTION>__<KEY>` overrides a key (`KMIGRATE_ROUTER__PORT`,
-`KMIGRATE_CLUSTERS__SOURCE__BOOTSTRAP_SERVERS`, `KMIGRATE_CLUSTERS__SOURCE__SASL_PASSWORD`): dots and
-dashes become underscores. Variables without the double underscore belong to others.
+`KMIGRATE_CLUSTERS__SOURCE__BOOTSTRAP_SERVERS`, `KMIGRATE_CLUSTERS__SOURCE__SASL_PASSWORD`): dots and dashes become
+underscores. Variables without the double underscore belong to other programs.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _S = TypeVar("_S")
 
 
 def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str] | None = None) -> Settings:
-    """The settings of one call.
+    """Return the settings of a command.
 
-    `path` is what `--config` gave; without it `KMIGRATE_CONFIG`, then `./kmigrate.toml` where it exists. `overrides`
-    maps `section.key` to what a flag gave.
+    `path` is the value of `--config`. Without `--config`, the file is `KMIGRATE_CONFIG`, then `./kmigrate.toml` if that
+    file exists. `overrides` maps `section.key` to the value of a flag.
     """
     file = _choose(path, env)
     tables = _read(file) if file else {}
@@ -132,7 +132,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 class _Raw:
-    """What all sources gave, by section and key, before any of it is checked for its type."""
+    """The values of all sources by section and key, before any check of their types."""
 
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
         self.env, self.folder = env, folder
@@ -215,7 +215,7 @@ class _Raw:
         return resolve(given, self.env, self.folder)
 
     def origins(self) -> dict[str, str]:
-        """Where every given key came from, by the name a person would use."""
+        """Return the origin of every given key, by the name that a person uses."""
         tables: list[dict[str, Given]] = [*self.sections.values(), *self.clusters.values(), *self.admin.values()]
         return {given.key: given.origin for table in tables for given in table.values()}
 
@@ -230,7 +230,7 @@ def _unknown_section(section: str, origin: str) -> UsageError:
 
 
 def flat(table: Mapping[str, Any], keep: Iterable[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Keys with their dots: TOML reads an unquoted `bootstrap.servers = …` as a table in a table."""
+    """Yield keys with their dots: TOML reads an unquoted `bootstrap.servers = …` as a table in a table."""
     for key, value in table.items():
         nested = isinstance(value, dict) and key not in keep and not set(value) <= {"env", "file"}
         if nested and value:
@@ -244,7 +244,7 @@ def _plain(name: str) -> str:
 
 
 def _matching(word: str, known: Iterable[str]) -> str:
-    """The known key that a variable's underscores stand for, else librdkafka's way: dots."""
+    """Return the known key that a variable's underscores stand for, otherwise librdkafka's spelling with dots."""
     return next((key for key in known if _plain(key) == word), word.replace("_", "."))
 
 
@@ -262,7 +262,7 @@ def _switch(given: Given, expected: str) -> bool:
 
 
 def _texts(given: Given, about: Mapping[str, Any]) -> tuple[str, ...]:
-    """A list of texts; a variable holds them separated by commas."""
+    """Return a list of texts; a variable separates the texts by commas."""
     value = [part.strip() for part in str(given.value).split(",") if part.strip()] if given.text else given.value
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise bad_value(given, about["expected"])

@@ -1,4 +1,4 @@
-"""The hint that turns a misspelt word into the right one."""
+"""The hint that corrects a misspelt word."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["nearest"]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`: did you mean 'x'?` where a known word is close, '' where none is."""
+    """Return `: did you mean 'x'?` for a word that is close to a known word, '' for any other word."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f": did you mean {found[0]!r}?" if found else ""

@@ -1,7 +1,7 @@
-"""Values that came from an environment variable or a file: usable as text, never shown.
+"""Values from an environment variable or a file: usable as text, never shown.
 
-They exist so that a password can reach librdkafka without ever standing in `kmigrate.toml`, in the state log
-or in any output: `repr`, formatting and containers show `(hidden)`.
+These types let a password reach librdkafka although the password never stands in `kmigrate.toml`, in the state log or
+in any output. `repr`, formatting and containers show `(hidden)`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ __all__ = ["HIDDEN", "FileText", "HiddenMap", "SecretText", "shown"]
 
 HIDDEN = "(hidden)"
 _TELLING = ("password", "secret", "token", "jaas", "key.pem", "username", "oauthbearer.config")
-"""Parts of librdkafka's names whose values are hidden even where they stand in the file as plain text."""
+"""Parts of librdkafka's names with secret values, which are hidden even if the file has them as plain text."""
 
 
 class SecretText(str):
-    """Text that shows itself only to those who ask for `str()` on purpose (librdkafka's binding does)."""
+    """Text that only an explicit `str()` shows (librdkafka's binding calls `str()`)."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class SecretText(str):
 
 
 class FileText(SecretText):
-    """Such a value that knows its file, so that a login may read it again."""
+    """A hidden value that knows its file, so that a login can read the file again."""
 
     __slots__ = ("path",)
 
@@ -34,14 +34,14 @@ class FileText(SecretText):
 
 
 class HiddenMap(dict[str, str]):
-    """Settings of the admin client, of which only harmless values are printed."""
+    """Settings of the admin client; `repr` prints harmless values only."""
 
     def __repr__(self) -> str:
         return repr({key: shown(key, value) for key, value in self.items()})
 
 
 def shown(key: str, value: object) -> object:
-    """The value as any output may show it."""
+    """Return the value as any output may show it."""
     if isinstance(value, SecretText) or any(word in key.lower() for word in _TELLING):
         return HIDDEN
     return value

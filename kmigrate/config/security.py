@@ -1,8 +1,8 @@
-"""The security keys of `[clusters.NAME]`, by librdkafka's names, as one frozen value for every client of ours.
+"""The security keys of `[clusters.NAME]`, by librdkafka's names, as one frozen value for all our clients.
 
-Two names are not librdkafka's, because a token is no setting but changes: `sasl.oauthbearer.token.file` and
-`sasl.oauthbearer.token.command`. A key that the chosen protocol would not use is refused: a password that is
-given and not asked for is a mistake worth hearing of.
+Two names are not librdkafka's, because a token changes while a setting does not: `sasl.oauthbearer.token.file` and
+`sasl.oauthbearer.token.command`. A key that the chosen protocol does not use is refused: a password that no login asks
+for is a mistake.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SECURITY_KEYS: Mapping[str, str] = {
 
 
 def security_of(name: str, keys: Mapping[str, Given], folder: Path) -> Security:
-    """What the keys of one cluster say; `folder` is where relative paths start."""
+    """Return the security settings of a cluster's keys; relative paths start at `folder`."""
     protocol = protocol_of(keys)
     tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
     for key, given in keys.items():
@@ -64,7 +64,7 @@ def security_of(name: str, keys: Mapping[str, Given], folder: Path) -> Security:
 
 
 def protocol_of(keys: Mapping[str, Given]) -> str:
-    """Return `security.protocol` in capitals, PLAINTEXT where the key is not given."""
+    """Return `security.protocol` in capitals, PLAINTEXT if the key is not given."""
     given = keys.get("security.protocol")
     if given is None:
         return "PLAINTEXT"
@@ -129,7 +129,7 @@ def _bearer(name: str, keys: Mapping[str, Given], folder: Path) -> Bearer:
 
 
 def no_kerberos(given: Given, why: str) -> UsageError:
-    """The one answer to `GSSAPI`, of a cluster and of a router alike."""
+    """Return the error for `GSSAPI`, the same for a cluster and for a router."""
     return UsageError(
         "kerberos-not-supported",
         f"{given.origin}: {given.key}: GSSAPI: {why}",
@@ -159,7 +159,7 @@ def _text(keys: Mapping[str, Given], key: str) -> str:
 
 
 def _file(keys: Mapping[str, Given], key: str, folder: Path) -> str:
-    """A path, relative to the configuration file; '' where none is given."""
+    """Return a path relative to the configuration file; '' if no path is given."""
     name = str(_text(keys, key))
     if not name:
         return ""

@@ -1,7 +1,7 @@
-"""Everything a process of kmigrate is told, as one frozen value with the origin of each part.
+"""The whole configuration of a process, as one frozen value with the origin of each part.
 
-The dataclasses below *are* the file's grammar: a section is a class, a key is a field, its type and bounds are
-what the loader checks and what the error message says is expected.
+The dataclasses below *are* the file's grammar: a section is a class, and a key is a field. The loader checks the
+field's type and bounds, and the error message names them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def _key(default: Any, expected: str, *, low: float | None = None, high: float | None = None, **more: Any) -> Any:
-    """A key of a section: its default, and what it may be, in words and in bounds."""
+    """Return a key of a section: its default, and the allowed values in words and in bounds."""
     return field(default=default, metadata={"expected": expected, "low": low, "high": high, **more})
 
 
@@ -157,14 +157,14 @@ class MirrorSection:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSection:
-    """`[metrics]`: what a running process shows of itself."""
+    """`[metrics]`: the figures that a running process serves."""
 
     listen: str = _key("", "host:port, or a port of 127.0.0.1, where /metrics is served; '' for nowhere")
 
 
 @dataclass(frozen=True, slots=True)
 class PromoteSection:
-    """`[promote]`: when a promote may fence, and how long it may hold."""
+    """`[promote]`: when a promote may fence, and how long a fence may hold requests."""
 
     lag_threshold: int = _key(1000, "records a topic may lag when it is fenced", low=0, high=10**9)
     pending_timeout_s: float = _key(120.0, "how long to wait for the lag before giving up, s", low=1, high=86_400)
@@ -180,7 +180,7 @@ class PromoteSection:
 
 @dataclass(frozen=True, slots=True)
 class FinishSection:
-    """`[finish]`: when clients may leave the routers, and a link its record."""
+    """`[finish]`: when clients may leave the routers, and when a link's record may be dropped."""
 
     delivery_timeout_s: float = _key(
         120.0, "the longest delivery.timeout.ms (message.timeout.ms) of all producers, s", low=0, high=86_400
@@ -189,7 +189,7 @@ class FinishSection:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """`[defaults]`: what commands assume when a flag is left out."""
+    """`[defaults]`: values that commands use if a flag is missing."""
 
     target: str = _key("", "the name of a cluster")
     link: str = _key("", "the name of a link")
@@ -200,7 +200,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole configuration; `origins` says of every given key where it came from."""
+    """The whole configuration; `origins` has the origin of every given key."""
 
     path: Path | None = None
     clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def cluster(self, name: str) -> ClusterSettings:
-        """A named cluster, or a usage error that lists the ones there are."""
+        """Return a named cluster, or raise a usage error that lists the configured clusters."""
         found = self.clusters.get(name)
         if found is None:
             raise UsageError(
@@ -227,5 +227,5 @@ class Settings:
 
     @property
     def place(self) -> str:
-        """Where the configuration was read from, for a person."""
+        """The origin of the configuration, for a person."""
         return str(self.path) if self.path else "the environment (there is no ./kmigrate.toml, and no file was named)"
