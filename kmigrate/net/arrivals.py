@@ -1,7 +1,7 @@
-"""Connections that come to a TLS listener, from their first moment: judged before their handshake costs anything.
+"""Connections that arrive at a TLS listener, judged before their handshake costs anything.
 
-asyncio's own TLS servers tell nobody of a connection before its handshake is over, for which it may take its time. So
-these listeners are plain ones. What comes is judged by its host, and its socket then given to TLS.
+asyncio's own TLS servers report a connection only after its handshake, which may take long. So these listeners are
+plain listeners. A new connection is judged by its host, and the socket then goes to TLS.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["Arrivals"]
 
 _log = logging.getLogger("kmigrate.net")
 _FAREWELL_S = 3.0
-"""How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
+"""Seconds that a closed connection waits for the peer's close_notify: a silent peer must not keep its socket."""
 
 
 class Arrivals:
-    """All that come to one process's listeners and are in their handshakes."""
+    """All connections of a process's listeners that are in their handshake."""
 
     def __init__(
         self,
@@ -37,22 +37,26 @@ class Arrivals:
         self._tls = tls
         self._handshake_s = handshake_s
         self._arrives = arrives
-        """Whether a connection of a host may go on; told of each, and given what ends its handshake."""
+        """Returns whether a connection of a host may go on.
+
+        Called for each connection, with a function that ends the connection's handshake.
+        """
         self._over = over
-        """Told of each handshake that was begun and is over, by what ends it."""
+        """Called when a handshake is over, with the function that ends that handshake."""
         self._fails = fails
-        """Told of each that went on, and came to no connection."""
+        """Called with the host of each handshake that failed."""
         self._tasks = TaskOwner(lambda error: _log.error("a handshake: %r", error))
 
     def protocol(self, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
-        """Of a connection that has just come; `make` makes the one that it has behind its handshake."""
+        """Return the protocol of a new connection; `make` makes the protocol behind the handshake."""
         return _Arrival(lambda raw, host: self._take(raw, host, make))
 
     def _take(self, raw: socket.socket, host: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
         task: asyncio.Task[None]
 
         def end() -> None:
-            # Not before its first step: a task that is cancelled there does nothing at all, and keeps its socket.
+            # Not before the task's first step: a task that is cancelled there does nothing at all, and keeps its
+            # socket.
             asyncio.get_running_loop().call_soon(task.cancel)
 
         if self._arrives(host, end):
@@ -74,19 +78,19 @@ class Arrivals:
             )
             made = True
         except OSError:
-            pass  # it is never heard of
+            pass  # nobody hears of that connection
         finally:
             self._over(end)
             if not made:
                 self._fails(host)
 
     async def close(self) -> None:
-        """End what is in its handshake."""
+        """End all handshakes."""
         await self._tasks.close()
 
 
 class _Arrival(asyncio.Protocol):
-    """A connection of which nothing is read: its socket is taken away from it at once."""
+    """A connection that reads nothing, because its socket is taken away at once."""
 
     def __init__(self, take: Callable[[socket.socket, str], None]) -> None:
         self._take = take
@@ -96,7 +100,7 @@ class _Arrival(asyncio.Protocol):
         name, shown = came.get_extra_info("peername"), came.get_extra_info("socket")
         try:
             raw = socket.socket(fileno=os.dup(shown.fileno()))
-        except OSError:  # no file is left for it, or it is gone
+        except OSError:  # no file descriptor is left, or the connection is gone
             came.abort()
             return
         came.abort()

@@ -1,8 +1,8 @@
-"""Our own connection to one broker: requests in, futures of response frames out, first in first out.
+"""Our own connection to a broker: requests in, futures of response frames out, first in first out.
 
     open: TCP → TLS → SASL → ready ── 85 % of the session's lifetime ──→ SASL again (KIP-368) → ready …
 
-While a login is under way, requests wait: a broker takes nothing else between its words.
+While a login is under way, requests wait: a broker accepts no other request during a login.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ _Answer = asyncio.Future[bytearray]
 
 
 class BrokerConnection:
-    """One TCP connection; ordered, pipelined. Every pending future fails when the connection is lost.
+    """A TCP connection, ordered and pipelined; every pending future fails when the connection is lost.
 
-    A failed future says only that no answer came: whether the request was carried out stays unknown.
+    A failed future only says that no response came. Nobody knows whether the broker carried out the request.
     """
 
     def __init__(self, address: str, client_id: str, cluster: str = "") -> None:
         self.address = address
         self._called = f"{address} (cluster {cluster})" if cluster else address
         self._client_id = client_id.encode()
-        self._loop = asyncio.get_running_loop()  # asking for it costs a system call each time
+        self._loop = asyncio.get_running_loop()  # asking for the loop costs a system call each time
         self._ids = itertools.count(1)
         self._pending: deque[tuple[int, _Answer]] = deque()
         self._held: list[tuple[_Request, _Answer]] | None = None
         self._answered = False
         self._given_up = ""
-        """Why we ended it ourselves."""
+        """The reason if we ended the connection ourselves."""
         self._login_failure: AuthenticationFailed | None = None
-        # A renewal that fails has told everyone who waits, and takes the connection with it.
+        # A failed renewal ends the connection, and all waiting callers get the failure.
         self._renewal = TaskOwner()
         self._renewing: asyncio.Task[None] | None = None
         self._stream = FrameStream(self._on_frame, self._on_lost)
@@ -73,9 +73,9 @@ class BrokerConnection:
         cluster: str = "",
         forgetful: bool = False,
     ) -> BrokerConnection:
-        """Connect and log in, or raise Unreachable or AuthenticationFailed; these name the cluster.
+        """Connect and log in, or raise Unreachable or AuthenticationFailed; both name the cluster.
 
-        `forgetful`: the broker shall read nothing more of the connection once this side has left.
+        With `forgetful`, the broker reads nothing more from the connection once this side has left.
         """
         self = cls(f"{host}:{port}", client_id, cluster)
         try:
@@ -93,7 +93,7 @@ class BrokerConnection:
         return self
 
     async def _log_in(self, sasl: Login | Bearer) -> float:
-        """Hold requests, log in, let them go; a failed login takes the connection with it."""
+        """Hold requests, log in, then send the requests; a failed login ends the connection."""
         self._held = []
         try:
             async with asyncio.timeout(_LOGIN_SECONDS):
@@ -105,7 +105,7 @@ class BrokerConnection:
         finally:
             held, self._held = self._held, None
             for request, future in held:
-                if not future.done():  # whoever asked may have lost patience
+                if not future.done():  # the caller may have given up
                     self._write(request, future)
 
     async def _keep_session(self, sasl: Login | Bearer, lifetime: float) -> None:
@@ -124,11 +124,11 @@ class BrokerConnection:
 
     @property
     def pending(self) -> int:
-        """Requests made and not yet answered."""
+        """Number of requests without a response."""
         return len(self._pending) + len(self._held or ())
 
     def send(self, api_key: int, version: int, body: list[Buffer], *, flexible: bool) -> asyncio.Future[bytearray]:
-        """Send one request now; the future gives the whole response frame."""
+        """Send a request now; the future gives the whole response frame."""
         future: _Answer = self._loop.create_future()
         request = (api_key, version, body, flexible)
         if self._held is not None and not self.lost:
@@ -150,7 +150,7 @@ class BrokerConnection:
         self._stream.write_many([SIZE.pack(size) + head, *body])
 
     async def _ask(self, request: Any) -> Any:
-        """A login's own request: it passes those that are held."""
+        """Send a request of the login, ahead of the requests that are held."""
         kind = type(request)
         future: _Answer = self._loop.create_future()
         self._write((int(kind.__api_key__), int(kind.__version__), [encode_body(request)], kind.__flexible__), future)
@@ -158,7 +158,7 @@ class BrokerConnection:
         return decode_body(response_type(kind), answer, response_body_offset(answer, kind.__flexible__))
 
     async def call(self, request: Any, timeout: float = 30.0) -> Any:
-        """Send a kio request and read its response."""
+        """Send a kio request and read the response."""
         kind = type(request)
         answer = await self.call_raw(
             int(kind.__api_key__),
@@ -173,7 +173,7 @@ class BrokerConnection:
     async def call_raw(
         self, api_key: int, version: int, body: list[Buffer], *, flexible: bool, timeout: float = 30.0
     ) -> bytearray:
-        """Send one request and wait for its frame; a timeout closes the connection, as its order is lost."""
+        """Send a request and wait for the response; a timeout closes the connection, because its order is lost."""
         future = self.send(api_key, version, body, flexible=flexible)
         try:
             async with asyncio.timeout(timeout):
@@ -194,9 +194,9 @@ class BrokerConnection:
         self._stream.abort()
 
     def give_up(self, why: str) -> None:
-        """End the connection at once, and tell those who wait for other answers why.
+        """End the connection at once, and tell all waiting callers why.
 
-        Whoever asks again on a new connection must not have the old requests carried out, too.
+        A caller repeats its request on a new connection. So the broker must not carry out the old requests, too.
         """
         self._given_up = why
         self._stream.leave_by_reset()
@@ -227,7 +227,7 @@ class BrokerConnection:
                 future.set_exception(reason)
 
     def _reason(self, error: Exception | None) -> Failed:
-        """Why the connection is lost, as those who wait shall hear it."""
+        """Return why the connection is lost, for the waiting callers."""
         if self._login_failure is not None:
             return self._login_failure
         if isinstance(error, TlsAlertError):

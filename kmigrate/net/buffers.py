@@ -1,8 +1,8 @@
-"""Memory of large frames, filled again once nobody holds it any more.
+"""Reused memory for large frames.
 
-A frame of megabytes is memory that the system maps page by page at its first touch, clears, and takes back a moment
-later; measured, that cost as much as receiving it (0.17 of 0.35 s per GB). Whoever gets a frame keeps what it likes of
-it, views included, and gives nothing back: a buffer is free when this pool holds the only reference to it.
+The system maps the memory of a large frame page by page at the first touch, clears the pages, and takes them back a
+moment later. Measured, that costs as much as receiving the frame (0.17 of 0.35 s per GB). A receiver may keep any part
+of a frame, views included, and returns nothing. A buffer is free when this pool holds the only reference to the buffer.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ __all__ = ["FrameBuffers", "give_back"]
 
 _KEEP_BYTES = 96 << 20
 _LEAST_BYTES = 1 << 20
-"""Smaller ones come from memory that the process keeps anyway, and would be many to look through."""
+"""Smallest pooled size: smaller frames use memory that the process keeps anyway, and would be many to search."""
 _ZEROS = bytes(1 << 20)
 
 
 class FrameBuffers:
-    """Hands out bytearrays of any size; remembers up to `keep_bytes` in those of at least `least_bytes`."""
+    """Hands out bytearrays of any size; keeps up to `keep_bytes` in bytearrays of at least `least_bytes`."""
 
     def __init__(self, keep_bytes: int = _KEEP_BYTES, least_bytes: int = _LEAST_BYTES) -> None:
         self._keep_bytes = keep_bytes
         self._least_bytes = least_bytes
         self._kept: list[tuple[bytearray, int]] = [(bytearray(1), 1)]
-        """Frames with the size each was made with: it may shrink and grow within it."""
+        """Frames with their original size; a frame may shrink, and grow again up to that size."""
         for frame, _ in self._kept:
-            self._alone = getrefcount(frame)  # as the same loop below counts it
+            self._alone = getrefcount(frame)  # counted as the same loop below counts
         self._kept.clear()
 
     def take(self, size: int) -> bytearray:
-        """A frame of exactly `size` bytes, whose content is undefined."""
+        """Return a frame of exactly `size` bytes with undefined content."""
         if size < self._least_bytes:
             return bytearray(size)
         for frame, capacity in self._kept:
@@ -44,7 +44,7 @@ class FrameBuffers:
         return frame
 
     def _make_room(self, size: int) -> bool:
-        """Forget free frames, those that were made first at first, until one more of this size may be kept."""
+        """Forget free frames, oldest first, to keep another frame of this size; return whether there is room."""
         surplus = sum(capacity for _, capacity in self._kept) + size - self._keep_bytes
         staying: list[tuple[bytearray, int]] = []
         for frame, capacity in self._kept:
@@ -57,10 +57,10 @@ class FrameBuffers:
 
 
 def give_back() -> None:
-    """Have the C library give the system what was freed, where it can be told to.
+    """Have the C library return freed memory to the system, if the library can do so.
 
-    Once frames of up to 32 MB have been freed, glibc takes the next ones from its heap, and the heap stays as large as
-    it was while anything lies above them: hundreds of megabytes, at times, that nobody holds.
+    Once frames of up to 32 MB have been freed, glibc takes the next frames from its heap. The heap never shrinks below
+    its topmost block. So the heap sometimes keeps hundreds of megabytes that nobody uses.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -68,7 +68,7 @@ def give_back() -> None:
 
 
 def _resize(frame: bytearray, size: int) -> None:
-    """Within its capacity, and by less than half of it, a bytearray changes its size where it is."""
+    """Resize a bytearray in place: the size stays within the capacity and changes by less than half of the capacity."""
     if size < len(frame):
         del frame[size:]
     while size > len(frame):

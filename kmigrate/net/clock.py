@@ -1,4 +1,4 @@
-"""The one home of time: the rest of kmigrate asks here, so that a test can look at every wait."""
+"""The only home of time: all other code of kmigrate asks here, so that a test can control every wait."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_ms() -> int:
-    """Wall-clock time, ms since the epoch."""
+    """Return wall-clock time, ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def monotonic() -> float:
-    """Seconds of a clock that never goes back, comparable between processes of one machine."""
+    """Return the seconds of a clock that never goes back, comparable between processes of a machine."""
     return time.monotonic()
 
 
 def boottime() -> float:
-    """The same, counting also the time in which the machine slept, where the system tells it."""
+    """Return `monotonic` plus the time in which the machine slept, if the system tells that time."""
     return time.clock_gettime(_BOOTTIME)
 
 
 def call_when(when: float, call: Callable[[], None]) -> None:
-    """Have the running loop make a call once `monotonic()` is at `when`, and never before.
+    """Have the running loop make a call once `monotonic()` has reached `when`, and never before.
 
-    uvloop's timers end up to a millisecond early, one in four of them: who then looks at the clock, finds that it is
-    not time yet and waits for the next event, may wait for ever.
+    A quarter of uvloop's timers end up to a millisecond early. Code that then finds the time not yet reached, and waits
+    for the next event, may wait for ever.
     """
     loop = asyncio.get_running_loop()
 
@@ -50,9 +50,10 @@ async def sleep(seconds: float) -> None:
 
 
 def steady_ms() -> int:
-    """Wall-clock time as this process found it, gone on with by a clock that nobody sets: it never jumps.
+    """Return the wall-clock time at the start of this process, advanced by a clock that nobody sets: no jumps.
 
-    It is for differences of what one process has said; between two processes it is as far off as their wall clocks.
+    The value is for differences between times of a single process. Between two processes the values differ as much as
+    the wall clocks.
     """
     return _FOUND_MS + round(boottime() * 1000)
 

@@ -1,8 +1,8 @@
-"""Opens a connection, with TLS where it is asked for; each way to fail has its name.
+"""Opens a connection, with TLS if settings demand TLS; each kind of failure has a name.
 
-A broker that takes nothing of what it was sent loses the connection after two minutes: while something is under way
-no probe asks whether its host is there at all, and the system itself would wait for a quarter of an hour. A client
-keeps its connection however long it does not read, so this is not for those that came to us.
+A broker that takes no sent byte for two minutes loses the connection. While bytes are under way, no keep-alive probe
+checks whether the host exists, and the system itself would wait for a quarter of an hour. A client keeps its connection
+however long the client does not read, so this limit is not for accepted connections.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kmigrate.net.tls import client_context, named_failure
 __all__ = ["dial"]
 
 _MOST_UNTAKEN_MS = 120_000
-"""Longer than any client family waits for an answer of itself."""
+"""Longest time without progress in ms: longer than any client family itself waits for a response."""
 
 
 async def dial(protocol: asyncio.BaseProtocol, host: str, port: int, tls: Tls | None, called: str) -> None:
-    """Connect the protocol, or raise Unreachable or AuthenticationFailed; a timeout is the caller's."""
+    """Connect the protocol, or raise Unreachable or AuthenticationFailed; the caller sets a timeout."""
     context = client_context(tls) if tls else None
     try:
         transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, host, port, ssl=context)

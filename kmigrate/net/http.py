@@ -1,9 +1,10 @@
-"""A very small HTTP/1.1 server for pages that a process shows of itself: GET and HEAD, nothing else.
+"""A very small HTTP/1.1 server for pages about the running process: GET and HEAD, nothing else.
 
-Made for scrapers and probes, so it promises little: one request per connection, no body is read, a head of at most
-8 KiB within a few seconds, and no more than a few dozen connections at once. Beyond that the oldest one is ended, and
-not the new one refused: scrapers that hang must not keep out the probe that decides whether this process lives. A page
-is made when it is asked for, in pieces, and the process's real work goes on between them.
+The server is made for scrapers and probes, so it promises little. It serves a single request per connection, reads no
+body, and accepts a head of at most 8 KiB within a few seconds. At most a few dozen connections are open. Above that
+limit the oldest connection is ended, and the new connection is served: hanging scrapers must not block the probe that
+decides whether this process lives. A page is made on request, in pieces, and the process's real work goes on between
+the pieces.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _HEAD_LIMIT = 8 << 10
 _HEAD_S, _ANSWER_S = 5.0, 30.0
 _MOST_CONNECTIONS = 32
 _SLICE_S = 0.002
-"""How long a page may be made at a stretch: copying must not wait for it."""
+"""Longest uninterrupted work on a page, in seconds: copying must not wait for a page."""
 _PLAIN = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is shown at one path."""
+    """The content of a path."""
 
     content_type: str
     make: Callable[[], Iterable[str]]
-    """Its text, in pieces that are small against `_SLICE_S`."""
+    """Makes the page's text, in pieces that each take much less than `_SLICE_S`."""
 
 
 class PageServer:
@@ -43,10 +44,10 @@ class PageServer:
         self._pages = pages
         self._server: asyncio.Server | None = None
         self._serving: dict[asyncio.Task[None] | None, None] = {}
-        """Connections, the oldest first."""
+        """Connections, oldest first."""
 
     async def start(self) -> None:
-        """Listen; raises Refused where the address cannot be had."""
+        """Listen; raise Refused if the address is not available."""
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_HEAD_LIMIT)
         except OSError as error:
@@ -59,7 +60,7 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """host:port that is listened on."""
+        """host:port of the listener."""
         assert self._server is not None, "start() comes first"
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -84,11 +85,11 @@ class PageServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            writer.transport.abort()  # who asks badly or reads slowly is not waited for, less so when others come
+            writer.transport.abort()  # a client that sends a bad request or reads slowly gets no time
         except Exception:
             writer.write(_refusal(HTTPStatus.INTERNAL_SERVER_ERROR))
             writer.close()
-            raise  # a page could not be made: the loop's exception handler says why
+            raise  # the page failed: the loop's exception handler says why
         finally:
             self._serving.pop(task, None)
 

@@ -1,7 +1,7 @@
-"""Logs in to a broker over SaslHandshake v1 and SaslAuthenticate v2; the same words renew a session (KIP-368).
+"""Logs in to a broker with SaslHandshake v1 and SaslAuthenticate v2; the same requests renew a session (KIP-368).
 
-Credentials are read when they are needed, and forgotten: the password or token of a file, the output of a
-command. They are in no message.
+Credentials are read at each login and then forgotten: the password or token of a file, or the output of a command. No
+message contains credentials.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kmigrate.protocol.sasl import OAuthBearer, Plain, SaslMechanism, Scram
 __all__ = ["current_password", "current_token", "log_in"]
 
 Ask = Callable[[Any], Awaitable[Any]]
-"""Sends one kio request on the connection and gives its answer."""
+"""Sends a kio request on the connection and returns the response."""
 
 _COMMAND_SECONDS = 8.0
 _MAX_STEPS = 4
 
 
 async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
-    """Authenticate; the seconds after which the broker wants it again, 0 for never."""
+    """Authenticate; return the seconds after which the broker wants a new login, 0 for never."""
     mechanism = await _mechanism(sasl)
     await _shake_hands(ask, mechanism.name, address)
     authenticate = entity(36, 2, "request")
@@ -44,7 +44,7 @@ async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
                 still_true="nothing was read or changed",
                 next_step=_credentials(sasl),
             )
-        # A salted password takes milliseconds of hashing, which a router's other clients shall not wait for.
+        # Hashing a salted password takes milliseconds; a router's other clients must not wait for that.
         word = await asyncio.to_thread(mechanism.step, answer.auth_bytes)
         if word is None:
             return float(answer.session_lifetime.total_seconds())
@@ -74,7 +74,7 @@ async def _shake_hands(ask: Ask, name: str, address: str) -> None:
 
 async def _mechanism(sasl: Login | Bearer) -> SaslMechanism:
     if isinstance(sasl, Bearer):
-        return OAuthBearer(await asyncio.to_thread(current_token, sasl))  # a command may take its time
+        return OAuthBearer(await asyncio.to_thread(current_token, sasl))  # a command may take long
     password = current_password(sasl)
     if sasl.mechanism == "PLAIN":
         return Plain(str(sasl.username), password)
@@ -82,12 +82,12 @@ async def _mechanism(sasl: Login | Bearer) -> SaslMechanism:
 
 
 def current_password(sasl: Login) -> str:
-    """The password as it is now: of its file, where it has one."""
+    """Return the current password, read from the file if there is a file."""
     return _text(sasl.password_file) if sasl.password_file else str(sasl.password)
 
 
 def current_token(sasl: Bearer) -> str:
-    """The token as it is now; blocks while a command makes it."""
+    """Return the current token; block while a command makes the token."""
     if sasl.token:
         return sasl.token
     return _output(sasl.token_command) if sasl.token_command else _text(sasl.token_file).strip()
@@ -102,7 +102,7 @@ def _text(path: str) -> str:
 
 
 def _output(command: tuple[str, ...]) -> str:
-    """What the command prints; its complaints are not shown, for they may quote what it was told."""
+    """Return the output of the command; its error output stays hidden, because it may quote secrets."""
     called = f"the token command {command[0]}"
     try:
         ended = subprocess.run(

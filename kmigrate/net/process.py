@@ -1,6 +1,6 @@
-"""Names a process so that another process of the same machine can tell whether the named process has ended.
+"""Names a process so that another process of the same machine can check whether the named process has ended.
 
-A process id alone names nothing: each container counts from 1, and a system hands a free id out again.
+A process id alone is no name: each container counts from 1, and a system reuses free ids.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _ENDED_STATES = ("Z", "X")
 
 
 def this_process() -> str:
-    """Return boot, process namespace, id and start time of this process; '' where the system tells no such facts."""
+    """Return boot, process namespace, id and start time of this process; '' if the system has no such facts."""
     place, start = _place(), _state_and_start(os.getpid())[1]
     return f"{place}/{os.getpid()}/{start}" if place and start else ""
 
 
 def has_ended(named: str) -> bool:
-    """Return whether a process surely has ended; False for a process that cannot be seen from here."""
+    """Return whether a process has surely ended; False for a process that is invisible from here."""
     place, _, rest = named.rpartition("/")
     place, _, pid = place.rpartition("/")
     if not place or place != _place() or not pid.isdecimal():
@@ -43,7 +43,7 @@ def _place() -> str:
 
 
 def _state_and_start(pid: int) -> tuple[str, str]:
-    """Return a process's state and start time, two empty texts where there is no such process."""
+    """Return a process's state and start time; two empty texts if there is no such process."""
     with suppress(OSError):
         fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return fields[0], fields[_START]

@@ -1,4 +1,4 @@
-"""The network addresses behind a host name, as this machine sees it now."""
+"""The network addresses of a host name, as this machine resolves the name now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["addresses_of"]
 
 
 async def addresses_of(host: str, port: int) -> frozenset[str]:
-    """Every numeric address of a name; Unreachable where it has none."""
+    """Return every numeric address of a name; raise Unreachable for a name without address."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""When files were written last: what is read at each use is read from the disk only if it has changed."""
+"""Change stamps of files, so that a file is read from the disk only if the file has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Stamps = tuple[tuple[str, int, int, int], ...]
 
 
 def stamps_of(files: Iterable[str]) -> Stamps:
-    """Of each file that there is: one that is put in another's place (a rename, a link that is moved) is another."""
+    """Return a stamp of each named file; a file that replaces another (a rename, a moved link) has another stamp."""
     return tuple(_stamp(file) for file in files if file)
 
 

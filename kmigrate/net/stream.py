@@ -1,24 +1,27 @@
 """A socket as a stream of whole Kafka frames, in both directions.
 
-What comes is received into a scratch buffer, one for all connections, and whole frames are cut out of it. The rest of
-a frame that came in part is received straight into its own bytearray, so of large Fetch answers little is copied but
-by the kernel. While much of such a frame is missing the kernel wakes us only when a good part of it has arrived
-(SO_RCVLOWAT), not for every segment. A peer that is not trusted gets memory for what it has sent, and not for what it
-has announced (`on_trust`).
+Bytes arrive in a scratch buffer, which all connections share, and whole frames are cut out of the buffer. If only a
+part of a frame has arrived, the rest is received straight into the frame's own bytearray. So only the kernel copies
+most bytes of large Fetch responses. While much of such a frame is missing, the kernel wakes us when a good part has
+arrived (SO_RCVLOWAT), not for every segment. An untrusted peer gets memory for the bytes that it has sent, and not for
+the bytes that it has announced (`on_trust`).
 
-Who wants a large frame in pieces, while it arrives, says so when it begins (`on_begin`). A piece is what has arrived
-since the last one, and what the owner did not take of that; many of them lie in one memory, one behind the other.
+An owner that wants a large frame in pieces, while the frame arrives, says so at the frame's begin (`on_begin`). A piece
+holds the bytes that arrived since the last piece, and the bytes that the owner left of the last piece. Many pieces lie
+in the same memory, one behind the other.
 
-Back-pressure in three sentences: when the peer does not read, `writable` is cleared and `drain` waits; who
-relays from one stream to another pauses reading the first while the second is not writable; reading goes on
-when it is writable again. Frames handed to `on_frame` belong to the receiver.
+Back-pressure: when the peer does not read, `writable` is cleared and `drain` waits. A relay from one stream to another
+pauses reading the first stream while the second stream is not writable. The relay resumes reading when the second
+stream is writable again.
 
-What is written while the frames of one read are handed over leaves in one write for each stream: a producer has many
-small requests under way, or a broker answers many at once, and each write costs a system call here and wakes the peer.
+Frames handed to `on_frame` belong to the receiver.
 
-One read may bring thousands of tiny frames, and a client that sends them shall not hold up all others: after some of
-them everybody else has a turn. Those that are left wait here, as they do while reading is paused, and nothing is read
-meanwhile; a connection ends when what it has brought is handed over.
+All writes made while the frames of a read are handed over leave in a single write per stream. A producer has many small
+requests under way, and a broker answers many requests at once. Each write costs a system call here and wakes the peer.
+
+A read may bring thousands of tiny frames, and the client that sends them must not delay all other clients. After a
+number of frames, all other connections have a turn. The remaining frames wait here, as frames do while reading is
+paused, and nothing is read meanwhile. A connection ends only after all received frames are handed over.
 """
 
 from __future__ import annotations
@@ -40,41 +43,49 @@ __all__ = ["FrameStream", "TlsAlertError"]
 
 _SCRATCH = 128 * 1024
 _AT_A_STRETCH = 64
-"""Frames of one connection before the others' turn. A request of few bytes takes 10 to 50 µs."""
+"""Frames of a connection before the other connections' turn.
+
+A request of few bytes takes 10 to 50 µs.
+"""
 _LARGE = 32 * 1024
-"""Memory for a frame of more than that, of which a part has come, is worth being told of; and so much is written at
-once."""
+"""Bytes above which a partly received frame is reported (`on_large`), and from which a write leaves at once."""
 _MUCH = 128 * 1024
-"""Less than that comes at once, or nearly: to be woken late would cost more than it saves."""
+"""Missing bytes from which waking late pays: fewer bytes arrive nearly at once, and waking late would cost more."""
 _LEAST_ARRIVED = 512 * 1024
 _LEAST_PIECE = 256 * 1024
-"""Of a frame that is taken in pieces. Kafka's consumer read 0.74 of what it reads directly when pieces passed as they
-came, at least so long, and 0.68 with pieces of 2 MiB; 64 KiB cost a third more CPU."""
+"""Smallest piece of a frame that is taken in pieces.
+
+Kafka's consumer read at 0.74 of the direct rate with pieces of at least this size, passed as they arrived. With pieces
+of 2 MiB the consumer read at 0.68 of the direct rate. Pieces of 64 KiB cost a third more CPU.
+"""
 _WORTH_PIECES = 4 * _LEAST_PIECE
 _ROOM = 2 << 20
-"""For pieces, behind each other."""
+"""Bytes of memory for consecutive pieces."""
 _ROOMS_KEPT = 16 << 20
 _NONE_WAITED_FOR = 1
 _WAKES_LATE = sys.platform == "linux"
 _GROWTH = 4
-"""How much more room a frame of an untrusted peer gets each time it has filled what it had."""
+"""Factor by which the memory of an untrusted peer's frame grows each time it is full."""
 _PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
-"""A host that has vanished answers none of them, and nobody else would say that it owes an answer. A process that
-stands still answers them."""
+"""Keep-alive probes: a vanished host answers no probe, and nothing else would reveal that the host owes a response.
+
+The host of a process that stands still answers the probes.
+"""
 _NO_LINGER = struct.pack("ii", 1, 0)
 _TLS_ALERT = b"\x15\x03"
-"""The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
+"""The first bytes of a TLS peer that received plain bytes; as a frame's size they exceed every limit."""
 
 Buffer = bytes | bytearray | memoryview
 _BUFFERS = FrameBuffers()
-"""One for the whole process, so that many connections do not keep memory each."""
+"""A single pool for the process, so that many connections do not keep memory each."""
 _ROOMS = FrameBuffers(_ROOMS_KEPT, _ROOM)
 
 
 class _Scratch(threading.local):
-    """The scratch buffer of a thread, None while frames are being cut out of it.
+    """The scratch buffer of a thread; None while frames are cut out of the buffer.
 
-    One of them may make us close a TLS connection, which then reads at once what it has left: into another one.
+    A frame may make us close a TLS connection. TLS then at once delivers its remaining bytes, which need another
+    buffer.
     """
 
     free: bytearray | None = None
@@ -84,7 +95,7 @@ _SCRATCHES = _Scratch()
 
 
 class _Unsent(threading.local):
-    """What a thread has written while it hands over the frames of one read; None at all other times."""
+    """A thread's writes while the thread hands over the frames of a read; None at all other times."""
 
     parts: dict[FrameStream, list[Buffer]] | None = None
 
@@ -94,11 +105,11 @@ _UNSENT = _Unsent()
 
 def _send_all(unsent: dict[FrameStream, list[Buffer]]) -> None:
     try:
-        while unsent:  # whoever hears that a stream takes no more may write to others
+        while unsent:  # an owner that hears of a full stream may write to other streams
             stream, parts = unsent.popitem()
             stream._send(parts)
     finally:
-        if unsent:  # what is wrong with one stream takes nothing from the others
+        if unsent:  # an error of one stream must not lose the writes of the others
             _send_all(unsent)
         _UNSENT.parts = None
 
@@ -108,7 +119,7 @@ class TlsAlertError(ProtocolViolation):
 
 
 class _Whole:
-    """A frame of which a part has come; the rest is received straight into its own memory."""
+    """A frame of which a part has arrived; the rest is received straight into the frame's own memory."""
 
     def __init__(self, size: int, come: Buffer, room: int) -> None:
         self._size = size
@@ -117,7 +128,7 @@ class _Whole:
         self._begin(come, room)
 
     def _begin(self, come: Buffer, room: int) -> None:
-        """Go on in memory for `room` bytes of it at most."""
+        """Go on in memory for at most `room` bytes of the frame."""
         self._frame = _BUFFERS.take(min(self._size, room))
         self._have = len(come)
         self._frame[: self._have] = come
@@ -129,16 +140,16 @@ class _Whole:
 
     @property
     def free(self) -> memoryview:
-        """Where what comes next belongs."""
+        """The memory for the next bytes."""
         return self._view[self._have :]
 
     @property
     def awaited(self) -> int:
-        """How much must arrive to be worth waking for; never more than is sure to come."""
+        """Number of bytes worth waking for; never more than surely arrive."""
         return min(self._size - self._have, self._worth_waiting_for)
 
     def come(self, count: int) -> bytearray | None:
-        """So many bytes more are there; the frame, once it is whole."""
+        """Note that `count` more bytes have arrived; return the frame once the frame is whole."""
         self._have += count
         self.over = self._have == self._size
         if self.over:
@@ -149,18 +160,18 @@ class _Whole:
 
 
 class _Pieces:
-    """A frame that is taken in pieces as it arrives; while there is room they lie behind each other in one memory."""
+    """A frame that is taken in pieces as the bytes arrive; the pieces lie behind each other in memory with room."""
 
     def __init__(self, size: int, come: memoryview, take: TakePiece) -> None:
         self._take = take
         self.left = size
-        """What has not been taken of it."""
+        """Number of bytes not taken yet."""
         self.over = False
         self._taking = False
         self._begin(come)
 
     def _begin(self, come: memoryview) -> None:
-        """Go on in memory of which only `come` is filled, and not taken."""
+        """Go on in new memory that holds only `come`, which is not taken yet."""
         self._taken, self._have = 0, len(come)
         memory = _ROOMS.take(max(_ROOM, 2 * self._have))
         memory[: self._have] = come
@@ -176,8 +187,8 @@ class _Pieces:
         return min(self.left - (self._have - self._taken), _LEAST_PIECE)
 
     def come(self, count: int) -> bytearray | None:
-        """So many bytes more are there, and taken if they are enough; the frame is nowhere whole."""
-        if self._taking:  # whoever takes a piece has closed us, and TLS reads what it has left
+        """Note that `count` more bytes have arrived, and pass a piece if there are enough; return None."""
+        if self._taking:  # the taker of the piece has closed us, and TLS delivers its remaining bytes
             return None
         self._have += count
         piece = self._room[self._taken : self._have]
@@ -198,7 +209,7 @@ class _Pieces:
 
 
 class FrameStream(asyncio.BufferedProtocol):
-    """One connection; calls `on_frame(frame)` per frame and `on_lost(error)` once at its end."""
+    """A connection; calls `on_frame(frame)` per frame and `on_lost(error)` once at the end."""
 
     def __init__(
         self,
@@ -212,45 +223,45 @@ class FrameStream(asyncio.BufferedProtocol):
         self._on_frame = on_frame
         self._on_lost = on_lost
         self.max_frame = max_frame
-        """The longest frame that is taken from now on."""
+        """The longest frame that is accepted from now on."""
         self._on_trust = on_trust
         self._high_water = high_water
         self._head = b""
-        """What has come and is not cut: up to three bytes of a frame's size, or all that `_waits`."""
+        """Received bytes that are not cut yet: up to three bytes of a frame's size, or all waiting frames."""
         self._waits = False
-        """Whether frames that have come wait for their turn, or for the owner to go on."""
+        """Whether received frames wait for their turn, or for the owner to resume reading."""
         self._turns = False
-        """Whether a turn of it is due."""
+        """Whether a turn of this stream is scheduled."""
         self.stopped = False
         """Whether the owner has paused reading."""
         self._over = False
-        """Whether no frame is handed over any more."""
+        """Whether no further frame is handed over."""
         self._end_due = False
-        """Whether the connection is lost, and its owner is told once nothing waits."""
+        """Whether the connection is lost, and `on_lost` is called once no frame waits."""
         self._coming: _Whole | _Pieces | None = None
-        """The frame of which a part has come."""
+        """The frame of which a part has arrived."""
         self._waits_for = _NONE_WAITED_FOR
         self._raw: socket.socket | None = None
-        """The socket, where its bytes are the frames' own."""
+        """The socket, if its bytes are the bytes of the frames (no TLS)."""
         self._transport: asyncio.Transport | None = None
         self.peer = "?"
-        """Host and port of the other side, for messages."""
+        """Host and port of the peer, for messages."""
         self._writable = asyncio.Event()
         self._writable.set()
         self.on_writable: Callable[[bool], None] | None = None
         self.on_made: Callable[[], None] | None = None
-        """Called once when there is a connection: with TLS, when its handshake is over."""
+        """Called once when the connection is made: with TLS, when the handshake is over."""
         self.on_large: Callable[[], None] | None = None
-        """Called when a large frame begins to come: from then on memory is kept for it."""
+        """Called when a large frame begins to arrive: from then on memory is kept for the frame."""
         self.on_begin: Callable[[], TakePiece | None] | None = None
-        """A frame begins that is worth pieces: says who takes them, None: it comes whole."""
+        """Called at the begin of a frame worth pieces; returns the taker of the pieces, or None for a whole frame."""
         self.lost = False
         self._reason: Exception | None = None
 
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass of it
+        stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass of asyncio.Transport
         self._transport = stream
         name = transport.get_extra_info("peername")
         if name:
@@ -294,8 +305,8 @@ class FrameStream(asyncio.BufferedProtocol):
             self._on_frame(frame)
 
     def _cut(self, fill: int) -> None:
-        """Hand over what the first `fill` bytes of the scratch buffer hold, then send what was written meanwhile."""
-        if _UNSENT.parts is not None:  # it is read within another one's frame
+        """Hand over the frames in the first `fill` bytes of the scratch buffer, then send the collected writes."""
+        if _UNSENT.parts is not None:  # read within another stream's frame
             self._cut_frames(fill)
             return
         unsent: dict[FrameStream, list[Buffer]] = {}
@@ -306,7 +317,7 @@ class FrameStream(asyncio.BufferedProtocol):
             _send_all(unsent)
 
     def _cut_frames(self, fill: int) -> None:
-        """Frames out of the first `fill` bytes of the scratch buffer; what is left over begins the next, or waits."""
+        """Cut frames out of the first `fill` bytes of the scratch buffer; the rest begins the next frame, or waits."""
         scratch, _SCRATCHES.free = _SCRATCHES.free, None
         assert scratch is not None
         at, left = 0, _AT_A_STRETCH
@@ -333,7 +344,7 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._take_turn()
 
     def _take_turn(self) -> None:
-        """Go on with the frames that wait, once all others have been looked at."""
+        """Continue with the waiting frames, once all other connections had a turn."""
         if not self._turns:
             self._turns = True
             asyncio.get_running_loop().call_soon(self._go_on)
@@ -357,7 +368,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self.abort(ProtocolViolation("bad-frame-size", f"a peer announced a frame of {size} bytes"))
 
     def _begin(self, size: int, come: memoryview) -> None:
-        """Go on receiving a frame of which `come` is there."""
+        """Continue to receive a frame of which `come` has arrived."""
         take = self.on_begin() if self.on_begin is not None and size >= _WORTH_PIECES else None
         if take is None:
             self._coming = _Whole(size, come, max(self._on_trust, _GROWTH * len(come)))
@@ -368,7 +379,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self.on_large()
 
     def _wait_for(self, count: int) -> None:
-        """Be woken once that much has arrived."""
+        """Have the kernel wake us once `count` bytes have arrived."""
         count = max(_NONE_WAITED_FOR, count)
         if self._raw is not None and count != self._waits_for and not self.lost:
             self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
@@ -379,8 +390,8 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-        self._transport = self._raw = None  # asyncio's cannot even be aborted any more
-        self._coming = None  # who has lost a connection may know it for long
+        self._transport = self._raw = None  # asyncio's transport cannot even be aborted any more
+        self._coming = None  # the owner may keep a lost connection for long
         self._writable.set()
         self._reason = exc or self._reason
         self._end_due = True
@@ -407,13 +418,13 @@ class FrameStream(asyncio.BufferedProtocol):
 
     @property
     def subject(self) -> str:
-        """Whom the other side's certificate names; '' where it showed none."""
+        """Subject of the peer's certificate; '' if the peer showed no certificate."""
         shown = self._transport.get_extra_info("peercert") if self._transport else None
         return subject_of(shown) if shown else ""
 
     @property
     def held(self) -> int:
-        """Bytes that are kept for it: a large frame that comes, frames that wait, and what it has not taken yet."""
+        """Bytes kept for the connection: a large arriving frame, waiting frames, and writes not yet sent."""
         unread = self._transport.get_write_buffer_size() if self._transport is not None and not self.lost else 0
         waits = len(self._head) if self._waits else 0
         return unread + waits + (self._coming.held if self._coming is not None else 0)
@@ -445,7 +456,7 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._transport.writelines(parts)
 
     def _send_unsent(self) -> None:
-        """Have the system take what was written before, whatever else is handed over first."""
+        """Have the system take earlier writes now, whatever frames are handed over first."""
         unsent = _UNSENT.parts
         if unsent and self in unsent:
             self._send(unsent.pop(self))
@@ -472,13 +483,13 @@ class FrameStream(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close after what was written has left."""
+        """Close after all written bytes have left."""
         self._send_unsent()
         if self._transport is not None:
             self._transport.close()
 
     def finish(self) -> None:
-        """Say that nothing more is written, and go on reading until the peer closes; with TLS: close."""
+        """End writing, and go on reading until the peer closes; with TLS: close."""
         self._send_unsent()
         if self._transport is not None and not self.lost:
             if self._transport.can_write_eof():
@@ -487,17 +498,17 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def leave_by_reset(self) -> None:
-        """Have the system end this connection by RST, however it ends, and also where this process is killed.
+        """Have the system end this connection by RST, however it ends, and also if this process is killed.
 
-        A peer that works on one request reads those behind it after a FIN. After an RST it fails to answer, and reads
-        none.
+        After a FIN, a peer that works on a request also reads the requests behind that request. After an RST, the peer
+        fails to answer and reads no further request.
         """
         raw = self._transport.get_extra_info("socket") if self._transport is not None else None
         if raw is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
     def abort(self, reason: Exception | None = None) -> None:
-        """Close at once: nothing that waits here is sent any more, only what the system has taken already."""
+        """Close at once: waiting bytes are dropped, and only bytes that the system has already taken are sent."""
         self._reason = self._reason or reason
         self.lost = self._over = True
         self._waits, self._head = False, b""

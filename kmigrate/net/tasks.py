@@ -1,4 +1,4 @@
-"""Owned tasks: kept referenced until done, their failure never lost, all ended with their owner."""
+"""Owned tasks: referenced until done, with every failure reported, and ended with their owner."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ async def together(*works: Coroutine[Any, Any, _A]) -> tuple[_A, ...]: ...
 
 
 async def together(*works: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
-    """What all of them return; the first failure ends the others and is raised itself.
+    """Return the results of all works; the first failure ends the other works and is raised.
 
-    The cancellation of who waits outranks any failure. Where both meet, asyncio's task group raises only the failure
-    (until Python 3.13): a loop that retries failures would run on for ever, and whoever cancelled it wait as long.
+    A cancellation of the caller outranks any failure. asyncio's task group raises only the failure if both happen
+    (until Python 3.13). Then a loop that retries failures would run for ever, and the code that cancelled the loop
+    would wait for ever.
     """
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(work) for work in works]
@@ -39,7 +40,7 @@ async def together(*works: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
 
 
 async def accompanied(work: Coroutine[Any, Any, _A], *others: Coroutine[Any, Any, Any]) -> _A:
-    """What `work` returns; the others are ended with it. Failures and cancellation as with `together`."""
+    """Return the result of `work`, and end the other works with it; failures and cancellation are as in `together`."""
     loop = asyncio.get_running_loop()
     main = loop.create_task(work)
     tasks: list[asyncio.Task[Any]] = [main, *(loop.create_task(other) for other in others)]
@@ -59,7 +60,7 @@ def _failed(task: asyncio.Task[Any]) -> bool:
 
 
 def _raise_failure(tasks: list[asyncio.Task[Any]], done: set[asyncio.Task[Any]]) -> None:
-    """The failure that ended the others, not one that their end caused."""
+    """Raise the failure that ended the other works, not a failure that their end caused."""
     for task in tasks:
         if task in done and not task.cancelled() and (failure := task.exception()) is not None:
             raise failure
@@ -71,11 +72,11 @@ async def _end(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # seen: the first failure stands for all
+            task.exception()  # marks the failure as seen: only the first failure is raised
 
 
 class TaskOwner:
-    """Holds the tasks of one object; `on_failure` hears of any that ends in an exception."""
+    """Holds the tasks of an object; `on_failure` gets the exception of any task that fails."""
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -96,7 +97,7 @@ class TaskOwner:
             self._on_failure(error)
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for it."""
+        """Cancel the running tasks and wait for their end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,8 +1,8 @@
-"""TLS of our connections to brokers, and of listeners of ours: the contexts, and a name for each way it fails.
+"""TLS of our connections to brokers and of our listeners: the contexts, and a name for each kind of failure.
 
-A certificate that is renewed on the disk serves the next connection: towards brokers because its files are read
-again when they have changed, on a listener when `ServerTls.renew` finds that they have. Files that cannot be used, as
-they are while they are written one after the other, leave what was in use before them.
+A certificate that is renewed on the disk serves the next connection. For connections to brokers, changed files are read
+again. For a listener, `ServerTls.renew` reads changed files. Unusable files, such as half-written files, change
+nothing: the old certificate stays in use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """TLS 1.2 or newer, the broker's certificate always verified; its host name too, unless told otherwise."""
+    """Return a context for TLS 1.2 or newer that verifies the broker's certificate.
+
+    The context also verifies the host name, unless `tls.check_host` is false.
+    """
     stamps, known = stamps_of((tls.ca_file, tls.cert_file, tls.key_file)), _contexts.get(tls)
     if known is not None and known.stamps == stamps:
         return known.context
@@ -38,7 +41,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
     except UsageError as broken:
         if known is None:
             raise
-        known.stamps = stamps  # said once; what mends it is another change
+        known.stamps = stamps  # logged once; only a further change can help
         _log.warning("what was in use before stays so: %s", broken.what)
         return known.context
     if known is not None:
@@ -51,14 +54,14 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 @dataclass(slots=True)
 class _Made:
-    """A context, and when the files were written that it is of, or that could not be used in its place."""
+    """A context with the stamps of its files, or the stamps of newer files that are unusable."""
 
     stamps: Stamps
     context: ssl.SSLContext
 
 
 _contexts: dict[Tls, _Made] = {}
-"""A router opens thousands of connections by the same ones."""
+"""A router opens thousands of connections with the same settings."""
 
 
 def _client_context(tls: Tls) -> ssl.SSLContext:
@@ -69,7 +72,7 @@ def _client_context(tls: Tls) -> ssl.SSLContext:
         context.check_hostname = tls.check_host
         if tls.cert_file:
             reading = f"{tls.cert_file} with {tls.key_file or tls.cert_file}"
-            # A callable, always: without one OpenSSL would ask a terminal for the password of an encrypted key.
+            # Always a callable: otherwise OpenSSL would ask a terminal for the password of an encrypted key.
             context.load_cert_chain(tls.cert_file, tls.key_file or None, lambda: tls.key_password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         why = error.strerror if isinstance(error, OSError) and error.strerror else "unusable"
@@ -84,13 +87,16 @@ def _client_context(tls: Tls) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """TLS of a listener: its certificate, and the authority of its clients' where they must show one."""
+    """TLS of a listener: its certificate, and the authority of client certificates if they are demanded."""
 
     def __init__(self, tls: ListenerTls) -> None:
         self._tls = tls
         self._stamps: Stamps = ()
         self._current = self._blank()
-        """The context of the newest files; never loaded again, for it would keep the authorities that it has."""
+        """The context of the newest files.
+
+        Never loaded again, because a context keeps the authorities that it has.
+        """
         self.renew()
 
     def _blank(self) -> ssl.SSLContext:
@@ -103,12 +109,12 @@ class ServerTls:
         return made
 
     def for_connection(self) -> ssl.SSLContext:
-        """Return the context for the handshake of one connection, which is by the newest files.
+        """Return the context for the handshake of a connection, with the newest files.
 
-        A client that resumes a session shows no certificate: for two hours, a certificate would count that has expired
-        since, or whose authority was removed. OpenSSL keeps tickets' keys and the sessions of TLS 1.2 in the
-        context of the handshake, and Python cannot switch off the latter. So a listener that asks for certificates has
-        a context for each connection, and no client finds a session there.
+        A client that resumes a session shows no certificate. So for two hours a certificate would count that has
+        expired since, or whose authority was removed. OpenSSL keeps the keys of tickets and the sessions of TLS 1.2 in
+        the context of the handshake, and Python cannot switch off these sessions. So a listener that asks for
+        certificates has a context per connection, and no client finds a session there.
         """
         if not self._tls.client_ca:
             return self._current
@@ -121,7 +127,7 @@ class ServerTls:
         return made
 
     def renew(self) -> bool:
-        """Read the files if they have changed, for the connections from now on; whether they had."""
+        """Read the files for all later connections if the files have changed; return whether they have changed."""
         tls = self._tls
         stamps = stamps_of((tls.cert_file, tls.key_file, tls.client_ca))
         if stamps == self._stamps:
@@ -164,7 +170,7 @@ _SHORT = {
 
 
 def subject_of(certificate: Mapping[str, Any]) -> str:
-    """A certificate's subject as Kafka names its holder: the last part first, `CN=orders,O=Example` (RFC 2253)."""
+    """Return a certificate's subject in Kafka's notation: the last part first, `CN=orders,O=Example` (RFC 2253)."""
     parts = (
         "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in pairs)
         for pairs in reversed(certificate.get("subject", ()))
@@ -173,17 +179,17 @@ def subject_of(certificate: Mapping[str, Any]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """RFC 2253, so that no value can look like a further part."""
+    """Escape a value as in RFC 2253, so that no value can look like a further part."""
     plain = "".join(f"\\{c}" if c in ',+"\\<>;' else c for c in value)
     return f"\\{plain}" if plain.startswith(("#", " ")) else plain
 
 
 def named_failure(error: BaseException | None, address: str) -> AuthenticationFailed | None:
-    """What a TLS error says about the broker or about us; None where it is not one."""
+    """Return the cause of a TLS error, on the broker's side or ours; None for any other error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrusted(error, address)
     if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
-        return None  # a closed connection may have many reasons
+        return None  # a connection may close for many reasons
     reason = error.reason or ""
     if "ALERT" in reason:
         return _failed(
