@@ -15,6 +15,7 @@ from kmigrate.model.lag import UNPACED, Pace
 from kmigrate.model.records import CopyEngine, ProducerMark
 
 __all__ = [
+    "DUTY",
     "ConnectedClient",
     "ControllerPresence",
     "DiskUse",
@@ -310,6 +311,10 @@ class RouterPresence:
         return f"router/{self.instance}"
 
 
+DUTY = "duty/"
+"""Prefix of the keys in a controller's `waits` that concern work on all links."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControllerPresence:
     instance: str
@@ -317,7 +322,8 @@ class ControllerPresence:
     active: bool
     interval_ms: int
     waits: Mapping[str, str] = field(default_factory=dict)
-    """What promotes of topics and groups wait for, or are tried again for, by record."""
+    """What promotes of topics and groups wait for, or are tried again for, by record; the reason why a link's sources
+    are not watched, by the link's record; and what ended a duty (`DUTY`)."""
 
     @property
     def key(self) -> str:

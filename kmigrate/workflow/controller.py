@@ -7,11 +7,13 @@ that act at once cannot contradict each other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.group_members import group_members
@@ -19,7 +21,7 @@ from kmigrate.cluster.group_place import GroupPlace
 from kmigrate.errors import Failed, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.offsetmap import OffsetMap
-from kmigrate.model.presences import ControllerPresence
+from kmigrate.model.presences import DUTY, ControllerPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
 from kmigrate.model.state import State
@@ -48,6 +50,9 @@ __all__ = ["Controller", "ControllerSettings"]
 _LEASE = "controller"
 _TOLD = 100
 """Promotes of which a word is said: it is sent twice a second."""
+_FAILURE_TOLD_S = 60.0
+"""Time for which the end of a duty by an error is told."""
+_log = logging.getLogger("kmigrate.controller")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,16 @@ class Controller:
         self._watch = GroupWatch(
             estate.log, estate.target, estate.source, self._settings.watch, figures or GroupFigures()
         )
-        self._leading: list[asyncio.Task[None]] = []
-        """Tasks of the controller that leads."""
+        self._duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "keep ids alive": self._keeper.run,
+            "watch groups": self._watch.run,
+            "close sources": self._closer.run,
+            "watch sources": self._late.run,
+        }
+        """Work of the controller that leads, without an end."""
+        self._leading: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, tuple[float, str]] = {}
+        """Time and reason of each duty's newest end by an error, by the key under which others are told."""
         self._started = monotonic()
 
     async def run(self) -> None:
@@ -115,7 +128,9 @@ class Controller:
 
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
-        told = (self._closer.troubles | self._late.troubles | self._troubles if active else {}) | self._waits
+        lately = {key: why for key, (at, why) in self._failures.items() if monotonic() - at <= _FAILURE_TOLD_S}
+        told = lately | self._closer.troubles | self._late.troubles | self._troubles if active else {}
+        told = told | self._waits
         waits = dict(islice(told.items(), _TOLD))
         with suppress(Unreachable):  # it is said again
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
@@ -145,17 +160,25 @@ class Controller:
 
     def _keep(self, active: bool) -> None:
         """Keep ids alive, watch groups, and close and watch sources while this controller leads."""
-        if active and not self._leading:
-            self._leading = [
-                self._tasks.start(self._keeper.run(), "keep ids alive"),
-                self._tasks.start(self._watch.run(), "watch groups"),
-                self._tasks.start(self._closer.run(), "close sources"),
-                self._tasks.start(self._late.run(), "watch sources"),
-            ]
-        elif not active:
-            for task in self._leading:
+        if not active:
+            for task in self._leading.values():
                 task.cancel()
-            self._leading = []
+            self._leading = {}
+            return
+        for name, work in self._duties.items():
+            if (ended := self._leading.get(name)) is not None and ended.done():
+                self._note_failure(name, None if ended.cancelled() else ended.exception())
+                del self._leading[name]
+            if name not in self._leading:
+                self._leading[name] = self._tasks.start(work(), name)
+
+    def _note_failure(self, duty: str, error: BaseException | None) -> None:
+        """Tell that a duty has ended by an error that nobody foresaw: the duty is begun anew."""
+        why = f"{error.ref}: {error.what}" if isinstance(error, KmigrateError) else f"internal-error: {error!r:.200}"
+        said = f"{duty}: begun anew after an error: {why}"
+        if self._failures.get(f"{DUTY}{duty}", (0.0, ""))[1] != said:
+            _log.error("%s: begun anew after an error", duty, exc_info=error)
+        self._failures[f"{DUTY}{duty}"] = monotonic(), said
 
     def _act(self) -> None:
         """Start a task for every intent that has none, and end those of what was taken back or forgotten."""

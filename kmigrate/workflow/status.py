@@ -21,6 +21,7 @@ from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import (
+    DUTY,
     ControllerPresence,
     DiskUse,
     GroupWord,
@@ -282,6 +283,7 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
     groups: list[GroupStatus] = []
     mirrors = log.alive(MirrorPresence)
     routers = log.alive(RouterPresence)
+    controllers = log.alive(ControllerPresence)
     for link in log.state.links():
         records = log.state.topics(link.name, forgotten=True)
         keys = [key for record in records for key in _keys(record)]
@@ -295,6 +297,7 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
         ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
         said = [note for m in mirrors if m.link == link.name for note in m.notes]
         said += [router.trouble for router in routers if router.trouble]
+        said += [f"late writes are not looked for now: {c.waits[link.key]}" for c in controllers if link.key in c.waits]
         notes = tuple(dict.fromkeys([*ending, *said]))
         links.append(
             LinkStatus(
@@ -340,20 +343,28 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
         tuple(log.state.routers()),
         frozenset(r.instance for r in routers),
         tuple(mirrors),
-        tuple(log.alive(ControllerPresence)),
+        tuple(controllers),
         {r.instance: r for r in routers},
-        _warnings(log, routers),
+        _warnings(log, routers, controllers),
     )
 
 
-def _warnings(log: StateLog, routers: Iterable[RouterPresence]) -> tuple[str, ...]:
+def _warnings(
+    log: StateLog, routers: Iterable[RouterPresence], controllers: Iterable[ControllerPresence]
+) -> tuple[str, ...]:
     strays = [each.told(topic) for topic, each in log.strays().items()]
     deaf = [
         f"router {r.name} cannot read the state log and goes on with what it knew at state {r.applied}: {r.deaf}"
         for r in routers
         if r.deaf
     ]
-    return tuple(filter(None, (*strays, *deaf)))
+    failed = [
+        f"controller {each.instance}: {why}"
+        for each in controllers
+        for key, why in each.waits.items()
+        if key.startswith(DUTY)
+    ]
+    return tuple(filter(None, (*strays, *deaf, *failed)))
 
 
 async def _of_target(

@@ -11,7 +11,7 @@ import pytest
 from kmigrate.cluster.refusal import Takes
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.presences import ControllerPresence
+from kmigrate.model.presences import DUTY, ControllerPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     GroupRecord,
@@ -92,6 +92,37 @@ def test_what_nobody_foresaw_is_told_as_well() -> None:
         estate = Dark(MemoryLog(LINK, TOPIC), KeyError("t"))
         await acted(Controller(cast("Any", estate), "c"))
         assert estate.waits_for(TOPIC) == "tried again: internal-error: KeyError('t')"
+
+    asyncio.run(scene())
+
+
+def test_a_duty_that_ends_by_an_error_is_begun_anew_and_told() -> None:
+    async def scene() -> None:
+        log = MemoryLog(LINK)
+        controller = Controller(cast("Any", Dark(log)), "c")
+        begun = 0
+
+        async def work() -> None:
+            nonlocal begun
+            begun += 1
+            if begun == 1:
+                raise ValueError("odd answer")
+            await asyncio.sleep(60)
+
+        controller._duties = {"watch groups": work}
+        controller._keep(True)
+        await asyncio.wait(controller._leading.values())
+        controller._keep(True)
+        await asyncio.sleep(0)
+        assert begun == 2 and not controller._leading["watch groups"].done()
+        await controller._announce(True)
+        [word] = log.alive(ControllerPresence)
+        assert word.waits == {
+            f"{DUTY}watch groups": "watch groups: begun anew after an error: internal-error: ValueError('odd answer')"
+        }
+        controller._keep(False)
+        await controller._tasks.close()
+        assert not controller._leading
 
     asyncio.run(scene())
 

@@ -17,7 +17,7 @@ from kmigrate.cluster.log_dirs import LogDir
 from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.presences import DiskUse, MirrorPresence
+from kmigrate.model.presences import DUTY, ControllerPresence, DiskUse, MirrorPresence
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, PartitionBarrier, TopicRecord
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow import status
@@ -53,7 +53,7 @@ class Cluster:
 
 
 def shot(
-    monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster, *words: MirrorPresence
+    monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster, *words: MirrorPresence | ControllerPresence
 ) -> status.Snapshot:
     async def positions(*_: Any, **__: Any) -> Any:
         return {("t", 0): CommittedOffset(45, ""), ("t", 1): CommittedOffset(40, "")}
@@ -181,3 +181,10 @@ def test_an_unknown_size_or_growth_is_shown_as_unknown(size: int | None, growth:
     assert f"disk on t: {text}" in said.get()
     assert "! target-disk-low: b" in said.get()
     assert seen.as_json()["links"][0]["disk_bytes"] == size
+
+
+def test_what_a_controller_cannot_watch_is_said_of_the_link_and_of_all_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = {LINK.key: "late-unread: t-0 at 5: TOPIC_AUTHORIZATION_FAILED", f"{DUTY}watch groups": "watch groups: odd"}
+    told = shot(monkeypatch, Cluster(), Cluster(), ControllerPresence("c", 1, True, 500, waits))
+    assert told.links[0].notes == (f"late writes are not looked for now: {waits[LINK.key]}",)
+    assert told.warnings == ("controller c: watch groups: odd",)
