@@ -38,6 +38,8 @@ _NOT_KNOWN = frozenset(
     }
 )
 """At which a source says nothing of the identity that the client has."""
+_SILENT = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS})
+"""Told for a source that cannot be asked now, or that does not answer (`source_talk`)."""
 
 
 @dataclass(slots=True)
@@ -59,16 +61,12 @@ class SourceIdentities:
         if not self.is_strange(errand):
             refused()
         elif errand.head.api_key == END_TXN:
-            self._end(errand, list(self.core.table.sources), refused)
+            self._end(errand, refused)
         else:
-            self._look(errand, list(self.core.table.sources), refused)
+            self._look(errand, refused)
 
-    def _end(self, errand: Errand, links: list[str], refused: Callable[[], None]) -> None:
-        """Have the first source that knows the identity end its transaction."""
-        if not links:
-            refused()
-            return
-        link = links.pop(0)
+    def _end(self, errand: Errand, refused: Callable[[], None]) -> None:
+        """Have the source that knows the identity end its transaction."""
         message = _END(
             transactional_id=errand.name,
             producer_id=errand.producer_id,
@@ -76,18 +74,69 @@ class SourceIdentities:
             committed=errand.request.committed,
         )
 
-        def told(answer: Any, code: int) -> None:
-            if answer is not None:
-                code = self.talk.elsewhere(link, errand.name, code_of(answer.error_code))
+        def judged(link: str, answer: Any) -> int | None:
+            code = self.talk.elsewhere(link, errand.name, code_of(answer.error_code))
+            if code in _SILENT:
+                return code
             if code in _OTHER_EPOCH:
                 # Another source may have given out the same number, and may call this client the holder.
-                self._end(errand, links, lambda: errand.fail(Code.PRODUCER_FENCED))
-            elif code in _NOT_KNOWN:
-                self._end(errand, links, refused)
+                return Code.PRODUCER_FENCED
+            if code in _NOT_KNOWN:
+                return Code.NONE
+            if not row(code).retriable:
+                self._say(errand, link, code)
+            errand.fail(code)
+            return None
+
+        self._walk(errand, message, list(self.core.table.sources), judged, refused)
+
+    def _look(self, errand: Errand, refused: Callable[[], None]) -> None:
+        """Have the client abort where a source knows the identity."""
+        outside, sources = self.core.outside, self.core.table.sources
+        unknown = [link for link in sources if outside.source_version(link, END_TXN) < 0]
+        for link in unknown:
+            outside.refresh_source(link)
+        links = [link for link in sources if outside.tells_transactions(link)]
+
+        def judged(link: str, answer: Any) -> int | None:
+            state = answer.transaction_states[0]
+            code = self.talk.elsewhere(link, errand.name, code_of(state.error_code))
+            if code or int(state.producer_id) != errand.producer_id:
+                return code if row(code).retriable else Code.NONE
+            errand.fail(Code.UNKNOWN_PRODUCER_ID)
+            return None
+
+        silent = Code.COORDINATOR_LOAD_IN_PROGRESS if unknown else Code.NONE
+        self._walk(errand, _DESCRIBE(transactional_ids=(errand.name,)), links, judged, refused, silent)
+
+    def _walk(
+        self,
+        errand: Errand,
+        message: Any,
+        links: list[str],
+        judged: Callable[[str, Any], int | None],
+        refused: Callable[[], None],
+        worst: int = Code.NONE,
+    ) -> None:
+        """Ask one source after the other until one knows the identity.
+
+        `judged` reads an answer: None for "this source knows the identity, and the client has its answer", 0 for "this
+        source does not know the identity", else what the client is told if no other source knows the identity. A
+        source that did not answer counts most: that source might have known.
+        """
+        if not links:
+            if worst:
+                errand.fail(worst)
             else:
-                if not row(code).retriable:
-                    self._say(errand, link, code)
-                errand.fail(code)
+                refused()
+            return
+        link = links.pop(0)
+
+        def told(answer: Any, code: int) -> None:
+            found = judged(link, answer) if answer is not None else Code.NONE if code in _NOT_KNOWN else code
+            if found is not None:
+                kept = worst if worst in _SILENT or not found else found
+                self._walk(errand, message, links, judged, refused, kept)
 
         self.talk.ask(link, errand.name, errand.head.client_id, message, told)
 
@@ -97,29 +146,3 @@ class SourceIdentities:
             f"{errand.head.client_id or 'a client'}: transaction of {errand.name}, begun at the source of link {link} "
             f"itself: {row(code).name if code else how}"
         )
-
-    def _look(self, errand: Errand, links: list[str], refused: Callable[[], None]) -> None:
-        """Have the client abort where a source knows the identity."""
-        links = [link for link in links if self.core.outside.tells_transactions(link)]
-        if not links:
-            refused()
-            return
-        link = links.pop(0)
-
-        def told(answer: Any, code: int) -> None:
-            if answer is None:
-                if code in _NOT_KNOWN:
-                    self._look(errand, links, refused)
-                else:
-                    errand.fail(code)
-                return
-            state = answer.transaction_states[0]
-            code = self.talk.elsewhere(link, errand.name, code_of(state.error_code))
-            if row(code).retriable:
-                errand.fail(code)
-            elif not code and int(state.producer_id) == errand.producer_id:
-                errand.fail(Code.UNKNOWN_PRODUCER_ID)
-            else:
-                self._look(errand, links, refused)
-
-        self.talk.ask(link, errand.name, errand.head.client_id, _DESCRIBE(transactional_ids=(errand.name,)), told)

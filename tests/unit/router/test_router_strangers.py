@@ -11,6 +11,7 @@ import pytest
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.frames import peek_request
 from kmigrate.router.apis.blank import blank, element
 from tests.unit.router.router_fakes import route
 from tests.unit.router.test_router_transactions import (
@@ -43,7 +44,13 @@ def end(desk: Desk, *, committed: bool = True) -> int:
 
 def two_sources(desk: Desk) -> None:
     stage = desk.stage
-    stage.core.swap(replace(stage.core.table, sources=("l", "m")), 0.0)
+
+    def changed() -> None:
+        stage._follow()
+        stage.core.swap(replace(stage.core.table, sources=("l", "m")), 0.0)
+
+    stage.memory.changed = changed
+    changed()
 
 
 @pytest.mark.parametrize("serve", list(Serve))
@@ -97,6 +104,61 @@ def test_who_cannot_be_judged_because_the_source_is_away_comes_again() -> None:
     desk = strange()
     desk.lost.add(("source", END))
     assert end(desk) == LOADING
+
+
+def by_source(desk: Desk, key: int, *told: int | None) -> None:
+    """Have the sources answer one after the other with these codes; None: no answer."""
+    two_sources(desk)
+    left, answered = list(told), desk._answer
+
+    def answer(sent: Any) -> None:
+        head = peek_request(sent.frame)
+        if sent.where.startswith("source") and head.api_key == key:
+            code = left.pop(0)
+            desk.lost = set() if code is not None else {("source", key)}
+            desk.codes["source", key] = code or 0
+        answered(sent)
+
+    desk._answer = answer  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ((None, 0), 0),
+        ((16, 0), 0),
+        ((None, 51), 51),
+        ((None, MAPPING), LOADING),
+        ((MAPPING, None), LOADING),
+        ((FENCED, None), LOADING),
+        ((None, FENCED), LOADING),
+        ((MAPPING, FENCED), FENCED),
+        ((FENCED, MAPPING), FENCED),
+        ((MAPPING, MAPPING), MAPPING),
+    ],
+)
+def test_a_source_that_is_away_keeps_no_other_source_from_judging(told: tuple[int | None, ...], code: int) -> None:
+    desk = strange()
+    by_source(desk, END, *told)
+    assert end(desk) == code
+    assert desk.asked(END) == [("target", END), ("source", END), ("source", END)]
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [((None, 0), BEGIN_ANEW), ((16, 0), BEGIN_ANEW), ((None, NOT_FOUND), LOADING), ((NOT_FOUND, NOT_FOUND), MAPPING)],
+)
+def test_who_would_go_on_is_judged_by_every_source_that_answers(told: tuple[int | None, ...], code: int) -> None:
+    desk = strange()
+    by_source(desk, DESCRIBE, *told)
+    assert desk.add("t", producer_id=S[0], epoch=S[1]) == {"t": code}
+
+
+def test_a_source_of_which_nothing_is_known_yet_might_know_who_would_go_on() -> None:
+    desk = strange(tells=False)
+    desk.stage.outside.versions[END] = -1
+    assert desk.add("t", producer_id=S[0], epoch=S[1]) == {"t": LOADING}
+    assert desk.stage.outside.refreshed == [""], "the router looks for the source's brokers"
 
 
 def test_the_older_holder_of_an_id_that_the_state_log_knows_is_refused_without_a_question() -> None:
