@@ -11,24 +11,30 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.codes import code_of
 from kmigrate.sandbox.client_specs import ConsumerSpec, Family
 from kmigrate.sandbox.history import whole_lines
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.traffic import Traffic
 from tests.clusters import running_clusters
-from tests.integration.router_world import link_between, quietly, router, settings_of
+from tests.integration.migration import Migration
+from tests.integration.router_world import World, link_between, quietly, router, settings_of
+from tests.integration.test_metrics import Watched, engine
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -190,13 +196,19 @@ class Stage:
         )
         time.sleep(0.5)  # what is read a second time would come now
 
-    async def run(self, link: str, act: Callable[[str], None]) -> None:
-        async with link_between(self.source, self.target, link) as world:
+    @asynccontextmanager
+    async def link(self, name: str) -> AsyncIterator[World]:
+        """A link that mirrors the topic, and that the group follows."""
+        async with link_between(self.source, self.target, name) as world:
             ids = {"source_topic_id": await _topic_id(self.source, self.topic)}
             ids["target_topic_id"] = await _topic_id(self.target, self.topic)
             starts = dict.fromkeys(range(PARTITIONS), 0)
             await world.put(self.topic, TopicPhase.MIRRORING, partitions=PARTITIONS, starts=starts, **ids)
             await world.put_group(self.group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
+            yield world
+
+    async def run(self, link: str, act: Callable[[str], None]) -> None:
+        async with self.link(link) as world:
             with router("r1", self.target) as running:
                 await world.routers_apply()
                 await quietly(act, running.bootstrap)
@@ -239,6 +251,105 @@ def test_a_member_that_joins_throws_nobody_back(
 
     asyncio.run(stage.run(unique_name("link"), act))
     assert _committed(stage.source, stage.group, stage.topic) == [END] * PARTITIONS
+
+
+class OldMember:
+    """A member that asks for committed offsets in a version without UNSTABLE_OFFSET_COMMIT, by wire."""
+
+    def __init__(self, client: ClusterClient, group: str, topic: str) -> None:
+        self.client, self.group, self.topic = client, group, topic
+        self.identity = self._identity(-1, "")
+
+    @staticmethod
+    def _identity(generation: int, member_id: str) -> dict[str, Any]:
+        return {"generation_id_or_member_epoch": generation, "member_id": member_id, "group_instance_id": None}
+
+    async def join(self) -> None:
+        join, sync = entity(11, 4, "request"), entity(14, 2, "request")
+        protocol = element_type(join, "protocols")(name="range", metadata=b"")
+        asked: dict[str, Any] = {"group_id": self.group, "protocol_type": "consumer", "protocols": (protocol,)}
+        asked |= {"session_timeout": timedelta(seconds=30), "rebalance_timeout": timedelta(seconds=10)}
+        node = await self.client.find_coordinator(self.group)
+        named = await self.client.call(join(member_id="", **asked), node)
+        joined = await self.client.call(join(member_id=named.member_id, **asked), node)
+        assert code_of(joined.error_code) == 0, joined
+        share = element_type(sync, "assignments")(member_id=joined.member_id, assignment=b"")
+        member = {"generation_id": joined.generation_id, "member_id": joined.member_id}
+        synced = await self.client.call(sync(group_id=self.group, assignments=(share,), **member), node)
+        assert code_of(synced.error_code) == 0, synced
+        self.identity = self._identity(joined.generation_id, joined.member_id)
+
+    async def committed(self) -> tuple[int, int]:
+        """The committed offset of partition 0, and the error."""
+        fetch = entity(9, 3, "request")
+        topics = (element_type(fetch, "topics")(name=self.topic, partition_indexes=(0,)),)
+        answer = await self._ask(fetch(group_id=self.group, topics=topics))
+        part = answer.topics[0].partitions[0]
+        return int(part.committed_offset), code_of(part.error_code)
+
+    async def commit(self, offset: int) -> int:
+        """Commit an offset of partition 0; return the error."""
+        commit = entity(8, 7, "request")
+        topic_type = element_type(commit, "topics")
+        part = element_type(topic_type, "partitions")(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+        )
+        topics = (topic_type(name=self.topic, partitions=(part,)),)
+        answer = await self._ask(commit(group_id=self.group, topics=topics, **self.identity))
+        return code_of(answer.topics[0].partitions[0].error_code)
+
+    async def _ask(self, request: Any) -> Any:
+        return await self.client.call(request, await self.client.find_coordinator(self.group))
+
+
+ASK_AGAIN, ILLEGAL_GENERATION = 14, 22
+
+
+def test_a_commit_that_goes_back_behind_an_offset_that_nobody_was_told_is_refused_and_a_reset_is_not(
+    stage: Stage, unique_name: Names, tmp_path: Path
+) -> None:
+    """The first answer may have made the client begin at an end of the log; the second one cannot."""
+    run, port = Migration(stage.source, stage.target, tmp_path / "run"), free_ports(1)[0]
+    bootstrap, group, topic = f"127.0.0.1:{port}", stage.group, stage.topic
+
+    def at_source() -> int:
+        return _committed(stage.source, group, topic)[0]
+
+    def reset(offset: int) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, offset)])
+        admin.alter_consumer_group_offsets([wanted])[group].result(20)
+
+    async def members(watched: Watched) -> None:
+        def refused() -> float:
+            return watched.scrape().value("kmigrate_router_refused_commits_total")
+
+        async with ClusterClient(settings_of("router", bootstrap)) as client:
+            tool = OldMember(client, group, topic)
+            assert await tool.committed() == (-1, ASK_AGAIN)
+            assert await tool.commit(COPIED) == ILLEGAL_GENERATION, "a consumer that was not told, without a membership"
+            assert (at_source(), refused()) == (COMMITTED, 1)
+            await quietly(reset, COMMITTED - 10)
+            assert (at_source(), refused()) == (COMMITTED - 10, 1), "an operator's reset is another connection's"
+
+            member = OldMember(client, group, topic)
+            await member.join()
+            assert await member.committed() == (-1, ASK_AGAIN)
+            assert await member.commit(START) == ILLEGAL_GENERATION
+            assert (at_source(), refused()) == (COMMITTED - 10, 2)
+            assert await member.commit(COMMITTED) == 0, "nothing is wrong with going on"
+            await quietly(_write, stage.target, topic, range(COPIED, END))
+            assert await member.committed() == (COMMITTED, 0)
+            assert await member.commit(COMMITTED - 50) == 0, "who was told may go back"
+            assert (at_source(), refused()) == (COMMITTED - 50, 2)
+
+    async def scenario() -> None:
+        async with stage.link(unique_name("link")) as world:
+            with engine(run, "router", "--port", str(port), "--name", unique_name("router")) as watched:
+                await world.routers_apply()
+                await members(watched)
+
+    asyncio.run(scenario())
 
 
 # Whole clients of all families, in processes of their own
