@@ -1,1 +1,1 @@
-"""The domain, pure: records of the state log, the machines of link, topic and group, and the routes they imply."""
+"""Pure domain model: records of the state log, lifecycles of topics and groups, and the routes that follow."""

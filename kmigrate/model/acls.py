@@ -1,11 +1,12 @@
-"""Which access rules a mirrored topic or group gets on the target, from the source's rules; pure.
+"""Derives the ACLs that a mirrored topic or group gets on the target from the source's ACLs; pure.
 
-1. A rule of the source that covers the topic (by its name, by a prefix or by `*`) becomes literal rules of that topic:
-   nothing else on the target is opened or closed by it.
-2. While the topic is mirrored its readers may read and everybody who may use it may describe it (MM-30); what
-   changes it (write, alter, delete, all) is held back until the promote (MM-31, G-08).
-3. Refusals are carried like permissions: those on reading now, the rest with the permission that they bound.
-4. Only rules that kmigrate put there are ever removed; a rule set by hand stays.
+1. A source ACL that covers the topic (by name, by prefix or by `*`) becomes literal ACLs of that topic. These ACLs open
+   or close nothing else on the target.
+2. While the topic is mirrored, its readers may read, and everybody who may use the topic may describe it. Operations
+   that change the topic (write, alter, delete, all) are held back until the promote.
+3. Denials are carried over like permissions. Denials of reading apply at once. The other denials apply together with
+   the permission that they limit.
+4. kmigrate removes only ACLs that kmigrate put on the target. An ACL set by hand stays.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _WILDCARD = "*"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One rule of an authorizer; operation as Kafka spells it (READ, WRITE …)."""
+    """An ACL of a cluster's authorizer, with the operation in Kafka's spelling (READ, WRITE …)."""
 
     resource: str
     name: str
@@ -48,7 +49,7 @@ class Acl:
         return f"{self.principal} from {self.host} {verb} {self.operation} {self.resource} {self.name}"
 
     def covers(self, resource: str, name: str) -> bool:
-        """Whether this rule speaks of that topic or group."""
+        """Return whether this ACL applies to the topic or group."""
         if self.resource != resource:
             return False
         if self.pattern == PREFIXED:
@@ -66,8 +67,11 @@ _NOW = {
     "ALTER_CONFIGS": ("DESCRIBE_CONFIGS",),
     "ALL": ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"),
 }
-"""What a permission means before the promote: what it implies (a writer may describe) without what changes the topic.
-CREATE is left out: the topic exists."""
+"""Operations that a permission gives before the promote.
+
+These are the operations that the permission implies (a writer may describe), without operations that change the topic.
+CREATE is left out, because the topic exists.
+"""
 
 _DENIED_NOW = {
     "READ": ("READ",),
@@ -81,14 +85,14 @@ _GROUP_OPERATIONS = frozenset({"READ", "DESCRIBE", "DELETE", "ALL"})
 
 @dataclass(frozen=True, slots=True)
 class TopicRights:
-    """Rules of one topic on the target, sorted: while it is mirrored, and from its promote on."""
+    """The ACLs of a topic on the target, sorted: while the topic is mirrored, and from its promote on."""
 
     now: tuple[Acl, ...]
     promoted: tuple[Acl, ...]
 
 
 def topic_rights(rules: Iterable[Acl], topic: str) -> TopicRights:
-    """What the source's rules mean for a mirrored topic."""
+    """Return the ACLs of a mirrored topic that follow from the source's ACLs."""
     now: set[Acl] = set()
     promoted: set[Acl] = set()
     for rule in rules:
@@ -101,12 +105,12 @@ def topic_rights(rules: Iterable[Acl], topic: str) -> TopicRights:
 
 
 def host_bound(rules: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
-    """The rules on a topic that speak of clients at one address only."""
+    """Return the ACLs on a topic that apply to clients at a single address only."""
     return tuple(sorted(rule for rule in rules if rule.covers(TOPIC, topic) and rule.host != _WILDCARD))
 
 
 def group_rights(rules: Iterable[Acl], group: str) -> tuple[Acl, ...]:
-    """What the source's rules mean for a mirrored group: its members may be what they were, at once."""
+    """Return the ACLs of a mirrored group that follow from the source's ACLs: members keep all their rights at once."""
     found: Set[Acl] = {
         replace(rule, name=group, pattern=LITERAL)
         for rule in rules
@@ -116,7 +120,7 @@ def group_rights(rules: Iterable[Acl], group: str) -> tuple[Acl, ...]:
 
 
 def writers(rules: Iterable[Acl], topic: str) -> tuple[str, ...]:
-    """Principals that some rule lets write a topic, and that none keeps from it altogether."""
+    """Return the principals that some ACL lets write a topic, and that no ACL denies writing from every host."""
     about = [rule for rule in rules if rule.covers(TOPIC, topic) and rule.operation in _WRITES]
     refused = {rule.principal for rule in about if not rule.allow and rule.host == _WILDCARD}
     return tuple(sorted({rule.principal for rule in about if rule.allow} - refused))

@@ -1,12 +1,15 @@
-"""Which regular expressions are done with any name in a bounded time; pure.
+"""Tells whether a regular expression can be matched against any name in bounded time; pure.
 
-Python's `re` tries one way after another. Where a repeat can divide the same text among its turns in several ways,
-their number doubles with each character, and a name of 60 letters is never done. So the body of a repeat must be
-clear: of the places in the expression that may come next, no two match the same character. `([a-z]+-)*` is clear
-(a hyphen ends each turn); `([a-z]+-?)+` is not: the next letter may belong to this turn or to another.
+Python's `re` backtracks: it tries the ways to match in turn. If a repeat can divide the same text among its turns in
+several ways, the number of ways doubles with each character. A match against a name of 60 letters then never ends.
 
-Repeats one behind the other (`.*-a-.*`) cost a power of the name's length, so their number is bounded, and that
-of choices (`a?a?`), unless the whole expression is clear. What a back-reference matches is known by trying alone.
+So the body of a repeat must be clear: among the places of the expression that may come next, no two match the same
+character. `([a-z]+-)*` is clear, because a hyphen ends each turn. `([a-z]+-?)+` is not clear: the next letter may
+belong to the same turn or to the next turn.
+
+Consecutive repeats (`.*-a-.*`) cost a power of the name's length, and consecutive choices (`a?a?`) multiply. So the
+numbers of both are bounded, unless the whole expression is clear. An expression with a back-reference counts as slow:
+only trying shows what a back-reference matches.
 """
 
 from __future__ import annotations
@@ -19,22 +22,24 @@ from typing import Any, NamedTuple
 __all__ = ["slow_part"]
 
 _MOST_REPEATS = 4
-"""Unclear repeats one behind the other: four are done with a name of 60 characters within a millisecond, and with the
-worst of 249 in 0.4 s."""
+"""Maximum number of unclear repeats in sequence.
+
+Four repeats take less than a millisecond with a name of 60 characters, and 0.4 s with the worst name of 249 characters.
+"""
 
 _MOST_CHOICES = 12
-"""Unclear choices one behind the other (`a?a?a?`): each of them doubles the ways that are tried."""
+"""Maximum number of unclear choices in sequence (`a?a?a?`); each choice doubles the number of ways to try."""
 
 _WRITTEN_OUT = 16
-"""One character so many times is looked at as if it were written out."""
+"""Greatest count at which the repeat of a single character is treated as if the characters were written out."""
 
 _LETTERS = tuple(map(chr, range(256)))
-"""Characters by which it is told whether two places match the same; those of the expression itself come with them."""
+"""Characters that show whether two places match the same character; the expression's own characters are added."""
 
 
 @lru_cache(maxsize=1024)
 def slow_part(expression: str) -> str:
-    """Why a valid expression may take very long on some name; empty where it cannot."""
+    """Return why a valid expression may take very long on some name; '' if the expression is fast on every name."""
     read = _parser.parse(expression)
     places = _Places(read.state, {*_LETTERS, *expression})
     try:
@@ -50,20 +55,20 @@ def slow_part(expression: str) -> str:
 
 
 class _Slow(Exception):
-    """Why, in words."""
+    """The reason, in words, why an expression may take very long."""
 
 
 class _Part(NamedTuple):
-    """Where a match of one part of an expression may begin and end, by number of place."""
+    """The places where a match of one part of an expression may begin and end, as numbers of places."""
 
     first: tuple[int, ...] = ()
     last: tuple[int, ...] = ()
     empty: bool = True
-    """Whether it may match nothing."""
+    """True if the part may match nothing."""
 
 
 class _Places:
-    """The places of an expression, one for each character that it asks for, and which may follow which."""
+    """The places of an expression, one for each character that the expression asks for, and their possible order."""
 
     def __init__(self, state: Any, letters: set[str]) -> None:
         self._state = state
@@ -72,18 +77,18 @@ class _Places:
         self._matched: list[frozenset[str]] = []
         self._following: list[list[int]] = []
         self._nothings = 0
-        """Parts that can match nothing in several ways: `(a?)?`, or `a|a`, which is read as `a(|)`."""
+        """Number of parts that can match nothing in several ways: `(a?)?`, or `a|a`, which Python parses as `a(|)`."""
         self.repeats = 0
-        """Repeats that vary and lie within no other one."""
+        """Number of repeats with a variable count that lie within no other repeat."""
         self.choices = 0
-        """Optional parts and alternatives that lie within no repeat."""
+        """Number of optional parts and alternatives that lie within no repeat."""
 
     def sequence(self, items: Any, flags: int) -> _Part:
         parts = [self._part(str(op), argument, item, flags) for item in items for op, argument in [item]]
         return self._joined(parts)
 
     def clear(self, part: _Part, since: int) -> bool:
-        """Whether the next character always says which place comes next, among those since a number."""
+        """Return whether the next character always determines the next place, among places from `since` on."""
         return all(map(self._apart, [part.first, *self._following[since:]]))
 
     def _apart(self, places: Sequence[int]) -> bool:

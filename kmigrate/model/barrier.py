@@ -1,9 +1,9 @@
-"""What is known of producers at a barrier: marks from several witnesses, merged to the newest of each.
+"""Merges the marks of producers at a barrier: several witnesses report marks, and the newest of each producer counts.
 
-A mark says: of this producer id, in this epoch, this sequence is stored on the source. Witnesses are the routers
-(what they saw acknowledged), the source broker (DescribeProducers) and the end of the source's log. A broker forgets a
-producer by its records' own timestamps (V6), a router forgets when it dies, and of the log only the end is looked at:
-none is enough alone. Sequences run in a ring, so only marks of about the same time can be compared.
+A mark says that the source stores this sequence of this producer id and epoch. The witnesses are the routers (sequences
+that they saw acknowledged), the source broker (DescribeProducers) and the end of the source's log. No witness is enough
+alone. A broker forgets a producer by the timestamps of the producer's records (V6). A router forgets when it dies. Only
+the end of the log is read. Sequences run in a ring, so only marks of about the same time can be compared.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kmigrate.model.records import BarrierRecord, ProducerMark
 __all__ = ["barrier_chunks", "merge_marks", "newest", "sequence_after"]
 
 _CHUNK = 5_000
-"""Producers in one record: about 200 kB of JSON, well below max.message.bytes."""
+"""Maximum number of producers in a record: about 200 kB of JSON, well below max.message.bytes."""
 
 
 def sequence_after(one: int, other: int) -> bool:
-    """Whether sequence `one` comes after `other`, modulo 2^31: the shorter way round decides."""
+    """Return whether sequence `one` comes after `other`, modulo 2^31: the shorter way round decides."""
     return 0 < (one - other) % SEQUENCES < SEQUENCES // 2
 
 
 def newest(known: ProducerMark | None, mark: ProducerMark) -> ProducerMark:
-    """The later of two marks of one producer id."""
+    """Return the later of two marks of the same producer id."""
     if (
         known is None
         or mark.epoch > known.epoch
@@ -36,7 +36,7 @@ def newest(known: ProducerMark | None, mark: ProducerMark) -> ProducerMark:
 
 
 def merge_marks(marks: Iterable[ProducerMark]) -> tuple[ProducerMark, ...]:
-    """The newest mark of each producer id, in order of ids."""
+    """Return the newest mark of each producer id, ordered by producer id."""
     found: dict[int, ProducerMark] = {}
     for mark in marks:
         found[mark.producer_id] = newest(found.get(mark.producer_id), mark)
@@ -46,7 +46,7 @@ def merge_marks(marks: Iterable[ProducerMark]) -> tuple[ProducerMark, ...]:
 def barrier_chunks(
     link: str, topic: str, fence_epoch: int, producers: Mapping[int, tuple[ProducerMark, ...]]
 ) -> list[BarrierRecord]:
-    """The records that hold a topic's marks, each small enough for one batch."""
+    """Return the records that hold a topic's marks, each small enough for a single batch."""
     chunks: list[BarrierRecord] = []
     current: dict[int, tuple[ProducerMark, ...]] = {}
     room = _CHUNK

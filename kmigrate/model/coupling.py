@@ -1,7 +1,9 @@
-"""What transactions couple: topics that they write together, and groups whose positions they commit with them.
+"""Finds the topics and groups that transactions couple; pure.
 
-A transaction lives on one cluster. Were only a part of what it touches promoted, its producer could not go on. A unit
-is what is connected by transactional ids, and is promoted together; what is in no transaction is its own unit. Pure.
+A transaction couples the topics that it writes, and the groups whose positions it commits. A transaction lives on a
+single cluster. If only some of its topics and groups were promoted, its producer could not go on. So topics and groups
+that transactional ids connect form a unit, and a unit is promoted together. A topic or group that no transaction uses
+is a unit of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ __all__ = ["coupled_topics", "unit_of"]
 def unit_of(
     transactions: Iterable[TransactionRecord], topics: Collection[str] = (), groups: Collection[str] = ()
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The other topics and the other groups of their unit, each with a transactional id that couples it."""
+    """Return the other topics and the other groups of a unit, each with a transactional id that couples it."""
     found: tuple[dict[str, str], dict[str, str]] = ({}, {})
     unit = (set(topics), set(groups))
     left = [t for t in transactions if len(t.topics) + len(t.groups) > 1]
@@ -34,5 +36,5 @@ def unit_of(
 
 
 def coupled_topics(transactions: Iterable[TransactionRecord], topics: Collection[str]) -> Mapping[str, str]:
-    """The other topics of these topics' unit, each with a transactional id that couples it."""
+    """Return the other topics in the unit of these topics, each with a transactional id that couples it."""
     return unit_of(transactions, topics)[0]

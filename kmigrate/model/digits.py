@@ -1,18 +1,19 @@
-"""Whole numbers as people type them and files hold them: ports, partitions, offsets, moments. Pure."""
+"""Parses whole numbers as people type them and files hold them: ports, partitions, offsets, times. Pure."""
 
 from __future__ import annotations
 
 __all__ = ["whole_number"]
 
 _MOST = 2**63 - 1
-"""The most that a field of Kafka's protocol holds."""
+"""Greatest value of an integer field in Kafka's protocol."""
 
 
 def whole_number(text: str) -> int | None:
-    """The number that ASCII digits are; None where the text is anything else, or beyond what Kafka can be told.
+    """Return the number that ASCII digits stand for, or None.
 
-    `int` also takes signs, spaces, underscores and digits of other scripts, and gives up beyond some thousand digits;
-    `str.isdigit` takes what `int` does not (²).
+    None means that the text is anything else, or exceeds the integers of Kafka's protocol. `int` also accepts signs,
+    spaces, underscores and digits of other scripts, and fails beyond some thousand digits. `str.isdigit` accepts digits
+    that `int` refuses (²).
     """
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST)):
         return None

@@ -1,15 +1,15 @@
-"""Who may come through a router's listeners, and as whom each client meets the two clusters. Frozen values.
+"""Defines which clients a router's listeners admit, and as whom each client meets the two clusters. Frozen values.
 
-| the door asks | who judges | the client meets the target | and the source of a forwarded write |
+| listeners require | judge | identity at the target | identity at the source, for a forwarded write |
 |---|---|---|---|
-| nothing | nobody | as nobody | as nobody |
-| a login, passed through | the target | as itself | by the table, or by its own password or token |
+| nothing | none | anonymous | anonymous |
+| a login, passed through | the target | the client's own | by the table, or by the client's own password or token |
 | a login, mapped | the router, by its table | by the table | by the table |
 | a certificate, mapped | the router, by its table | by the table | by the table |
 
-a. The router never lends a client kmigrate's own rights: where a cluster asks who comes and nothing is known to
-   answer, the client is refused.
-b. What a client has passed through lives in memory, as long as its connection does, and in no `repr`.
+a. The router never lends kmigrate's own rights to a client. If a cluster requires an identity and no credentials are
+   known for the client, the client is refused.
+b. Credentials that a client has passed through live in memory, as long as the client's connection, and in no `repr`.
 """
 
 from __future__ import annotations
@@ -34,25 +34,31 @@ __all__ = [
 ]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""What a router relays. Not Kerberos, and not MSK's own: both are signed for the broker's host name."""
+"""SASL mechanisms that a router relays.
+
+Kerberos and MSK's own mechanism are missing, because both are signed for the broker's host name.
+"""
 ANYBODY = "*"
-"""The table's entry for those who have none of their own."""
+"""Name of the table's entry for clients without an entry of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerTls:
-    """The certificate that the listeners show, and the authority of the certificates that they demand."""
+    """The certificate that the listeners show, and the authority for the client certificates that they require."""
 
     cert_file: str
     key_file: str
     key_password: str = field(default="", repr=False)
     client_ca: str = ""
-    """PEM; '' where clients need no certificate."""
+    """PEM file; '' if clients need no certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEntry:
-    """One client of the table: how the router knows it, and as whom it meets each cluster, by cluster name."""
+    """A client in the router's table, with the data by which the router recognises the client.
+
+    `upstream` holds the security settings with which the client meets each cluster, by cluster name.
+    """
 
     name: str
     password: str = field(default="", repr=False)
@@ -62,16 +68,16 @@ class ClientEntry:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client has proved to be."""
+    """The identity that a client has proved."""
 
     name: str = ""
     own: Login | Bearer | None = None
-    """What it passed through, where that is of use again: a password or a token, never a SCRAM proof."""
+    """The password or token that the client passed through, if it can be used again; never a SCRAM proof."""
     entry: ClientEntry | None = None
     fallback: ClientEntry | None = None
 
     def at(self, cluster: ClusterSettings) -> Security | None:
-        """How its connections to a cluster prove who it is; None where nothing is known that would (a)."""
+        """Return the security settings for the client at a cluster; None if no credentials are known (a)."""
         security, entry = cluster.security, self.entry
         if entry is not None and cluster.name in entry.upstream:
             return entry.upstream[cluster.name]
@@ -87,31 +93,35 @@ NOBODY = Identity()
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What a router's listeners ask of a client."""
+    """The login and the encryption that a router's listeners require of clients."""
 
     tls: ListenerTls | None = None
     mechanisms: tuple[str, ...] = ()
-    """Empty: no login is asked for."""
+    """SASL mechanisms that clients may use; empty if no login is required."""
     mapped: bool = False
-    """Whether the router judges logins by its table, instead of the target."""
+    """True if the router judges logins by its own table, False if the target judges logins."""
     clients: Mapping[str, ClientEntry] = field(default_factory=dict)
     files: tuple[str, ...] = field(default=(), compare=False)
-    """What the clients were read from: the table, and what it says stands in a file of its own."""
+    """Files from which the clients were read: the table, and the secret files that the table names."""
 
     @property
     def asks(self) -> bool:
+        """True if the listeners require a login."""
         return bool(self.mechanisms)
 
     @property
     def protocol(self) -> str:
-        """Kafka's word for what the listeners speak."""
+        """Kafka's security protocol of the listeners."""
         if self.asks:
             return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
         return "SSL" if self.tls else "PLAINTEXT"
 
     @property
     def knows_certificates(self) -> bool:
-        """Whether a client is who its certificate names; a login, where one is asked for, says more (as in Kafka)."""
+        """True if a certificate identifies the client.
+
+        If a login is required, the login identifies the client instead, as in Kafka.
+        """
         return not self.mechanisms and any(entry.certificate for entry in self.clients.values())
 
     @property
@@ -119,19 +129,22 @@ class Door:
         return self.asks or self.knows_certificates
 
     def named(self, name: str | None, own: Login | Bearer | None = None) -> Identity:
-        """The identity of a client whose login the target, or the table, has accepted under this name."""
+        """Return the identity of a client whose login under this name the target or the table has accepted."""
         entry = self.clients.get(name) if name and name != ANYBODY else None
         return Identity(name or "", own, entry, self.clients.get(ANYBODY))
 
     def holder(self, certificate: str) -> Identity | None:
-        """The identity behind a certificate's subject, None where the table does not have it."""
+        """Return the identity for the subject of a certificate; None if the table does not contain the subject."""
         for entry in self.clients.values():
             if entry.certificate and entry.certificate == certificate:
                 return Identity(entry.name, None, entry, self.clients.get(ANYBODY))
         return None
 
     def still(self, identity: Identity) -> Identity | None:
-        """The same client by this table; None where a table alone has let it in, and this one does not know it."""
+        """Return the client's identity under this (newer) table; None if this table does not admit the client any more.
+
+        A client that only a table admitted needs an entry with the same certificate in this table.
+        """
         before = identity.entry
         found = self.named(identity.name, identity.own)
         if before is None or (self.asks and not self.mapped):
@@ -143,7 +156,7 @@ OPEN_DOOR = Door()
 
 
 def check_door(door: Door, target: ClusterSettings, others: Iterable[ClusterSettings]) -> None:
-    """Refuse a router that could not be true to (a), before it takes a client."""
+    """Refuse settings with which a router would break rule (a), before the router takes a client."""
     asking = sorted(each.name for each in (target, *others) if each.security.identifies)
     if asking and not door.identifies:
         raise _refused(

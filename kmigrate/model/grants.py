@@ -1,8 +1,8 @@
-"""The least that kmigrate's principals must be allowed to do: one list for documents, sandbox and tests.
+"""Lists the least rights that kmigrate's principals need: one list for documents, sandbox and tests.
 
-`docs/security.md` shows it, `sandbox up --secure` grants exactly it, and a test asks the brokers' own authorizer
-whether anything beyond it was wanted, or anything in it was never used. "Topic" stands for the mirrored topics:
-grant them by name, by prefix or, as the sandbox does, all of them.
+`docs/security.md` shows the list, and `sandbox up --secure` grants exactly these rights. A test asks the brokers' own
+authorizer two things: whether kmigrate wanted any other right, and whether any listed right was never used. "Topic"
+stands for the mirrored topics. The rights can be granted by name, by prefix or, as in the sandbox, for all topics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["GRANTS", "Grant"]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One operation on one kind of resource of one side, by Kafka's names."""
+    """An operation on a kind of resource at the source or the target, in Kafka's spelling."""
 
     side: str
     resource: str

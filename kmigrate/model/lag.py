@@ -1,14 +1,18 @@
-"""How far a partition's copy is behind its source, in records, bytes and seconds. Pure.
+"""Computes how far a partition's copy is behind its source, in records, bytes and seconds. Pure.
 
-Records are offsets: those that hold no record count, too, because the copy has to pass them.
+Records are offsets. Offsets without a record count, too, because the copy has to pass them.
 
-Bytes are *about*: offsets times the bytes per offset that the mirror has lately read from this partition. To know
-them exactly somebody would have to read them.
+Bytes are an estimate: offsets times the bytes per offset that the mirror has lately read from this partition. Exact
+bytes would require reading the records.
 
-Seconds are the age of the next record to be copied, as an upper bound: the copy is `fresh` up to some moment, which
-is the later of two. One is the time of the record copied last; alone it would call a partition that slept for an
-hour an hour behind as soon as one record arrives. The other is when the copy last stood at the source's end, as the
-source said then; alone it would know nothing of a backlog. A record that lies in the future counts as of now.
+Seconds are the age of the next record to copy, as an upper bound. The copy is `fresh` up to a moment, which is the
+later of two times:
+- The timestamp of the record copied last. Alone, this time would be wrong for a partition without records for an hour:
+  with the next record, the partition would seem an hour behind.
+- The time when the copy last stood at the source's end, as the source then reported it. Alone, this time would say
+  nothing about a backlog.
+
+A record with a timestamp in the future counts as of now.
 """
 
 from __future__ import annotations
@@ -20,10 +24,10 @@ __all__ = ["CAUGHT_UP", "UNKNOWN", "UNPACED", "Lag", "Pace", "lag_of"]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What turns records into bytes and seconds; 0 where it is not known."""
+    """The figures that turn records into bytes and seconds; 0 for an unknown figure."""
 
     fresh_ms: int = 0
-    """The moment up to which the source's records are on the target, ms since the epoch."""
+    """Moment up to which the source's records are on the target, ms since the epoch."""
     offset_bytes: float = 0.0
     """Bytes per offset."""
 
@@ -33,7 +37,7 @@ UNPACED = Pace()
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Each figure is −1 where it is not known."""
+    """The lag of a partition's copy; −1 for an unknown figure."""
 
     records: int = -1
     bytes: int = -1
@@ -45,7 +49,7 @@ CAUGHT_UP = Lag(0, 0, 0.0)
 
 
 def lag_of(records: int, pace: Pace, now_ms: int) -> Lag:
-    """The lag of a partition whose copy lacks so many offsets; −1: nobody knows how many."""
+    """Return the lag of a partition whose copy lacks this number of offsets; −1 means an unknown number."""
     if records <= 0:
         return UNKNOWN if records < 0 else CAUGHT_UP
     return Lag(

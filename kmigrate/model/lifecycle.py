@@ -1,18 +1,18 @@
-"""The machines of a mirrored topic and a mirrored group.
+"""Defines the state machines of a mirrored topic and a mirrored group.
 
 Two rules:
-1. Everything that decides whether a phase may follow another lives in these tables; `advance_*` is the only door.
-   An illegal event raises one named error and changes nothing.
-2. A phase says who serves a topic's Produce requests (`kmigrate.model.routes`), so a phase is changed by one record
-   of the state log and by nothing else: no local timer ever leaves a fence.
+1. These tables alone decide which phase may follow another, and only `advance_*` changes a phase. An illegal event
+   raises a named error and changes nothing.
+2. The phase determines who serves a topic's Produce requests (`kmigrate.model.routes`). So only a record of the state
+   log changes a phase: no local timer ever leaves a fence.
 
     initialising → aligning → mirroring → promote-pending → fencing → fenced → promoted
         ↑______________________|  ↑____________|_______________|_________|   (un-fence: back, with a reason)
          (anew: the target topic is gone or empty)
 
-A topic that the flip of another names (`PromotedUnit`) has one way from `fenced`: its own flip.
+A topic that another topic's flip names (`PromotedUnit`) leaves `fenced` only by its own flip.
 
-Deliberately left out: soak, reverse mirror and rollback after `promoted`.
+Left out on purpose: soak, reverse mirror and rollback after `promoted`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class TopicPhase(StrEnum):
-    """Where a topic stands on its way (AL-82 to AL-87, and `aligning`)."""
+    """The phase of a mirrored topic."""
 
     INITIALISING = "initialising"
     ALIGNING = "aligning"
@@ -52,20 +52,20 @@ class TopicPhase(StrEnum):
 
 
 BEHIND_FENCE = frozenset({TopicPhase.FENCING, TopicPhase.FENCED})
-"""The phases in which writers wait."""
+"""Phases in which writers wait."""
 PROMOTING = BEHIND_FENCE | {TopicPhase.PROMOTE_PENDING}
 NOT_COPIED_YET = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
 COPIED = PROMOTING | {TopicPhase.MIRRORING}
-"""The phases in which a mirror copies."""
+"""Phases in which a mirror copies."""
 FORGETTABLE = NOT_COPIED_YET | {TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING}
-"""The phases from which a topic may be taken out of its link: before a fence nobody waits for its next phase."""
+"""Phases in which a topic may be taken out of its link: before a fence nobody waits for the topic's next phase."""
 
 
 class TopicEvent(StrEnum):
     CREATED = "created"
     """The target topic exists and its start offsets are decided (mirror)."""
     ALIGNED = "aligned"
-    """Every partition's log start is where its first record will be (mirror)."""
+    """Every partition's log start on the target is the offset that its first record will have (mirror)."""
     ANEW = "anew"
     """The target topic is gone or empty: a person asked to copy from the start again (CLI)."""
     PROMOTE_ASKED = "promote-asked"
@@ -77,7 +77,7 @@ class TopicEvent(StrEnum):
     FLIP = "flip"
     """The mirror stands exactly at the barrier: writes go to the target (controller)."""
     UNFENCE = "unfence"
-    """Given up before the flip (controller), or taken back before the fence (CLI); all goes on as before."""
+    """The promote is given up before the flip (controller) or taken back before the fence (CLI); all is as before."""
 
 
 _T, _E = TopicPhase, TopicEvent
@@ -94,7 +94,7 @@ TOPIC_TRANSITIONS: dict[TopicPhase, dict[TopicEvent, TopicPhase]] = {
 
 
 class GroupPhase(StrEnum):
-    """Where a consumer group stands (AL-88)."""
+    """The phase of a mirrored consumer group."""
 
     MIRRORED = "mirrored"
     PROMOTING = "promoting"
@@ -102,12 +102,12 @@ class GroupPhase(StrEnum):
 
 
 class GroupMode(StrEnum):
-    """What becomes of members that have moved to a router before their group's promote."""
+    """The treatment of members that moved to a router before their group's promote."""
 
     HOLD = "hold"
-    """They wait (AL-30)."""
+    """The members wait."""
     FOLLOW = "follow"
-    """They are members of the source's group, and read the target's copy: offsets are identical."""
+    """The members belong to the source's group and read the target's copy; the offsets are identical."""
 
 
 class GroupEvent(StrEnum):
@@ -124,7 +124,7 @@ GROUP_TRANSITIONS: dict[GroupPhase, dict[GroupEvent, GroupPhase]] = {
 
 
 def advance_topic(phase: TopicPhase, event: TopicEvent) -> TopicPhase:
-    """The phase after an event, or a refusal that names the legal events."""
+    """Return the phase after an event; refuse an illegal event and name the legal events."""
     legal = TOPIC_TRANSITIONS[phase]
     if event not in legal:
         raise Refused(
@@ -137,7 +137,7 @@ def advance_topic(phase: TopicPhase, event: TopicEvent) -> TopicPhase:
 
 
 def advance_group(phase: GroupPhase, event: GroupEvent) -> GroupPhase:
-    """The phase after an event, or a refusal that names the legal events."""
+    """Return the phase after an event; refuse an illegal event and name the legal events."""
     legal = GROUP_TRANSITIONS[phase]
     if event not in legal:
         raise Refused(

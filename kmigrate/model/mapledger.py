@@ -1,14 +1,15 @@
-"""A partition's offset map on its way into the map topic: which runs are stored, what must be stored next. Pure.
+"""Tracks which runs of a partition's offset map are stored in the map topic, and which must be stored next. Pure.
 
-A run is stored before its first batch is sent, so that no record ever stands on the target without its run. The map
-is kept in chunks under keys of their own, which compaction reduces to the newest of each:
+A run is stored before its first batch is sent, so that every record on the target has its run. The map is kept in
+chunks under keys of their own. Compaction keeps the newest value of each key:
 
     <link uuid>/<topic>/<partition>/<term>/<number>  →  target topic id, runs
 
-`term` is that of the lease under which they were written. A later term takes over the last chunk and goes on in its
-own; a reader folds terms in ascending order, and each chunk replaces whatever stood at or beyond its first run. So
-a late write of a process that lost its lease changes nothing, wherever it lands in the log. A partition that begins
-anew under the same term, after a stop or a lost connection, does likewise: its chunks are numbered behind all others.
+`term` is the term of the lease under which the chunk was written. A later term takes over the last chunk and continues
+in chunks of its own. A reader folds terms in ascending order, and each chunk replaces everything at or beyond its first
+run. So a late write of a process that lost its lease changes nothing, wherever the write lands in the log. A partition
+may begin anew under the same term, after a stop or a lost connection. Its new chunks are numbered behind all others,
+with the same effect.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from kmigrate.model.offsetmap import OffsetMap
 __all__ = ["NEWER_MAP", "ChunkKey", "MapChunk", "MapLedger", "decode_chunk", "encode_chunk", "fold_chunks", "parse_key"]
 
 NEWER_MAP = "newer-offset-map"
-"""Reference of the error on a chunk that a newer version has written."""
+"""Reference of the error about a chunk that a newer version has written."""
 _SCHEMA = 1
 _TOP = 1 << 63
 _RUNS = 512
-"""Runs in a chunk: a chunk is written again whenever one is added to it, some 2 kB."""
+"""Number of runs in a chunk; a chunk, some 2 kB, is written again whenever a run is added to it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkKey:
-    """The name of one chunk; sorts in the order in which chunks of a partition are folded."""
+    """The key of a chunk; the order of keys is the order in which a partition's chunks are folded."""
 
     link_uuid: str
     topic: str
@@ -44,7 +45,7 @@ class ChunkKey:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the chunk stands among those of its partition."""
+        """Position of the chunk among the chunks of its partition."""
         return self.term, self.number
 
     def __str__(self) -> str:
@@ -53,14 +54,14 @@ class ChunkKey:
 
 @dataclass(frozen=True, slots=True)
 class MapChunk:
-    """Encoded runs, and the target topic that they are about: a topic made anew has a map of its own."""
+    """Encoded runs, and the target topic that the runs are about: a recreated topic has a map of its own."""
 
     target_topic_id: str
     runs: bytes
 
 
 def parse_key(text: str) -> ChunkKey:
-    """The key of a record of the map topic; StateLogBroken where somebody else wrote it."""
+    """Return the key of a record in the map topic; raise StateLogBroken if kmigrate did not write the record."""
     try:
         uuid, topic, partition, term, number = text.split("/")
         numbers = int(partition), int(term), int(number)
@@ -89,7 +90,7 @@ def decode_chunk(key: str, value: bytes) -> MapChunk:
                 next_step="use the newer version of kmigrate",
             )
         chunk = MapChunk(str(body["target_topic_id"]), base64.b64decode(body["runs"], validate=True))
-        OffsetMap().extend(chunk.runs)  # whoever folds chunks must not meet runs that are none
+        OffsetMap().extend(chunk.runs)  # raises for invalid runs, so that folding never meets them
         return chunk
     except (ArithmeticError, LookupError, RecursionError, ValueError, TypeError, binascii.Error) as error:
         raise _foreign(key, error) from error
@@ -105,7 +106,10 @@ def _foreign(key: str, error: Exception) -> StateLogBroken:
 
 
 def fold_chunks(chunks: Iterable[tuple[ChunkKey, MapChunk]], target_topic_id: str) -> OffsetMap:
-    """The map that chunks of one partition make, in the order of their terms and numbers."""
+    """Return the map that chunks of a partition make, folded in the order of their terms and numbers.
+
+    Chunks about another target topic are left out.
+    """
     made = OffsetMap()
     for _, chunk in sorted((each for each in chunks if each[1].target_topic_id == target_topic_id), key=lambda c: c[0]):
         made.extend(chunk.runs)
@@ -113,10 +117,10 @@ def fold_chunks(chunks: Iterable[tuple[ChunkKey, MapChunk]], target_topic_id: st
 
 
 class MapLedger:
-    """One lane's map: what is planned, and how much of it is stored.
+    """The offset map of one lane: the planned runs, and how many of them are stored.
 
-    `number` is that of its first chunk, behind all that were ever written under its term: one of those written over
-    would take its runs out of the map.
+    `number` is the number of the ledger's first chunk, behind all chunks ever written under the same term. Overwriting
+    an earlier chunk would take its runs out of the map.
     """
 
     def __init__(
@@ -132,33 +136,33 @@ class MapLedger:
     ) -> None:
         self.map = stored
         self.begins = term, number
-        """Place of this ledger's first chunk: all that other ledgers wrote before it stands before that."""
+        """Place of this ledger's first chunk; earlier chunks of other ledgers stand before this place."""
         self._key = (link_uuid, topic, partition, term)
         self._target_topic_id = target_topic_id
         self._first = max(0, len(stored) - 1) // _RUNS * _RUNS
-        """Index of the first run of this ledger's first chunk: the last chunk of the others is taken over."""
+        """Index of the first run in this ledger's first chunk; the last chunk of other ledgers is taken over."""
         self._chunks = 0
-        """Chunks of this ledger that may be stored, with what was refused or broke off."""
+        """Number of this ledger's chunks that may be stored, including writes that were refused or broke off."""
         self._stored = self._first
-        """Runs that are stored as they are here, but for the growth of the last one."""
+        """Number of runs that are stored as they are here, except for later growth of the last run."""
         self._told = self._stored
-        """Of the runs that `unwritten` has told, those still here: plans are cut also while they are stored."""
+        """Number of runs from the last `unwritten` that are still in the map: plans may be cut while being stored."""
 
     @property
     def dirty(self) -> bool:
-        """Whether runs are planned that are not stored."""
+        """True if planned runs are not stored yet."""
         return self._stored < len(self.map)
 
     def plan(self, source: int, target: int, count: int) -> None:
-        """These records will be sent next."""
+        """Add the records that will be sent next."""
         self.map.append(source, target, count)
 
     def is_stored(self, source: int) -> bool:
-        """Whether the run of a planned source offset is stored, so that its batch may go."""
+        """Return whether the run of a planned source offset is stored, so that its batch may be sent."""
         return self.map.index_of(source) < self._stored
 
     def cut(self, target_end: int) -> None:
-        """The target's log ends here: plans beyond are void, and what was stored of them goes before the next send."""
+        """Drop the plans beyond the end of the target's log; their stored chunks are replaced before the next send."""
         if target_end < self.map.target_end:
             self.map.cut(target_end)
             keep = max(0, len(self.map) - 1)
@@ -166,18 +170,18 @@ class MapLedger:
             self._told = min(self._told, keep)
 
     def adopt(self, others: OffsetMap) -> None:
-        """Take over the runs of an earlier ledger beyond our own end: its batches arrived late, but they arrived."""
+        """Take over the runs of an earlier ledger beyond this map's end: that ledger's batches arrived late."""
         for run in others.runs():
             skip = max(0, self.map.target_end - run.target)
             if skip < run.length:
                 self.map.append(run.source + skip, run.target + skip, run.length - skip)
 
     def unwritten(self) -> tuple[int, list[tuple[ChunkKey, MapChunk | None]]]:
-        """What must be stored now (None: deleted), and the token that `written` takes afterwards.
+        """Return the token that `written` takes afterwards, and the chunks to store now (None: delete the chunk).
 
-        The last stored run belongs to it: it may have grown before a new one began. Chunks of plans that were cut go
-        first, the last of them before the others: whoever reads after any of these writes finds none behind a run
-        that took its place.
+        The last stored run is among them, because the run may have grown before a new run began. Chunks of cut plans
+        are deleted first, in descending order. So a reader after any of these writes finds no cut run behind the run
+        that replaced it.
         """
         total = self._told = len(self.map)
         last = -(-(total - self._first) // _RUNS)
@@ -193,7 +197,7 @@ class MapLedger:
         return total, made
 
     def written(self, total: int) -> None:
-        """What `unwritten` told is stored."""
+        """Note that the chunks which `unwritten` returned are stored."""
         self._stored = self._told
         self._chunks = -(-(total - self._first) // _RUNS)
 

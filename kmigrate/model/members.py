@@ -1,7 +1,7 @@
-"""Marks of group members: short enough that a router can name all of its members twice a second.
+"""Shortens the ids of group members to marks, so that a router can name all its members twice a second. Pure.
 
-A coordinator gives every member an id that nobody else ever has. A router tells which of them it has heard; who is in
-the source's group and is told by no router came to the source directly. Pure.
+A coordinator gives every member an id that no other member ever gets. A router reports the members that it has heard. A
+member of the source's group that no router reports is connected to the source directly.
 """
 
 from __future__ import annotations
@@ -14,5 +14,8 @@ _BYTES = 6
 
 
 def member_mark(member_id: str) -> str:
-    """The mark of a member id: of ten thousand members two alike are one chance in five million."""
+    """Return the mark of a member id.
+
+    Among ten thousand members, the chance that two marks are equal is one in five million.
+    """
     return hashlib.sha256(member_id.encode()).digest()[:_BYTES].hex()

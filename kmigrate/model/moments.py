@@ -1,4 +1,4 @@
-"""Moments and spans of time as text for people."""
+"""Formats moments and spans of time for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes"))
 
 
 def utc_text(ms: int) -> str:
-    """Return a moment, in milliseconds since the epoch, to the second; beyond the year 9999 the number itself."""
+    """Return a moment, in milliseconds since the epoch, to the second; a moment beyond the year 9999 as its number."""
     try:
         return dt.datetime.fromtimestamp(ms // 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):

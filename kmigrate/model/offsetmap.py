@@ -1,17 +1,17 @@
-"""The exact offset map of one mirrored partition: runs of records that kept their order and their distance.
+"""Maps the offsets of one mirrored partition exactly: runs of records that kept their order and their distance.
 
     source   0 1 2 3 4 · · · 8 9 10        (5 to 7 hold no record: markers, aborted data, compacted away)
     target   7 8 9 10 11     12 13 14      two runs: (0 → 7, 5 records), (8 → 12, 3 records)
 
-Every copied record is in exactly one run, so nothing is ever looked up "near" a record (MM-43, MM-129, G-02). Offsets
-are translated as *positions*: a position means the next record at or after it, and so does its translation. A position
-that holds a record becomes that record's offset, one in a gap becomes the next record's.
+Every copied record is in exactly one run, so no look-up ever has to use a nearby record. Offsets are translated as
+*positions*: a position means the next record at or after it, and so does its translation. A position that holds a
+record becomes that record's offset. A position in a gap becomes the offset of the next record.
 
 Invariants:
-A  Runs are sorted by source offset and do not overlap there.
-B  Nor do they on the target, where they stand in the same order: what comes later comes later.
-C  Two neighbours never continue each other on both sides: they would be one run.
-D  `covered` ≥ the end of the last run: below it, every record of the source is in a run.
+A  Runs are sorted by source offset and do not overlap on the source.
+B  Runs do not overlap on the target either, and stand there in the same order.
+C  Two neighbouring runs never continue each other on both sides: they would be a single run.
+D  `covered` ≥ the end of the last run: below `covered`, every record of the source is in a run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["OffsetMap", "Place", "Run"]
 
 
 class Run(NamedTuple):
-    """`length` records that stand at source, source + 1, … there, and at target, target + 1, … here."""
+    """`length` records at `source`, `source` + 1, … on the source and at `target`, `target` + 1, … on the target."""
 
     source: int
     target: int
@@ -33,14 +33,14 @@ class Run(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a position lies on the other side; `is_record` tells a record's own offset from a gap before one."""
+    """The translation of a position; `is_record` is True for a record's own offset, False for a gap before a record."""
 
     offset: int
     is_record: bool
 
 
 class OffsetMap:
-    """The runs of one partition, in order; three columns, so that a million runs are 24 MB."""
+    """The runs of one partition, in order; three columns hold them, so that a million runs take 24 MB."""
 
     __slots__ = ("_count", "_origin", "_source", "_target", "covered")
 
@@ -48,13 +48,13 @@ class OffsetMap:
         self._source, self._target, self._count = array("q"), array("q"), array("q")
         self._origin = (-1, -1)
         self.covered = -1
-        """Source position below which nothing is missing from the map."""
+        """Source position below which no record is missing from the map."""
         for run in runs:
             self.append(*run)
 
     @classmethod
     def identity(cls, start: int, end: int) -> OffsetMap:
-        """One run: the same offsets on both sides."""
+        """Return a map of a single run with the same offsets on both sides."""
         made = cls([Run(start, start, end - start)] if end > start else [])
         made.begin(start, start)
         return made
@@ -74,28 +74,32 @@ class OffsetMap:
         return Run(self._source[index], self._target[index], self._count[index])
 
     def runs(self, first: int = 0, stop: int | None = None) -> Iterator[Run]:
-        """The runs from index `first` up to `stop`."""
+        """Yield the runs from index `first` up to `stop`."""
         for index in range(first, len(self) if stop is None else min(stop, len(self))):
             yield self[index]
 
     @property
     def source_end(self) -> int:
-        """Source offset after the last record of the map; where it holds none, where it begins."""
+        """Source offset after the last record of the map; in an empty map, the source offset where the map begins."""
         return self._source[-1] + self._count[-1] if self._source else self._origin[0]
 
     @property
     def target_end(self) -> int:
+        """Target offset after the last record of the map; in an empty map, the target offset where the map begins."""
         return self._target[-1] + self._count[-1] if self._target else self._origin[1]
 
     # growing and shrinking
 
     def begin(self, source: int, target: int) -> None:
-        """Say where the first record will stand, so that a map without any translates the positions before it."""
+        """Set the position of the first record, so that an empty map translates the positions before that record."""
         self._origin = (source, target)
         self.cover(source)
 
     def append(self, source: int, target: int, count: int) -> bool:
-        """Add records behind all others; True where that began a new run. ValueError where an invariant would break."""
+        """Add records behind all others; return True if they begin a new run.
+
+        Raise ValueError if an invariant would break.
+        """
         if count < 1 or source < 0 or target < 0:
             raise ValueError(f"no run: {count} records from {source} to {target}")
         if not self._source:
@@ -117,11 +121,11 @@ class OffsetMap:
         self.cover(source + count)
 
     def cover(self, position: int) -> None:
-        """Nothing is missing below this source position: what follows the last run is a gap up to there."""
+        """Note that no record is missing below this source position: a gap follows the last run up to this position."""
         self.covered = max(self.covered, position)
 
     def cut(self, target_end: int) -> None:
-        """Forget every record at or beyond a target offset: they are not there (any more)."""
+        """Forget every record at or beyond a target offset, because the target does not hold these records."""
         if target_end >= self.target_end:
             return
         while self._target and self._target[-1] >= target_end:
@@ -132,7 +136,7 @@ class OffsetMap:
         self.covered = self.source_end
 
     def leave_out(self, target_start: int) -> None:
-        """Forget every run that stands before a target offset: it is of an earlier copy."""
+        """Forget every run that begins before a target offset, because such a run belongs to an earlier copy."""
         earlier = bisect_left(self._target, target_start)
         for column in (self._source, self._target, self._count):
             del column[:earlier]
@@ -140,10 +144,10 @@ class OffsetMap:
             self.covered = self._origin[0]
 
     def close(self, target_end: int) -> None:
-        """Fit the map to a target log that ends here.
+        """Fit the map to a target log that ends at `target_end`.
 
-        A stored map may name runs that were never written, and its last run may have grown since it was stored:
-        its records go on without a gap until the log ends.
+        A stored map may name runs that were never written. Its last run may have grown since the run was stored: the
+        run's records then go on without a gap until the log ends.
         """
         self.cut(target_end)
         if self._target and target_end > self.target_end:
@@ -152,31 +156,31 @@ class OffsetMap:
     # translating
 
     def to_target(self, position: int) -> Place | None:
-        """The target's position for one of the source; None beyond what was copied."""
+        """Return the target position of a source position; None beyond the copied records."""
         place = _translate(self._source, self._target, self._count, position)
         if place is None and self.target_end >= 0 and position <= self.covered:
             return Place(self.target_end, False)
         return place
 
     def to_source(self, position: int) -> Place | None:
-        """The source's position for one of the target; None beyond what was copied."""
+        """Return the source position of a target position; None beyond the copied records."""
         place = _translate(self._target, self._source, self._count, position)
         if place is None and position <= self.target_end:
             return Place(self.source_end, False)
         return place
 
     def index_of(self, source: int) -> int:
-        """Index of the run that holds a source offset, or of the one before it; −1 before all."""
+        """Return the index of the run that holds a source offset, or of the run before the offset; −1 if none."""
         return bisect_right(self._source, source) - 1
 
     def index_of_target(self, target: int) -> int:
-        """The same for an offset of the target."""
+        """Return the index of the run that holds a target offset, or of the run before the offset; −1 if none."""
         return bisect_right(self._target, target) - 1
 
     # bytes
 
     def encode(self, first: int = 0, stop: int | None = None) -> bytes:
-        """Some runs as unsigned varints: distance from the run before on both sides, and the count."""
+        """Return some runs as unsigned varints: the distance from the run before on both sides, and the count."""
         out = bytearray()
         source = target = 0
         for run in self.runs(first, stop):
@@ -186,7 +190,7 @@ class OffsetMap:
         return bytes(out)
 
     def extend(self, encoded: bytes) -> None:
-        """Append encoded runs; what stands at or beyond the first of them on the target gives way."""
+        """Append encoded runs; existing records at or beyond the first of these runs on the target are dropped."""
         numbers = list(_numbers(encoded))
         if len(numbers) % 3:
             raise ValueError("an encoded offset map ends inside a run")

@@ -1,8 +1,8 @@
-"""Topics and groups chosen by regular expression, and what no expression ever chooses (MM-68, MM-69, MM-85); pure.
+"""Chooses topics and groups by regular expression, except names that no expression ever chooses; pure.
 
-An expression must match a whole name. It is kept with its link, and names that appear later are chosen by it, too:
-in the loop that serves clients, so an expression that may take very long is refused, and one that is kept already
-chooses nothing.
+An expression must match a whole name. The expression is kept with its link, and also chooses names that appear later.
+The event loop that serves clients does the matching. So an expression that may take very long is refused, and a slow
+expression that is already kept chooses nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from kmigrate.model.ids import is_internal
 __all__ = ["NamePattern", "check_expression", "chosen_groups", "chosen_topics", "excluded", "offsets_asked"]
 
 _TOOL_GROUPS = ("console-consumer-.*", "kmigrate-.*", "__.*")
-"""Groups of a person's tools and of kmigrate; they are mirrored when they are named."""
+"""Groups of a person's tools and of kmigrate; such a group is mirrored only if it is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamePattern:
-    """One expression of a link, with the expressions of what it leaves out."""
+    """An expression of a link, with the expressions for names that are left out."""
 
     include: str
     exclude: tuple[str, ...] = ()
     offsets: str = "auto"
-    """Which offsets topics get that it chooses: auto, identical or mapped."""
+    """Offsets mode of the topics that the expression chooses: auto, identical or mapped."""
 
     def __str__(self) -> str:
         left_out = f" except {', '.join(self.exclude)}" if self.exclude else ""
@@ -36,7 +36,10 @@ class NamePattern:
 
     @property
     def slow(self) -> str:
-        """Why it chooses nothing: it was kept when slow expressions were not refused yet. Usually empty."""
+        """Reason why the expression chooses nothing; usually ''.
+
+        The link kept the expression before slow expressions were refused.
+        """
         return next((why for text in (self.include, *self.exclude) if (why := slow_part(text))), "")
 
     def matches(self, name: str) -> bool:
@@ -45,17 +48,20 @@ class NamePattern:
         return re.fullmatch(self.include, name) is not None and not excluded(self.exclude, name)
 
     def without(self, name: str) -> NamePattern:
-        """The expression as it is, but for one name that it chooses."""
+        """Return the pattern with a name excluded; unchanged if the pattern does not choose the name."""
         return replace(self, exclude=(*self.exclude, re.escape(name))) if self.matches(name) else self
 
 
 def excluded(expressions: Iterable[str], name: str) -> bool:
-    """Whether one of the expressions matches the whole name."""
+    """Return whether any of the expressions matches the whole name."""
     return any(re.fullmatch(expression, name) for expression in expressions)
 
 
 def check_expression(text: str, where: str) -> str:
-    """A regular expression as it is, or a usage error that says where it breaks off or why it could take very long."""
+    """Return a valid and fast regular expression unchanged; raise UsageError for any other.
+
+    The error says where the expression breaks off, or why it could take very long.
+    """
     try:
         re.compile(text)
     except re.error as error:
@@ -76,15 +82,15 @@ def check_expression(text: str, where: str) -> str:
 
 
 def chosen_topics(patterns: Sequence[NamePattern], topics: Iterable[str]) -> list[str]:
-    """Topics that an expression of the link chooses; internal ones never (MM-66)."""
+    """Return the topics that an expression of the link chooses; internal topics are never chosen."""
     return sorted(t for t in topics if not is_internal(t) and any(p.matches(t) for p in patterns))
 
 
 def offsets_asked(patterns: Sequence[NamePattern], topic: str) -> str:
-    """The offsets mode that a chosen topic's newest expression was given with."""
+    """Return the offsets mode of the newest expression that chooses the topic."""
     return next(pattern.offsets for pattern in reversed(patterns) if pattern.matches(topic))
 
 
 def chosen_groups(patterns: Sequence[NamePattern], groups: Iterable[str]) -> list[str]:
-    """Groups that an expression of the link chooses; those of tools never."""
+    """Return the groups that an expression of the link chooses; groups of tools are never chosen."""
     return sorted(g for g in groups if not excluded(_TOOL_GROUPS, g) and any(p.matches(g) for p in patterns))

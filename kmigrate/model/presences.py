@@ -1,7 +1,7 @@
-"""The records of the presence log, as frozen values: what a running process says of itself.
+"""Defines the records of the presence log, as frozen values: the reports of running processes about themselves.
 
-Presence log (`__kmigrate_presence`, plain appends). A record names an *instance* (one start of one process), so nobody
-can speak for another; it expires with the reader's own clock, never with the writer's. Keys:
+Presence log (`__kmigrate_presence`, plain appends). A record names an *instance* (one start of one process), so that no
+process can report for another. A record expires by the reader's own clock, never by the writer's clock. Keys:
 
     mirror/<link>/<instance>   fenced/<link>/<instance>   router/<instance>   controller/<instance>
 """
@@ -35,94 +35,96 @@ __all__ = [
 ]
 
 def mirror_key(link: str, instance: str) -> str:
-    """Of a presence: a process mirrors any number of links, and speaks for each."""
+    """Return the key of a mirror's presence: a process reports separately on each link that it mirrors."""
     return f"mirror/{link}/{instance}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """One mirrored partition as its copier sees it."""
+    """The progress of one mirrored partition, as its copier reports it."""
 
     position: int
-    """Next offset to be appended on the target: everything below is acknowledged there."""
+    """Next offset to append on the target: everything below is acknowledged there."""
     source_end: int = -1
     """Last known end of the source log (high watermark)."""
     stable_end: int = -1
     problem: str = ""
-    """What stopped this partition, or ''."""
+    """Reason why the partition has stopped, or ''."""
     at_barrier: int = -1
-    """The barrier offset that the copier has stopped at, or −1."""
+    """Barrier offset at which the copier has stopped, or −1."""
     direct_id: int = -2
-    """Producer id of the last batch seen that came through no router (−1: without id; −2: none seen)."""
+    """Producer id of the newest batch that came through no router; −1: a batch without an id; −2: no such batch."""
     direct_epoch: int = -1
     """Producer epoch of that batch."""
     direct_offset: int = -1
     direct_ms: int = 0
-    """Time at which that batch was read, ms since the epoch by the clock of this process; 0: none was."""
+    """Time at which that batch was read, ms since the epoch by the clock of this process; 0: no such batch."""
     trouble: str = ""
-    """What is being tried again, or waited for, without anybody's help; or ''."""
+    """Reason why the copier retries or waits, without a person's help; or ''."""
     target_position: int = -1
-    """The target's offset at `position`, of a mapped partition."""
+    """Target offset at `position`, for a mapped partition."""
     runs: int = 0
-    """Runs of a mapped partition's offset map."""
+    """Number of runs in a mapped partition's offset map."""
     pace: Pace = UNPACED
 
 
 @dataclass(frozen=True, slots=True)
 class Upkept:
-    """The mirror's word that it compared a topic's partitions, configs and rules with the source."""
+    """The mirror's report that it compared a topic's partitions, configs and ACLs with the source."""
 
     since_ms: int
-    """`since_ms` of the record it did so for: a promote waits for the word on its own asking."""
+    """`since_ms` of the compared record: a promote waits for a comparison made after the promote was requested."""
     problem: str = ""
-    """What keeps the target from following the source, or ''."""
+    """Reason why the target does not follow the source, or ''."""
     gone_s: float | None = None
-    """How long no broker of the source has known the topic, each time that it was looked for; None where one does."""
+    """Seconds since when each look-up found no source broker that knows the topic; None if a broker knows the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """Room that a link's topics take on the target."""
+    """The room that a link's topics take on the target."""
 
     bytes: int = -1
-    """With all replicas; −1 where unknown."""
+    """Bytes of all replicas together; −1 if unknown."""
     per_hour: int | None = None
-    """Growth over the last hour, or since the mirror began to look; None where unknown."""
+    """Growth over the last hour, or since the mirror began to look; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorPresence:
+    """The report of a mirror process about one link."""
+
     instance: str
     link: str
     applied: int
     active: bool
-    """Whether this instance holds the link's lease: it looks after topics and shares the partitions out."""
+    """True if this instance holds the link's lease: the instance looks after topics and assigns the partitions."""
     interval_ms: int
     topics: Mapping[str, Mapping[int, PartitionProgress]] = field(default_factory=dict)
-    """The partitions that this instance copies, and those it is letting go of."""
+    """Partitions that this instance copies, and partitions that the instance is letting go of."""
     upkeep: Mapping[str, Upkept] = field(default_factory=dict)
-    """Of topics that are being promoted or have a problem."""
+    """Comparisons of topics that are being promoted or have a problem."""
     notes: tuple[str, ...] = ()
-    """What concerns no mirrored topic: names that match and cannot be mirrored, rules that cannot be read."""
+    """Problems of no mirrored topic: names that match and cannot be mirrored, ACLs that cannot be read."""
     shares: bool = False
-    """Whether partitions may be given to this instance: not while it starts or leaves."""
+    """True if partitions may be assigned to this instance; False while the instance starts or leaves."""
     generation: int = -1
-    """Of the newest assignment that this instance has acted on."""
+    """Generation of the newest assignment that this instance has acted on."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Of the lease's holder: what keeps a whole topic from getting on, by topic."""
+    """Reasons why whole topics make no progress, by topic; only the lease's holder reports them."""
     engine: CopyEngine = CopyEngine.DAEMON
-    """Spark: one try of a Spark task, which is no member of the link's processes."""
+    """Copy engine; Spark: an attempt of a Spark task, which does not belong to the link's mirror processes."""
     said_ms: int = 0
-    """The clock of who says this, ms since the epoch: how long ago anything was is told by it, not by the reader's.
+    """Time of this report by the reporting process's clock, ms since the epoch; 0: an older version reported no time.
 
-    0: said by a version that does not tell.
+    The age of anything in the report is measured by this clock, not by the reader's clock.
     """
     let_go: int = -1
-    """Newest state known here, where nothing is done any more for what it calls forgotten; else −1."""
+    """Newest state known to this instance; −1 while the instance still works on topics or groups being forgotten."""
     disk: DiskUse | None = None
-    """Of the lease's holder: what the link's topics take on the target."""
+    """Room that the link's topics take on the target; reported by the lease's holder."""
     disk_low: str = ""
-    """Log directories of the target for whose sake this process holds copies back, and what to do; or ''."""
+    """Target's log directories whose low space makes this process hold copies back, and what to do; or ''."""
 
     @property
     def key(self) -> str:
@@ -131,10 +133,10 @@ class MirrorPresence:
 
 @dataclass(frozen=True, slots=True)
 class FencedProgress:
-    """What a mirror process says between two words of its own: where it stands in the topics that writers wait for.
+    """A mirror process's progress in the topics whose writers wait, reported between two of its presence records.
 
-    Its presence tells of all of its partitions, of thousands at times, and everybody reads it. Who does not know this
-    record waits for the next presence.
+    A presence record covers all partitions of the process, at times thousands, and everybody reads it. A reader that
+    does not know `FencedProgress` waits for the next presence record.
     """
 
     instance: str
@@ -148,13 +150,13 @@ class FencedProgress:
 
     @property
     def presence_key(self) -> str:
-        """Of the presence that it goes on with."""
+        """Key of the presence record that this record supplements."""
         return mirror_key(self.link, self.instance)
 
 
 @dataclass(frozen=True, slots=True)
 class FenceAck:
-    """A router's word on one fenced topic: forwards that are not resolved yet, and what it saw acknowledged."""
+    """A router's report on a fenced topic: unresolved forwards, and the sequences that the router saw acknowledged."""
 
     epoch: int
     in_flight: int
@@ -163,37 +165,39 @@ class FenceAck:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A topic that the source has assigned members of the new protocol (KIP-848), and that a router tells them nothing
-    of, because it must not be read there."""
+    """A topic that a router hides from members of a group, although the source assigned the topic to them.
+
+    The members use the new protocol (KIP-848). The topic must not be read at the target.
+    """
 
     topic_id: str
-    """Its id at the source."""
+    """The topic's id at the source."""
     members: int
     topic: str = ""
-    """Its name; '' where no link knows it."""
+    """The topic's name; '' if no link knows the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWord:
-    """A router's word on one group that follows; members by their marks (`kmigrate.model.members`)."""
+    """A router's report on a group that follows; members are named by their marks (`kmigrate.model.members`)."""
 
     in_flight: int = 0
-    """Commits on their way to the source, and open transactions that may hold some."""
+    """Number of commits on their way to the source, and of open transactions that may hold commits."""
     members: tuple[str, ...] = ()
-    """Who speaks to the source's group through this router."""
+    """Members of the source's group that speak through this router."""
     joined: tuple[str, ...] = ()
-    """Those of them whose JoinGroup is held here while the group is promoted, or who own nothing any more (KIP-848)."""
+    """Members whose JoinGroup is held here during the group's promote, or that own nothing any more (KIP-848)."""
     withheld: tuple[Withheld, ...] = ()
-    """What nobody reads, though the source has members here that it is assigned to; the first few where it is much."""
+    """Topics that nobody reads, although the source assigned them to members here; the first few of many."""
     more_withheld: int = 0
-    """How many topics `withheld` leaves out."""
+    """Number of topics that `withheld` leaves out."""
     trials: int = 0
-    """Trial joins of members that the target has not answered yet."""
+    """Number of members' trial joins that the target has not answered yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTerms:
-    """The session timeout that members with one client id ask for (JoinGroup)."""
+    """The session timeout that members with a given client id request (JoinGroup)."""
 
     client_id: str
     session_timeout_ms: int
@@ -206,29 +210,29 @@ class RefusedMember:
     client_id: str
     host: str
     member_id: str
-    """The member id at the source; '' while the member has none."""
+    """Member id at the source; '' while the member has no id."""
     error: str
     """Kafka's name of the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectedClient:
-    """Connections of one client to a router: by the name it gives itself, its host, its principal, its software."""
+    """The connections of one client to a router, by client id, host, principal and client software."""
 
     client_id: str
     host: str
     principal: str = ""
-    """'' where it was asked for no name."""
+    """Principal of the client; '' if the router asked for none."""
     software: str = ""
-    """Name and version of its library, '' where it is too old to tell."""
+    """Name and version of the client's library; '' if the library is too old to report them."""
     brokers: int = 0
-    """Connections to listeners of brokers: these end when its link is finished."""
+    """Number of connections to broker listeners; these connections end when the links are finished."""
     bootstrap: int = 0
-    """Connections to the bootstrap listener, which goes on answering."""
+    """Number of connections to the bootstrap listener, which goes on answering."""
 
     @property
     def text(self) -> str:
-        """The client in words: what it calls itself, where and who it is, and what it runs."""
+        """The client in words: client id, host, principal and software."""
         who = f" as {self.principal}" if self.principal else ""
         software = f" ({self.software})" if self.software else ""
         return f"{self.client_id or 'a client without a name'} at {self.host}{who}{software}"
@@ -236,73 +240,77 @@ class ConnectedClient:
 
 @dataclass(frozen=True, slots=True)
 class EndedClients:
-    """Client connections that a router has closed for one of its limits."""
+    """The client connections that a router has closed because of one of its limits."""
 
     count: int
     last: str
-    """Whose the last one was."""
+    """Client or host of the connection that was closed last."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterLimits:
-    """How near a router's clients are to what they may cost it; 0 of an upper bound is none."""
+    """A router's limits, and how much of them its clients use; an upper bound of 0 means no limit."""
 
     most_connections: int
     of_one_host: int
-    """Connections of the host that has most."""
+    """Number of connections of the host with the most connections."""
     most_of_one_host: int
     buffered: int
-    """Bytes that are kept for all clients together."""
+    """Bytes kept for all clients together."""
     most_buffered: int
     ended: Mapping[str, EndedClients] = field(default_factory=dict)
-    """By limit: connections, address, login, memory, idle."""
+    """Closed connections by limit: connections, address, login, memory, idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterPresence:
+    """The report of a router process."""
+
     instance: str
     name: str
     applied: int
-    """Offset of the newest state record this router has acted on."""
+    """Offset of the newest state record that this router has acted on."""
     interval_ms: int
     fences: Mapping[str, FenceAck] = field(default_factory=dict)
-    """By topic key (topic/<link>/<topic>)."""
+    """Reports on fenced topics, by topic key (topic/<link>/<topic>)."""
     holds_ms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    """Longest time a request was held at the last fence, by topic key and partition."""
+    """Longest time for which a request was held at the last fence, by topic key and partition."""
     connections: int = 0
     forwarded: int = 0
     on_brokers: int = -1
-    """Client connections to listeners of brokers; −1: said by a version that cannot finish a link."""
+    """Number of client connections to broker listeners; −1: reported by a version that cannot finish a link."""
     clients: tuple[ConnectedClient, ...] = ()
-    """Who is connected; the first few of them where there are many."""
+    """Connected clients; the first few of many."""
     more_clients: int = 0
-    """How many clients `clients` leaves out."""
+    """Number of clients that `clients` leaves out."""
     protocol: str = ""
-    """`security.protocol` of its listeners."""
+    """`security.protocol` of the router's listeners."""
     maps_clients: bool = False
-    """Whether clients are known by the router's own table, instead of by the target."""
+    """True if the router's own table identifies clients, False if the target identifies them."""
     groups: Mapping[str, GroupWord] = field(default_factory=dict)
-    """Of groups that follow, by name."""
+    """Reports on groups that follow, by group."""
     bootstrap: str = ""
-    """host:port of its bootstrap listener; '' of a version that knows no stand-ins."""
+    """host:port of the router's bootstrap listener; '' from a version without stand-ins."""
     listeners: Mapping[int, str] = field(default_factory=dict)
-    """host:port of its listener for each target broker."""
+    """host:port of the router's listener for each target broker."""
     stand_ins: Mapping[str, str] = field(default_factory=dict)
-    """host:port where it receives clients of another router, by that one's `bootstrap`."""
+    """host:port where this router receives another router's clients, by the other router's `bootstrap`."""
     limits: RouterLimits | None = None
-    """None: said by a version that does not tell."""
+    """Use of the router's limits; None: reported by a version without this field."""
     waiting: tuple[str, ...] | None = None
-    """Groups of which somebody waits here for the promote, or did a moment ago; None: said by a version that does not
-    tell."""
+    """Groups whose members wait here for the promote, or waited a moment ago.
+
+    None: reported by a version without this field.
+    """
     trouble: str = ""
-    """Why the router does not tell of fences, groups and clients: the whole word is more than the topic takes."""
+    """Reason why fences, groups and clients are missing here: the whole report is too large for the presence topic."""
     staying: tuple[int, ...] = ()
-    """Once the links are finished: clients that it has told what is so only through it, each as a number."""
+    """Clients, each as a number, that stay after the finish: this router told them facts that hold only through it."""
     deaf: str = ""
-    """Reason why this router cannot read the state log and keeps the last routing table; '' where all is well."""
+    """Reason why this router cannot read the state log and keeps its last routing table; '' if reading works."""
 
     joins: Mapping[str, tuple[JoinTerms, ...]] = field(default_factory=dict)
-    """Session timeouts of members of groups that hold or follow, by group."""
+    """Session timeouts requested by members of groups that hold or follow, by group."""
     refused: Mapping[str, tuple[RefusedMember, ...]] = field(default_factory=dict)
     """Members that the target refuses, by group; the first few of each group."""
 
@@ -317,13 +325,19 @@ DUTY = "duty/"
 
 @dataclass(frozen=True, slots=True)
 class ControllerPresence:
+    """The report of a controller process."""
+
     instance: str
     applied: int
     active: bool
     interval_ms: int
     waits: Mapping[str, str] = field(default_factory=dict)
-    """What promotes of topics and groups wait for, or are tried again for, by record; the reason why a link's sources
-    are not watched, by the link's record; and what ended a duty (`DUTY`)."""
+    """Reasons for waiting or trying again, by key.
+
+    - by record of a topic or group: why its promote waits or is tried again
+    - by record of a link: why the link's sources are not watched
+    - by `DUTY` and a name: the error that ended a duty
+    """
 
     @property
     def key(self) -> str:

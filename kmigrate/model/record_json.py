@@ -1,4 +1,4 @@
-"""The JSON of every record that the state log and the presence log hold."""
+"""Encodes and decodes the JSON of every record in the state log and the presence log."""
 
 from __future__ import annotations
 
@@ -91,22 +91,23 @@ KINDS: dict[str, type[Record]] = {
 }
 
 def encode_record(record: Record) -> dict[str, Any]:
-    """JSON shape of a record, with its kind."""
+    """Return the JSON object of a record, with its kind."""
     return {"kind": type(record).__name__, **plain(record)}
 
 
 _Part = TypeVar("_Part")
 _BOUNDED = frozenset({int, float})
-"""Types whose values in Python go beyond those of a record."""
+"""Types whose values in Python may exceed the range of a record's values."""
 _TOP = 1 << 63
 _SCALARS = frozenset({int, str, float, bool, type(None)})
 
 
 @cache
 def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """A record's fields, each with the value that may be left out: none but in a partition's progress.
+    """Return a record's field names, each with the value that may be left out.
 
-    A presence record must fit into one message with thousands of partitions.
+    Only a partition's progress leaves values out: a presence record must fit into one message with thousands of
+    partitions.
     """
     nothing = object()
     sparse = kind is PartitionProgress
@@ -114,11 +115,11 @@ def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def plain(value: Any) -> Any:
-    """JSON shape of a part of a record."""
+    """Return a part of a record as JSON."""
     kind = type(value)
-    if kind in _SCALARS:  # nearly everything there is, and a mirror says it of each partition twice a second
+    if kind in _SCALARS:  # nearly all values, and a mirror reports them of each partition twice a second
         return value
-    if kind is ProducerMark:  # of which there are thousands in a record: names would be most of its bytes
+    if kind is ProducerMark:  # a record may hold thousands of marks: names would be most of its bytes
         return [value.producer_id, value.epoch, value.last_sequence]
     if dataclasses.is_dataclass(kind):
         return {
@@ -136,7 +137,7 @@ def plain(value: Any) -> Any:
 
 
 def decode_record(data: Mapping[str, Any]) -> Record:
-    """The record of a JSON shape; unknown kinds and missing fields are refused, unknown fields ignored."""
+    """Return the record of a JSON object; refuse unknown kinds and missing fields, and ignore unknown fields."""
     kind = KINDS.get(str(data.get("kind")))
     if kind is None:
         raise StateLogBroken(
@@ -149,7 +150,7 @@ def decode_record(data: Mapping[str, Any]) -> Record:
 
 
 def decode_part(kind: type[_Part], data: Any) -> _Part:
-    """A record, or a part of one, from its JSON shape; raises StateLogBroken where it is none."""
+    """Return a record, or a part of a record, from its JSON; raise StateLogBroken if the JSON does not fit."""
     try:
         part = _reader(typing.cast("Any", kind))(data)
         if isinstance(part, TopicRecord):
@@ -162,11 +163,14 @@ def decode_part(kind: type[_Part], data: Any) -> _Part:
 
 
 _MOST_PARTITIONS = 1 << 20
-"""More partitions than a cluster can have."""
+"""Upper bound for a topic's partitions: more than a cluster can have."""
 
 
 def _check_topic(record: TopicRecord) -> None:
-    """Raise ValueError for a topic that no cluster has: readers make UUIDs of the ids, and lists of the partitions."""
+    """Raise ValueError for a topic that no cluster has.
+
+    Readers make UUIDs of the topic ids, and lists of the partitions.
+    """
     if not 0 <= record.partitions <= _MOST_PARTITIONS:
         raise ValueError(f"{record.partitions} partitions")
     for topic_id in (record.source_topic_id, record.target_topic_id):
@@ -179,7 +183,10 @@ _Read = Callable[[Any], Any]
 
 @cache
 def _reader(kind: Any) -> _Read:
-    """What makes a value of a type out of its JSON: looked up once for each type, not for each of 100,000 records."""
+    """Return the function that makes a value of a type out of JSON.
+
+    The cache looks a function up once for each type, not once for each of 100,000 records.
+    """
     if kind is ProducerMark:
         return _read_mark
     if dataclasses.is_dataclass(kind):
@@ -234,7 +241,7 @@ def _in_bounds(value: Any) -> bool:
 
 
 def _listed(data: Any) -> Any:
-    """Return a list of JSON; a text is no list, though Python iterates over characters."""
+    """Return a list of JSON; a text is no list, though Python iterates over its characters."""
     return data if isinstance(data, list | tuple) else _mistyped(list, data)
 
 
@@ -251,7 +258,7 @@ def _number(data: Any) -> int:
 
 
 def _finite(data: Any) -> float:
-    """Return a number that is neither infinite nor beyond what floats hold."""
+    """Return a number that is neither infinite nor beyond the range of floats."""
     number = float(data)
     if not isfinite(number):
         raise ValueError(f"{number} is not finite")

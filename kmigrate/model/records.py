@@ -1,4 +1,4 @@
-"""The records of the state log, as frozen values: what was decided.
+"""Defines the records of the state log, as frozen values: the decisions.
 
 State log (`__kmigrate_state`, compare-and-set, one partition). Keys:
 
@@ -6,8 +6,8 @@ State log (`__kmigrate_state`, compare-and-set, one partition). Keys:
     direct/<link>/<topic>   verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>
     late/<link>/<topic>   stray/<name>   lease/<what>   assignment/<link>   misplaced/<link>/<group>
 
-What running processes say of themselves is in `presences`; the JSON of both in `record_json`. Secrets never enter
-either; a link keeps cluster names, bootstrap addresses and cluster ids only.
+`presences` defines the reports of running processes, and `record_json` the JSON of both. No record holds a secret: a
+link keeps only cluster names, bootstrap addresses and cluster ids.
 """
 
 from __future__ import annotations
@@ -72,17 +72,20 @@ __all__ = [
 ]
 
 SCHEMA = 2
-"""Version of the records' shape that this version writes."""
+"""Version of the record format that this version of kmigrate writes."""
 LEAST_READER = 2
-"""The lowest version that may act on what this one writes, told in every record; an older one refuses it.
+"""Lowest format version whose readers may act on the records that this version of kmigrate writes.
 
-A change of the shape takes two releases: the first reads the new shape and does not write it; the second writes it,
-with a higher SCHEMA. LEAST_READER rises to the first of them where a process that does not know a field would do harm
-by ignoring it, or by writing the record again without it; where it does none, it stays.
+Every record names LEAST_READER, and a reader of a lower version refuses the record. A change of the format takes two
+releases. The first release reads the new format and does not write it. The second release writes the new format, with a
+higher SCHEMA.
+
+A reader that does not know a field ignores the field, or writes the record again without the field. If that would do
+harm, LEAST_READER rises to the version of the first release. Otherwise LEAST_READER stays.
 """
 
 SIZE_LIMIT, SEALED_SIZE = "max.message.bytes", "1"
-"""The topic config that a seal is made of, and its value: no batch is so small."""
+"""Topic config that a seal consists of, and its value: no batch is so small."""
 CLOSED_SIZE = "78"
 """Limit of the source topic after a flip: the size of a transaction marker's batch, which still has to pass."""
 
@@ -121,18 +124,19 @@ def transaction_key(link: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRef:
-    """A cluster of the configuration; `cluster_id` is empty until a broker has told it."""
+    """A cluster of the configuration; `cluster_id` is empty until a broker has reported it."""
 
     name: str
     bootstrap: str
     cluster_id: str = ""
     brokers: tuple[str, ...] = ()
-    """host:port of the brokers at the first contact, the first few of them."""
+    """host:port of the brokers at the first contact; the first few of many."""
 
     def is_same(self, other: ClusterRef) -> bool:
-        """Return whether both are one cluster: clones of a cluster have one cluster id, but no address in common.
+        """Return whether both are the same cluster.
 
-        One cluster may be configured under two names, with other bootstrap addresses. Then its brokers tell.
+        Clones of a cluster share its cluster id, but have no address in common. A cluster may be configured under two
+        names, with different bootstrap addresses. Then the addresses of its brokers decide.
         """
         if self.cluster_id != other.cluster_id:
             return False
@@ -145,7 +149,7 @@ class ClusterRef:
 
 @dataclass(frozen=True, slots=True)
 class CopyIdentity:
-    """The producer ids of one mirroring era: one for data (never re-initialised), one for markers."""
+    """The producer ids of one mirroring era: an id for data, which is never re-initialised, and an id for markers."""
 
     data_id: int
     data_epoch: int
@@ -155,7 +159,7 @@ class CopyIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LinkRecord:
-    """One source → target connection; the root of all other records of the link (AL-11, AL-12)."""
+    """A link from a source to a target; all other records of the link hang on this record."""
 
     name: str
     uuid: str
@@ -164,16 +168,16 @@ class LinkRecord:
     created_ms: int
     copy: CopyIdentity | None = None
     restore_expiration: str | None = None
-    """The target's `producer.id.expiration.ms` default before it was raised ('' where it was unset)."""
+    """The target's `producer.id.expiration.ms` default before it was raised ('' if it was unset); None: not raised."""
     throttle: int = 0
-    """Most bytes a second that the mirror reads from the source; 0 is no limit."""
+    """Maximum bytes per second that the mirror reads from the source; 0: no limit."""
     topic_patterns: tuple[NamePattern, ...] = ()
     group_patterns: tuple[NamePattern, ...] = ()
-    """What is mirrored by regular expression; names that match later are picked up by the mirror."""
+    """Patterns of mirrored names; the mirror picks up names that match later."""
     finished_ms: int = 0
-    """When its clients were told to leave the routers; 0: not, or taken back."""
+    """Time when the link's clients were told to leave the routers; 0: not told, or taken back."""
     deleting_ms: int = 0
-    """Since when its records are being forgotten, one after the other, its own last; 0: they are not."""
+    """Start time of the deletion of the link's records, the link's own record last; 0: no deletion."""
 
     @property
     def key(self) -> str:
@@ -184,11 +188,11 @@ class OnLate(StrEnum):
     """The treatment of records that the source took at or beyond the barrier."""
 
     ALARM = "alarm"
-    """They are named, and stay where they are."""
+    """The records are reported and stay where they are."""
     COPY = "copy"
-    """They are appended to the target's topic, behind what stands there."""
+    """The records are appended to the target's topic, behind its end."""
     QUARANTINE = "quarantine"
-    """They are appended to a topic of their own on the target."""
+    """The records are appended to a topic of their own on the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,43 +200,43 @@ class LatePolicy:
     """The treatment of a promoted topic's source until `link finish`."""
 
     seal: bool = True
-    """True: the source refuses writes to the topic."""
+    """True if the source refuses writes to the topic."""
     on_late: OnLate = OnLate.ALARM
 
 
 @dataclass(frozen=True, slots=True)
 class PromoteTerms:
-    """What a promote was asked with; seconds and records."""
+    """The terms of a promote request, in seconds and records."""
 
     asked_ms: int
     lag_threshold: int = 1000
     pending_timeout_s: float = 120.0
     fence_timeout_s: float = 10.0
     accept_direct: bool = False
-    """A person's word that direct writers do not matter."""
+    """True if a person has said that direct writers do not matter."""
     late: LatePolicy = LatePolicy()
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionBarrier:
-    """The source's log end after the drain, with the leader epoch it was read under."""
+    """The source's log end after the drain, with the leader epoch under which it was read."""
 
     offset: int
     leader_epoch: int
 
 
 class CopyEngine(StrEnum):
-    """Who copies a topic while it is mirrored; from its promote on it is always the daemon."""
+    """The engine that copies a topic while the topic is mirrored; from the promote on always the daemon."""
 
     DAEMON = "daemon"
     """The mirror processes of the link."""
     SPARK = "spark"
-    """Tasks of a Spark job, until it hands the topic over."""
+    """Tasks of a Spark job, until the job hands the topic over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The one try of a Spark task that may do on a partition what is not compare-and-set, and under which term."""
+    """The attempt of a Spark task that alone may do operations without compare-and-set on a partition, and its term."""
 
     instance: str
     term: int
@@ -242,21 +246,22 @@ class Claim:
 class Seal:
     """A fence that the source broker holds: `max.message.bytes=1` on the source topic, which refuses every append (V4).
 
-    It is in the record before it is on the broker, and leaves the record only when the broker takes writes again.
+    The seal is in the record before the broker gets the limit. The seal leaves the record only when the broker takes
+    writes again.
     """
 
     before: str
-    """The topic's own `max.message.bytes` before, '' where it had none."""
+    """The topic's own `max.message.bytes` before the seal; '' if the topic had none."""
     routers: Mapping[str, str]
-    """Names of the routers that did not acknowledge the fence, by instance: it stays on until each is accounted for."""
+    """Names of routers that did not acknowledge the fence, by instance; the seal stays until all are accounted for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The seal of a source topic from the flip on: in the record before the broker gets the limit."""
+    """The seal of a source topic from the flip on; the record has the seal before the broker gets the limit."""
 
     before: str
-    """The topic's own `max.message.bytes` before; '': the topic had none."""
+    """The topic's own `max.message.bytes` before the seal; '' if the topic had none."""
     proven: bool = False
     """True once the leaders have shown that the seal is in force."""
     denied: str = ""
@@ -265,99 +270,104 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class ProvenTopic:
-    """What the flip of a topic needs that stands at its barrier and was proven there."""
+    """The facts that the flip of a topic needs, proven while the topic stands at its barrier."""
 
     fence_epoch: int
-    """The fence that it was proven under."""
+    """Epoch of the fence under which the topic was proven."""
     target_ends: Mapping[int, int] = field(default_factory=dict)
-    """The target's log ends at the barrier, of a mapped topic."""
+    """The target's log ends at the barrier, for a mapped topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromotedUnit:
-    """What transactions couple with a topic, and what is promoted with it: its flip decides for all of them."""
+    """The topics and groups that transactions couple with a topic: the topic's flip decides for all of them."""
 
     topics: Mapping[str, ProvenTopic] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
-    """Groups whose positions stood on the target: they open."""
+    """Groups whose positions stood on the target: these groups open."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """One mirrored topic. Phase changes obey `kmigrate.model.lifecycle`."""
+    """A mirrored topic; phase changes obey `kmigrate.model.lifecycle`."""
 
     link: str
     topic: str
     phase: TopicPhase
     since_ms: int
     start: str = "earliest"
-    """earliest, latest, or a timestamp in ms as a number (AL-20)."""
+    """Requested start: earliest, latest, or a timestamp in ms as a number."""
     offsets: str = "auto"
-    """As asked for: auto, identical or mapped."""
+    """Requested offsets mode: auto, identical or mapped."""
     partitions: int = 0
     source_topic_id: str = ""
     target_topic_id: str = ""
     starts: Mapping[int, int] = field(default_factory=dict)
     """First mirrored offset by partition; also the target's log start after aligning."""
     began: Mapping[int, int] = field(default_factory=dict)
-    """Log ends of the source when the mirror began, by partition: batches beyond were written during the link."""
+    """The source's log ends when the mirror began, by partition: batches beyond were written during the link."""
     began_ms: int = 0
-    """When the mirror began the topic; 0: not known."""
+    """Time when the mirror began the topic; 0: unknown."""
     restore_configs: Mapping[str, str] = field(default_factory=dict)
-    """The topic's own configs that promote puts back on the target."""
+    """The topic's own configs, which the promote restores on the target."""
     drop_configs: tuple[str, ...] = ()
-    """Configs set only for mirroring, removed at promote."""
+    """Configs set only for mirroring, which the promote removes."""
     generation: int = 0
     """Route generation, part of the translated producer ids."""
     reason: str = ""
-    """Why the last promote was given up, or what the phase waits for."""
+    """Reason why the last promote was given up, or why the phase waits."""
     way_on: str = ""
     """Advice against `reason`, from the error of a promote."""
     terms: PromoteTerms | None = None
     fence_epoch: int = -1
-    """The epoch of this topic's newest fence, which routers acknowledge; each fence has a higher one."""
+    """Epoch of the topic's newest fence, which routers acknowledge; each fence has a higher epoch."""
     barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
     fenced_ms: int = 0
     promoted_ms: int = 0
     paused: bool = False
-    """A person holds the copy back; all else goes on."""
+    """True if a person has paused the copy; everything else goes on."""
     stops: Mapping[int, PartitionStop] = field(default_factory=dict)
-    """Partitions that the mirror has stopped; only `topic resume` takes one out."""
+    """Partitions that the mirror has stopped; only `topic resume` removes a stop."""
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
     compacted: bool = False
-    """A log cleaner works on the source topic, by its own policy or by its cluster's default."""
+    """True if a log cleaner works on the source topic, by the topic's own policy or by its cluster's default."""
     cleaned_to: Mapping[int, int] = field(default_factory=dict)
-    """Where the source's logs ended when that was over: a cleaner has worked below, while or after it was copied."""
+    """The source's log ends when the cleanup policy ended, by partition.
+
+    Below these offsets a log cleaner has worked, while or after the records were copied.
+    """
     granted_acls: tuple[Acl, ...] = ()
-    """Rules that kmigrate put on the target, written before they are put there; no other rule is ever removed."""
+    """ACLs that kmigrate puts on the target, recorded before they are created; no other ACL is ever removed."""
     promote_acls: tuple[Acl, ...] = ()
-    """The topic's rules from its promote on: writing is held back until then (MM-31)."""
+    """The topic's ACLs from its promote on; the right to write is held back until then."""
     unsettled: bool = False
-    """Promoted, and its configs and rules are not yet what they shall be from now on."""
+    """True if the topic is promoted and its final configs and ACLs are not yet in force."""
     mapped: bool = False
-    """Whether the target's offsets are its own, told by an exact map; decided when the target topic was prepared."""
+    """True if the target has offsets of its own, with an exact map; decided when the target topic was prepared."""
     target_starts: Mapping[int, int] = field(default_factory=dict)
-    """Where the mirror's records begin on the target, by partition of a mapped topic."""
+    """Target offsets where the mirror's records begin, by partition of a mapped topic."""
     target_ends: Mapping[int, int] = field(default_factory=dict)
-    """Where they end: the target's log ends at the flip of a mapped topic."""
+    """Target offsets where the mirror's records end: the target's log ends at the flip of a mapped topic."""
     engine: CopyEngine = CopyEngine.DAEMON
     claims: Mapping[int, Claim] = field(default_factory=dict)
-    """Of Spark tasks, by partition; each takes its own back when it ends."""
+    """Claims of Spark tasks, by partition; each task removes its own claim when the task ends."""
     claimed_term: int = 0
-    """The highest term of a claim so far; assignments count on from it (V3)."""
+    """Highest term of any claim so far; assignments count on from this term (V3)."""
     seal: Seal | None = None
-    """What the source broker holds in place of routers that nobody hears of."""
+    """Seal that the source broker holds in place of silent routers."""
     closed: Closed | None = None
-    """The seal of the source topic from the flip on; None: none, or not yet."""
+    """Seal of the source topic from the flip on; None: no seal, or not yet."""
     unit: PromotedUnit = PromotedUnit()
-    """Of the topic of a unit that was flipped first: nothing that it names has a way back any more."""
+    """Rest of the unit, in the record of the topic that is flipped first: nothing named here has a way back."""
     forgotten_ms: int = 0
-    """When it was taken out of its link; 0: it was not. The record tells what is to be put back on the target, and
-    goes when that is done."""
+    """Time when the topic was taken out of its link; 0: it was not.
+
+    The record tells what must be restored on the target, and is deleted when that is done.
+    """
     aligning: tuple[int, ...] = ()
     """Added partitions that the mirror fills up to their starts; routers let nobody read these partitions."""
     recreate: bool = False
-    """An empty topic of this name at the target is deleted and created anew instead of being adopted."""
+    """True if an empty target topic of this name is deleted and created anew instead of being adopted."""
 
     @property
     def key(self) -> str:
@@ -380,14 +390,14 @@ class TopicRecord:
 
     @property
     def hindrance(self) -> str:
-        """What keeps it from getting on, as far as its record knows."""
+        """Reason why the topic makes no progress, as far as its record tells."""
         ends = f"{advised('topic forget', self.link, self.topic)} ends it"
         return f"being forgotten: {ends}" if self.forgotten_ms else self.reason
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """One mirrored consumer group; `written` holds the offsets put on the target at promote."""
+    """A mirrored consumer group; `written` holds the offsets that the promote put on the target."""
 
     link: str
     group: str
@@ -400,23 +410,29 @@ class GroupRecord:
     asked_ms: int = 0
     written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     unread: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """Records that it had not read when it was promoted, and that were never copied: the mirror began behind them."""
+    """Numbers of records that the group had not read at its promote, and that were never copied.
+
+    The mirror began behind these records.
+    """
     read_again: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """Records that it had read on the target before its promote, beyond the positions that were carried over."""
+    """Numbers of records that the group had read on the target before its promote, beyond the carried positions."""
     promoted_ms: int = 0
     granted_acls: tuple[Acl, ...] = ()
-    """Rules that kmigrate put on the target."""
+    """ACLs that kmigrate put on the target."""
     mode: GroupMode = GroupMode.HOLD
     frozen: bool = False
-    """Of a group that follows and is promoted: no word of its members reaches the source any more."""
+    """True for a group that follows and is being promoted: no request of its members reaches the source any more."""
     staged: bool = False
-    """Frozen, and its positions stand on the target: it opens when the topics that its transactions write are there."""
+    """True if the group is frozen and its positions stand on the target.
+
+    The group opens when the topics that its transactions write are on the target.
+    """
     forgotten_ms: int = 0
-    """When it was taken out of its link, as of a topic."""
+    """Time when the group was taken out of its link; 0: it was not."""
     left_at: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """Committed positions on the source at the promote; a later commit there moves a position away from these."""
+    """Committed offsets on the source at the promote; a later commit there differs from these."""
     former: tuple[str, ...] = ()
-    """Marks of the members at routers at the promote: the source may list them until their sessions end."""
+    """Marks of the members at routers at the promote; the source may list them until their sessions end."""
 
     @property
     def key(self) -> str:
@@ -424,13 +440,13 @@ class GroupRecord:
 
     @property
     def hindrance(self) -> str:
-        """What keeps it from getting on, as far as its record knows."""
+        """Reason why the group makes no progress, as far as its record tells."""
         ends = f"{advised('group forget', self.link, self.group)} ends it"
         return f"being forgotten: {ends}" if self.forgotten_ms else self.reason
 
 
 class ClusterSide(StrEnum):
-    """One of the two clusters of a link."""
+    """A cluster of a link: the source or the target."""
 
     SOURCE = "source"
     TARGET = "target"
@@ -452,7 +468,7 @@ class MisplacedMember:
 
 @dataclass(frozen=True, slots=True)
 class MisplacedRecord:
-    """Members of one group that were seen at the wrong cluster, and commits on the source after the promote."""
+    """The members of a group that were seen at the wrong cluster, and commits on the source after the promote."""
 
     link: str
     group: str
@@ -472,7 +488,7 @@ class MisplacedRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
-    """The last sequence that a producer has on the source side of a barrier; id as the client knows it."""
+    """The last sequence of a producer below a barrier on the source; the producer id is as the client knows it."""
 
     producer_id: int
     epoch: int
@@ -481,9 +497,9 @@ class ProducerMark:
 
 @dataclass(frozen=True, slots=True)
 class BarrierRecord:
-    """A chunk of a topic's producers at the barrier, by partition: what the gate for first writes needs.
+    """A chunk of a topic's producers at the barrier, by partition, for the gate on first writes.
 
-    Chunks of an earlier fence stay in the log and are told apart by `fence_epoch`.
+    Chunks of an earlier fence stay in the log; `fence_epoch` distinguishes them.
     """
 
     link: str
@@ -499,20 +515,21 @@ class BarrierRecord:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRange:
-    """Source offsets start (included) to end (excluded) of one partition that `verify` found equal on the target."""
+    """Source offsets start (included) to end (excluded) of a partition that `verify` found equal on the target."""
 
     start: int
     end: int
     at_ms: int
-    """When the newest part of it was found equal."""
+    """Time when the newest part of the range was found equal."""
     first: int
-    """Where the mirror of this partition begins, and how many losses were accepted: of another copy it says nothing."""
+    """First mirrored offset of the partition: the range says nothing about a copy with another first offset."""
     losses: int
+"""Number of accepted losses: the range says nothing about a copy with another number."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRecord:
-    """How far one topic is verified, and which copy of it; `kmigrate.model.verified` says what of it still holds."""
+    """The verified ranges of a topic, and the copy that they are about; see `kmigrate.model.verified`."""
 
     link: str
     topic: str
@@ -531,7 +548,8 @@ class VerifiedRecord:
 class DirectWriter:
     """A producer that wrote to a partition of the source without a router while the link mirrored the topic.
 
-    Times are ms since the epoch by the state log's clock: when the mirror read the batches, whatever time these bear.
+    Times are ms since the epoch by the state log's clock. They say when the mirror read the batches, whatever
+    timestamps the batches have.
     """
 
     producer_id: int
@@ -544,7 +562,7 @@ class DirectWriter:
     first_ms: int
     last_ms: int
     slowest_ms: int = -1
-    """Longest interval between two batches; −1: none is known."""
+    """Longest interval between two batches; −1: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,42 +582,42 @@ class DirectRecord:
 
 @dataclass(frozen=True, slots=True)
 class LateWrites:
-    """The late writes of one partition of the source: at or beyond the barrier."""
+    """The late writes of a source partition: records at or beyond the barrier."""
 
     start: int
     """The barrier: the first late offset."""
     end: int
-    """The source's log end: every offset from `start` to here is late."""
+    """The source's log end: every offset from `start` to `end` is late."""
     records: int
-    """Late records below `read_to` that readers see: transaction markers and aborted records are none."""
+    """Number of late records below `read_to` that readers see; transaction markers and aborted records do not count."""
     read_to: int
     first_ms: int
     """Time of the look that saw the first late offset, by the state log's clock."""
     last_ms: int
     """Time of the look that saw the newest late offset."""
     handled: int = 0
-    """Records that were copied or quarantined."""
+    """Number of late records that were copied or quarantined."""
     handled_to: int = -1
-    """They are those below this offset."""
+    """Offset below which the handled records lie."""
     producers: tuple[tuple[int, int], ...] = ()
-    """Producer ids and epochs of late batches, the first few."""
+    """Producer ids and epochs of late batches; the first few of many."""
 
     @property
     def lost(self) -> int:
-        """Late records that are on the source alone, as far as they are read."""
+        """Number of late records that are on the source alone, as far as late records are read."""
         return self.records - self.handled
 
     @property
     def unread(self) -> int:
-        """Late offsets that are not read yet, or belong to an open transaction."""
+        """Number of late offsets that are not read yet, or belong to an open transaction."""
         return self.end - self.read_to
 
     def with_handled(self, end: int, records: int) -> LateWrites:
-        """Return the same with more records copied or quarantined."""
+        """Return these late writes with more records counted as copied or quarantined."""
         return replace(self, handled=self.handled + records, handled_to=end)
 
     def is_beyond(self, other: LateWrites) -> bool:
-        """Return whether this is newer in any way."""
+        """Return whether this value is newer than the other in any way."""
         mine, theirs = (self.end, self.read_to, self.handled_to), (other.end, other.read_to, other.handled_to)
         return any(one > two for one, two in zip(mine, theirs, strict=True))
 
@@ -618,46 +636,53 @@ class LateRecord:
 
 
 class LastEnd(StrEnum):
-    """How the last transaction of an identity ended at the source."""
+    """The end of an identity's last transaction at the source."""
 
     COMMITTED = "committed"
-    """Or there was none."""
+    """Committed, or there was no transaction."""
     ABORTED = "aborted"
     CUT_OFF = "cut-off"
-    """Aborted while its client may believe that it goes on: nothing of it may be written anywhere any more."""
+    """Aborted while the client may believe that the transaction goes on: nothing more of it may be written anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """An identity that the source takes no word of any more, in place of routers that nobody hears of (decision 10)."""
+    """The revocation of an identity, so that the source takes no request of it any more (decision 10).
+
+    An identity is revoked in place of routers that are not heard of.
+    """
 
     last_end: LastEnd
-    """What the source has forgotten with it."""
+    """End of the identity's last transaction, which the source has forgotten with the identity."""
     proven: bool = False
-    """Whether the source refuses it by now: until then a late word may still be taken, and end otherwise."""
+    """True once the source is known to refuse the identity.
+
+    Until then the source may still take a late request, and the last transaction may end differently.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """A transactional id that routed producers use: whom the target takes its holder for, and whom the source does.
+    """A transactional id of routed producers, with its producer ids and epochs at the target and at the source.
 
-    Both clusters raise their epoch at each InitProducerId, so the newest of the one belongs to the newest of the other.
+    Both clusters raise their epoch at each InitProducerId. So the newest identity at one cluster belongs to the newest
+    identity at the other.
     """
 
     link: str
     name: str
-    """The transactional id, the same on both clusters."""
+    """Transactional id, the same on both clusters."""
     producer_id: int
     epoch: int
-    """As the target gave them, and as the client knows them."""
+    """Producer epoch; the target gave `producer_id` and `epoch`, and the client knows them."""
     source_id: int
     source_epoch: int
     topics: tuple[str, ...] = ()
-    """Mirrored topics that its source lets this id write in transactions: they are coupled, and promoted together."""
+    """Mirrored topics that the source lets this id write in transactions: coupled, and promoted together."""
     groups: tuple[str, ...] = ()
-    """Groups for which its source lets it commit positions in transactions: they are promoted with those topics."""
+    """Groups for which the source lets this id commit positions in transactions: promoted with those topics."""
     revoked: Revoked | None = None
-    """Of the identity at the source: its holder has to be given another one before it writes there again."""
+    """Revocation of the identity at the source: the holder needs a new identity before it writes there again."""
 
     @property
     def key(self) -> str:
@@ -665,35 +690,36 @@ class TransactionRecord:
 
     @property
     def in_force(self) -> bool:
-        """Whether the source may still take a word of its identity there."""
+        """True if the source may still take a request of its identity there."""
         return self.revoked is None or not self.revoked.proven
 
     @property
     def cut_off(self) -> bool:
-        """Whether the holder's last transaction is gone and he may not know it."""
+        """True if the holder's last transaction is gone and the holder may not know it."""
         return self.revoked is not None and self.revoked.last_end is LastEnd.CUT_OFF
 
     def merged(self, newer: TransactionRecord) -> TransactionRecord:
-        """What stands once two routers have told the same id's identities, where these do not cross."""
+        """Return the record after two routers have reported identities of the same id, if these do not cross."""
         topics = tuple(sorted({*self.topics, *newer.topics}))
         groups = tuple(sorted({*self.groups, *newer.groups}))
         if (self.producer_id, self.source_id) != (newer.producer_id, newer.source_id):
             return replace(newer, topics=topics, groups=groups)
         epoch, source_epoch = max(self.epoch, newer.epoch), max(self.source_epoch, newer.source_epoch)
-        # Only a controller revokes an identity, and nobody gives it back.
+        # Only a controller revokes an identity, and nobody takes a revocation back.
         revoked = self.revoked if source_epoch == self.source_epoch else newer.revoked
         return replace(
             newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups, revoked=revoked
         )
 
     def later_at_source(self, other: TransactionRecord) -> bool:
-        """Whether the source has given the id to this one's holder after the other's."""
+        """Return whether the source gave the id to this record's holder after the other record's holder."""
         return self.source_id == other.source_id and self.source_epoch > other.source_epoch
 
     def crosses(self, newer: TransactionRecord) -> bool:
-        """Whether the target has given the id to the newer one's holder last, and the source to this one's.
+        """Return whether the newer holder is the last at the target, and this record's holder the last at the source.
 
-        This holder may have begun there what the other would go on with, so the other has to ask both once more.
+        This holder may have begun a transaction at the source, and the newer holder would go on with that transaction.
+        So the newer holder has to ask both clusters once more.
         """
         last_at_target = self.producer_id != newer.producer_id or self.epoch < newer.epoch
         return last_at_target and self.later_at_source(newer)
@@ -707,12 +733,12 @@ class RouterRecord:
     instance: str
     host: str
     bootstrap: str
-    """host:port of the bootstrap listener, what clients are given."""
+    """host:port of the bootstrap listener, which clients are given."""
     since_ms: int
     machine: str = ""
     pid: int = 0
     process: str = ""
-    """Name of the process for other processes of the same machine (`net.process`); '' where the system tells none."""
+    """Name of the process for other processes of the same machine (`net.process`); '' if the system tells none."""
 
     @property
     def key(self) -> str:
@@ -720,44 +746,48 @@ class RouterRecord:
 
 
 _MOST_STRAYS = 100
-"""Instances of one name; a seal names them all, too."""
+"""Maximum number of instances under a name; a seal names all of them, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrayRecord:
-    """Instances of a router that left without a word: each may live, or bytes of it be under way (V2).
+    """Instances of a router that left without notice: each may live, or its bytes may be under way (V2).
 
-    One that was replaced by another of its name, or forgotten by a person. A fence is sealed for them, until they
-    take themselves off or a person says that they are dead.
+    Another instance of the same name replaced such an instance, or a person forgot it. A fence is sealed for these
+    instances, until they take themselves off the record or a person says that they are dead.
     """
 
     name: str
     host: str
     instances: tuple[str, ...]
-    """The oldest of very many are not named: the record's own key stands for them, which no instance takes off."""
+    """Instances of the router.
+
+    If there are very many, the oldest are not named. The record's own key stands for them, and no instance takes that
+    key off.
+    """
     bootstrap: str = ""
-    """host:port of the newest one's bootstrap listener; '' where it was written by a version that did not say."""
+    """host:port of the newest instance's bootstrap listener; '' if a version without this field wrote the record."""
 
     @property
     def key(self) -> str:
         return f"stray/{self.name}"
 
     def joined(self, instance: str) -> StrayRecord:
-        """With one more, and no larger than a record may be where a router dies again and again."""
+        """Return the record with one more instance, of bounded size even if a router dies again and again."""
         known = tuple(dict.fromkeys((*self.instances, instance)))
         if len(known) > _MOST_STRAYS:
             known = (self.key, *known[1 - _MOST_STRAYS :])
         return replace(self, instances=known)
 
     def without(self, instance: str) -> StrayRecord | None:
-        """What is left once an instance has ended with a word; None where nothing is."""
+        """Return the record without an instance that has ended properly; None if no instance is left."""
         left = tuple(each for each in self.instances if each != instance)
         return replace(self, instances=left) if left else None
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """Who does a work that one process at a time must do; a new holder raises the term."""
+    """The lease of work that only one process at a time may do; a new holder raises the term."""
 
     what: str
     holder: str
@@ -770,17 +800,21 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRecord:
-    """Which process of a link copies which partition; the lease's holder alone writes it."""
+    """The assignment of a link's partitions to its mirror processes; only the lease's holder writes it."""
 
     link: str
     generation: int
-    """Above that of every earlier assignment and every term of the lease before it: what an owner may do once only
-    (holes) carries it, so that a former owner is refused (V3)."""
+    """Generation of the assignment, above all earlier generations and all terms of the lease so far.
+
+    Writes without compare-and-set (holes) carry the generation, so that the broker refuses a former owner (V3).
+    """
     members: tuple[str, ...]
-    """Instances that own something or may be given it."""
+    """Instances that own partitions or may be given partitions."""
     owners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By topic, for each partition from 0 on: its owner's place among `members`; where it is moving, ~place of the
-    member that lets go of it."""
+    """Place of each partition's owner in `members`, by topic, for partitions from 0 on.
+
+    For a moving partition: ~place of the member that lets go of the partition.
+    """
 
     @property
     def key(self) -> str:

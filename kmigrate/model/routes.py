@@ -1,8 +1,8 @@
-"""Who serves what, as one immutable table with one epoch, derived from the state and swapped at once.
+"""Derives the routing table from the state: one immutable value with one epoch, swapped at once.
 
-A router decides each request by the newest table it has, and counts by topic what has left for a source and is not
-resolved. Once a table says hold, that count only falls, and 0 is a fence's proof (AL-79): nothing that was decided by
-an older table is in flight.
+A router decides each request by its newest table. By topic, the router counts requests that have left for a source and
+are not resolved. Once a table says hold, that count only falls. A count of 0 proves the fence: nothing that an older
+table decided is in flight.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ __all__ = [
 ]
 
 DIRECT_LIMIT = 1 << 40
-"""Producer ids below this were handed out by a cluster: a batch with one came through no router."""
+"""Limit below which clusters allocate producer ids: a batch with such an id came through no router."""
 _GENERATION_BITS = 6
 
 
 class Serve(Enum):
-    """What a router does with Produce requests of a topic."""
+    """A router's treatment of a topic's Produce requests."""
 
     HIDDEN = "hidden"
-    """Still aligning: metadata says LEADER_NOT_AVAILABLE, so that nobody reads fillers."""
+    """Hide the topic while it is aligning: metadata says LEADER_NOT_AVAILABLE, so that nobody reads fillers."""
     FORWARD = "forward"
-    """To the source's leader, producer ids translated (AL-25)."""
+    """Forward the request to the source's leader, with translated producer ids."""
     HOLD = "hold"
-    """Held until a newer record says forward or local (AL-78)."""
+    """Hold the request until a newer record says forward or local."""
     LOCAL = "local"
-    """To the target; the gate watches first writes of each producer."""
+    """Send the request to the target; the gate watches first writes of each producer."""
 
 
 _SERVE = {
@@ -66,9 +66,9 @@ _SERVE = {
 
 
 def id_shift(target_cluster_id: str, link_uuid: str, generation: int) -> int:
-    """What is added to a client's producer id on the way to the source: 2^40 · g, g of 22 bits and never 0.
+    """Return the number added to a client's producer id on the way to the source: 2^40 · g, g of 22 bits and never 0.
 
-    g = 16 bits of a hash over target cluster and link, then 6 bits of route generation: needs no table,
+    g consists of 16 bits of a hash over target cluster and link, and 6 bits of route generation. So g needs no table,
     survives router crashes and is the same in every router (M5).
     """
     digest = hashlib.sha256(f"{target_cluster_id}/{link_uuid}".encode()).digest()
@@ -78,31 +78,31 @@ def id_shift(target_cluster_id: str, link_uuid: str, generation: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The route of a topic that is mirrored, or was until its promote."""
+    """The route of a topic that is mirrored, or was mirrored until its promote."""
 
     key: str
     link: str
     topic: str
     serve: Serve
     shift: int
-    """Added to producer ids on the way to the source."""
+    """Number added to producer ids on the way to the source."""
     fence_epoch: int
-    """The epoch of its newest fence, −1 before the first."""
+    """Epoch of the topic's newest fence; −1 before the first fence."""
     partitions: int
     gate: Mapping[int, tuple[ProducerMark, ...]]
-    """By partition the producers that the source holds below the barrier, once it is promoted."""
+    """Producers that the source holds below the barrier, by partition; filled once the topic is promoted."""
     target_id: str = ""
-    """The topic's id at the target, as far as it is made."""
+    """The topic's id at the target; '' if the target topic does not exist yet."""
     source_id: str = ""
-    """Its id at the source; '' where that tells none."""
+    """The topic's id at the source; '' if the source reports none."""
     sealed: bool = False
-    """Whether the source broker refuses every write, so that what it refuses as too large need not be."""
+    """True if the source broker refuses every write: a batch that it calls too large need not be too large."""
     mapped: bool = False
-    """Offsets differ between the clusters."""
+    """True if offsets differ between the clusters."""
     own_configs: Mapping[str, str] = field(default_factory=dict)
-    """Of a topic that is not promoted: its own values in place of which others stand at the target meanwhile."""
+    """The topic's own values of configs that have other values at the target until the promote."""
     aligning: frozenset[int] = frozenset()
-    """Partitions that came later and are not aligned yet: nobody reads them."""
+    """Partitions that were added later and are not aligned yet: nobody reads them."""
     starts: Mapping[int, int] = field(default_factory=dict)
     """First mirrored offset by partition."""
     barrier: Mapping[int, int] = field(default_factory=dict)
@@ -110,55 +110,56 @@ class TopicRoute:
 
     @property
     def fenced(self) -> bool:
-        """Whether routers tell what of it they still wait for: while it is held, and while it is sealed."""
+        """True if routers report what they still wait for in the topic: while it is held, and while it is sealed."""
         return self.serve is Serve.HOLD or self.sealed
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRoute:
-    """A group that follows: its members are the source's, until its promote opens it at the target."""
+    """The route of a group that follows: members belong to the source's group until the promote opens the target's."""
 
     link: str
     gathering: bool = False
-    """Being promoted: its members are made to give all back, and to join anew."""
+    """True during the promote: the members must give up all partitions and join anew."""
     frozen: bool = False
-    """Nothing of it goes to the source any more."""
+    """True if no request of the group goes to the source any more."""
     in_transactions: bool = False
-    """Being promoted, its positions are committed in transactions."""
+    """True during the promote of a group whose positions are committed in transactions."""
 
     @property
     def rejoining(self) -> bool:
-        """Whether members of the classic protocol are made to join anew, and held when they do.
+        """True if members of the classic protocol must join anew, and the router holds their joins.
 
-        Not those of a group in transactions before it is frozen: Kafka Streams commits nothing while it waits for a
-        join, so its transaction would stay open. What these have not committed is aborted with them.
+        A group that commits in transactions does not rejoin before it is frozen. Kafka Streams commits nothing while it
+        waits for a join, so its transaction would stay open. Uncommitted work of such members is aborted with their
+        transactions.
         """
         return self.gathering and (self.frozen or not self.in_transactions)
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingTable:
-    """Topics and groups by name; what is not in it belongs to the target alone."""
+    """The routes of topics and groups by name; a name without a route belongs to the target alone."""
 
     epoch: int
     topics: Mapping[str, TopicRoute]
     held_groups: frozenset[str]
-    """Groups whose members wait: mirrored and not promoted (AL-30), unless they follow and are not frozen."""
+    """Groups whose members wait: mirrored and not promoted, except groups that follow and are not frozen."""
     transactions: Mapping[str, Mapping[str, TransactionRecord]] = field(default_factory=dict)
-    """By transactional id and link: who its holder is on each side."""
+    """Identities of transactional ids on both clusters, by transactional id and link."""
     mirroring: tuple[str, ...] = ()
     """Links that have a topic which is not promoted."""
     siblings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """For each of these the links from the same source cluster, itself among them."""
+    """All links from the same source cluster, including the link itself, by link in `mirroring`."""
     finished: bool = False
-    """Whether clients are told the target's own addresses (`finished`)."""
+    """True if clients are told the target's own addresses (`finished`)."""
     followed: Mapping[str, GroupRoute] = field(default_factory=dict)
     """Groups in follow mode that are not promoted, by name."""
     sources: tuple[str, ...] = ()
-    """An unfinished link of each source cluster, also where all topics of the link are promoted."""
+    """An unfinished link of each source cluster, also if all topics of the link are promoted."""
 
     def of_one_source(self, link: str) -> tuple[str, ...]:
-        """The links from a link's source cluster, itself among them."""
+        """Return the links from a link's source cluster, including the link itself."""
         return self.siblings.get(link, (link,))
 
 
@@ -193,7 +194,10 @@ def _route(link: LinkRecord, record: TopicRecord, barriers: Iterable[BarrierReco
 
 
 class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
-    """Looked up in the state when they are asked for: there may be 100,000, and a table is made at each change."""
+    """The transactions of a state, looked up on demand.
+
+    There may be 100,000 transactional ids, and each change of the state makes a table.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -214,16 +218,17 @@ class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
 
 def _group_route(state: State, record: GroupRecord) -> GroupRoute:
     promoting = record.phase is GroupPhase.PROMOTING
-    # Looked for only where it matters: there may be 100,000 transactional ids, and a table is made at each change.
+    # Searched only during a promote: there may be 100,000 transactional ids, and each change of the state makes a
+    # table.
     in_transactions = promoting and any(record.group in each.groups for each in state.transactions(record.link))
     return GroupRoute(record.link, promoting, record.frozen, in_transactions)
 
 
 def finished(state: State) -> bool:
-    """Whether clients leave the routers: the links that mirrored anything are all finished, and nothing is mirrored.
+    """Return whether clients leave the routers: all links that mirrored anything are finished, and nothing is mirrored.
 
-    An address belongs to a broker and not to a topic, so a client that is told a real one takes all its topics
-    there, whichever link they belong to: one link that still needs the routers keeps everybody.
+    An address belongs to a broker and not to a topic. So a client that is told a real address takes all its topics
+    there, whichever link they belong to. A single link that still needs the routers keeps all clients at the routers.
     """
     if not any(link.finished_ms for link in state.links()):
         return False
@@ -244,8 +249,8 @@ def routing_table(state: State) -> RoutingTable:
 def next_table(state: State, before: State, table: RoutingTable) -> RoutingTable:
     """Return the table that a state implies, made from the table of an earlier state.
 
-    With thousands of topics a table takes tens of milliseconds, in which no client is served, and most records of the
-    state log are about none of the topics. So the routes of unchanged topics are the very same values as before.
+    A whole table for thousands of topics takes tens of milliseconds, in which no client is served. Most records of the
+    state log concern no topic. So the routes of unchanged topics are the same values as before.
     """
     old, new = before.records, state.records
     if new.changed_since(old, "link"):
@@ -272,8 +277,8 @@ def _topics(state: State) -> dict[str, TopicRoute]:
 def _with_changes(state: State, topics: Mapping[str, TopicRoute], names: Iterable[str]) -> dict[str, TopicRoute]:
     """Return routes with the routes of some names made anew.
 
-    Two links may have a record of the same topic, since a link keeps the record of a topic that was forgotten. As in
-    a table that is made anew, the record with the greatest key is the route.
+    Two links may have a record of the same topic, since a link keeps the record of a topic that was forgotten. As in a
+    table that is made anew, the record with the greatest key is the route.
     """
     made = dict(topics)
     gates = _gates(state.all_barriers())
@@ -313,7 +318,7 @@ def _table(state: State, topics: Mapping[str, TopicRoute]) -> RoutingTable:
 
 
 def _one_link_each(state: State, mirroring: Iterable[str]) -> tuple[str, ...]:
-    """Name an unfinished link of each source cluster, preferably a link that mirrors."""
+    """Return an unfinished link of each source cluster, preferably a link that mirrors."""
     chosen: list[LinkRecord] = []
     named = set(mirroring)
     for link in sorted(state.links(), key=lambda link: link.name not in named):

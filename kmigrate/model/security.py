@@ -1,7 +1,7 @@
-"""How a cluster is sure of us and we of it: TLS, SASL, both or neither, as frozen values.
+"""Describes how kmigrate and a cluster authenticate each other: TLS, SASL, both or neither, as frozen values.
 
-Secrets are fields that no `repr` shows. A password or token that stands in a file is read again at each login,
-so that one that is changed there serves the next connection.
+Secrets are fields that no `repr` shows. A password or token in a file is read again at each login. So a value that is
+changed in its file serves the next connection.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ __all__ = ["PLAINTEXT", "Bearer", "Login", "Security", "Tls"]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Whom we believe, and who we are where the broker asks for a certificate."""
+    """TLS settings: the authorities that kmigrate trusts, and its certificate for brokers that ask for one."""
 
     ca_file: str = ""
-    """PEM; '' for the authorities that this machine trusts."""
+    """PEM file; '' for the authorities that this machine trusts."""
     cert_file: str = ""
     key_file: str = ""
     key_password: str = field(default="", repr=False)
     check_host: bool = True
-    """Whether the certificate must name the host that was dialled."""
+    """True if the certificate must name the host that was dialled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A name and a password, by PLAIN or SCRAM."""
+    """A user name and a password, for PLAIN or SCRAM."""
 
     mechanism: str
     username: str = field(repr=False)
     password: str = field(default="", repr=False)
     password_file: str = ""
-    """Where the password came from a file: read again at each login."""
+    """File of the password, if the password came from a file; read again at each login."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """OAUTHBEARER: a token from a file, or from the standard output of a command, or one that a client passed on."""
+    """An OAUTHBEARER token: from a file, from the standard output of a command, or passed on by a client."""
 
     token_file: str = ""
     token_command: tuple[str, ...] = field(default=(), repr=False)
@@ -48,19 +48,19 @@ class Bearer:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What a connection does before its first request."""
+    """The settings of a connection before its first request: TLS and login."""
 
     tls: Tls | None = None
     sasl: Login | Bearer | None = None
 
     @property
     def identifies(self) -> bool:
-        """Whether the cluster learns by this who comes, so that it can ask what that one may do."""
+        """True if the cluster learns from these settings who connects, and can check that principal's rights."""
         return self.sasl is not None or (self.tls is not None and bool(self.tls.cert_file))
 
     @property
     def principal(self) -> str:
-        """Kafka's name of the principal, as far as the configuration tells; a broker may map the name to another."""
+        """Kafka's name of the principal, as far as the configuration tells; a broker may map the name."""
         if isinstance(self.sasl, Login):
             return f"User:{self.sasl.username}"
         if self.sasl is not None:
@@ -71,13 +71,16 @@ class Security:
 
     @property
     def protocol(self) -> str:
-        """Kafka's word for it (`security.protocol`)."""
+        """Kafka's `security.protocol` of these settings."""
         if self.sasl is None:
             return "SSL" if self.tls else "PLAINTEXT"
         return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
 
     def librdkafka(self) -> Mapping[str, str]:
-        """The same by librdkafka's names; of a bearer's token only that there is one, as it is not a setting."""
+        """Return the same settings by librdkafka's names.
+
+        Of a bearer token only the mechanism is included, because the token is no setting.
+        """
         found = {"security.protocol": self.protocol}
         if self.tls is not None:
             given = {

@@ -1,4 +1,4 @@
-"""How one cluster is reached: built once from the configuration, passed down as one value."""
+"""Defines how a cluster is reached: built once from the configuration, and passed down as one value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ClusterSettings"]
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """A named cluster's connection: what the wire client uses, and what only librdkafka's admin client gets."""
+    """The connection settings of a named cluster, for the wire client and for librdkafka's admin client."""
 
     name: str
     bootstrap: tuple[tuple[str, int], ...]
@@ -27,5 +27,5 @@ class ClusterSettings:
         return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
 
     def overlaps(self, other: ClusterSettings) -> bool:
-        """Whether both are one cluster by name or by a bootstrap address; asks nobody."""
+        """Return whether both name the same cluster, by name or by a bootstrap address; no broker is asked."""
         return self.name == other.name or bool(set(self.bootstrap) & set(other.bootstrap))

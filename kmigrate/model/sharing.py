@@ -1,8 +1,11 @@
-"""Who copies which partition of a link, and the words of all its mirrors read as one. Pure.
+"""Determines which process copies which partition of a link, and merges the reports of all its mirrors. Pure.
 
-A partition is spoken of by its owner alone: a word of somebody who owned it before is of the past. Partitions of a
-mapped topic belong to the lease's holder, those that Spark copies to the task that has claimed them, all others to whom
-the newest assignment names; what is moving between two processes, or not shared out yet, belongs to nobody.
+Only a partition's owner reports on the partition; a report of a former owner is outdated.
+- A partition of a mapped topic belongs to the lease's holder.
+- A partition that Spark copies belongs to the task that has claimed it.
+- Any other partition belongs to the process that the newest assignment names.
+
+A partition that is moving between two processes, or is not shared out yet, belongs to nobody.
 """
 
 from __future__ import annotations
@@ -20,23 +23,23 @@ __all__ = ["absence", "assigned", "by_spark", "lease_of", "owner_of", "progress_
 
 
 def lease_of(link: str) -> str:
-    """What the lease of a link's mirrors is about."""
+    """Return the name of the lease of a link's mirrors."""
     return f"mirror/{link}"
 
 
 def by_spark(record: TopicRecord) -> bool:
-    """Whether Spark's tasks copy a topic now: a promote, and mapped offsets, are the daemon's in any case."""
+    """Return whether Spark's tasks copy a topic now: promotes and mapped topics are the daemon's in any case."""
     return record.engine is CopyEngine.SPARK and record.phase is TopicPhase.MIRRORING and not record.mapped
 
 
 def assigned(assignment: AssignmentRecord | None, topic: str, partition: int) -> str:
-    """The instance that an assignment names as a partition's owner, '' where it names none."""
+    """Return the instance that an assignment names as a partition's owner; '' if the assignment names none."""
     place = _place(assignment, topic, partition)
     return assignment.members[place] if assignment is not None and place is not None and place >= 0 else ""
 
 
 def releasing(assignment: AssignmentRecord | None, topic: str, partition: int) -> str:
-    """The instance that lets go of a partition which is moving, '' where it is not moving."""
+    """Return the instance that lets go of a moving partition; '' if the partition is not moving."""
     place = _place(assignment, topic, partition)
     return assignment.members[~place] if assignment is not None and place is not None and place < 0 else ""
 
@@ -47,7 +50,7 @@ def _place(assignment: AssignmentRecord | None, topic: str, partition: int) -> i
 
 
 def owner_of(state: State, record: TopicRecord, partition: int) -> str:
-    """The instance that copies a partition now, '' where nobody does."""
+    """Return the instance that copies a partition now; '' if nobody does."""
     if record.mapped:
         lease = state.lease(lease_of(record.link))
         return lease.holder if lease is not None else ""
@@ -60,9 +63,10 @@ def owner_of(state: State, record: TopicRecord, partition: int) -> str:
 def progress_of(
     state: State, record: TopicRecord, words: Iterable[MirrorPresence], *, applied: int = -1
 ) -> dict[int, PartitionProgress]:
-    """Each partition of a topic in its owner's own words; only of owners that have acted on the state up to `applied`.
+    """Return the progress of each partition, as reported by its owner.
 
-    What keeps the whole topic from getting on is told with its first partition.
+    Only owners that have acted on the state up to `applied` count. A problem of the whole topic is reported with its
+    first partition.
     """
     told: dict[int, PartitionProgress] = {}
     by_instance = {word.instance: word for word in words if word.link == record.link}
@@ -80,7 +84,7 @@ def progress_of(
 
 
 def absence(state: State, record: TopicRecord, partition: int, words: Iterable[MirrorPresence]) -> str:
-    """Why nobody copies a partition of a topic that is being copied just now, or ''."""
+    """Return why nobody copies a partition now, although its topic is being copied; '' if an instance copies it."""
     words = [word for word in words if word.link == record.link]
     owner = owner_of(state, record, partition)
     word = next((each for each in words if each.instance == owner), None)
@@ -92,7 +96,7 @@ def absence(state: State, record: TopicRecord, partition: int, words: Iterable[M
             f"{advised('topic mirror --engine spark', record.link, record.topic)}, or hand it over with --engine daemon"
         )
     if not words:
-        return ""  # no mirror is running: that is told once, not of every partition
+        return ""  # no mirror is running: that is reported once, not for every partition
     if before := releasing(state.assignment(record.link), record.topic, partition):
         return f"moving: mirror process {before} lets go of it, another one takes it over"
     if not owner or word is not None:

@@ -1,4 +1,4 @@
-"""A snapshot of everything the state log has decided: one immutable value, folded record by record."""
+"""Holds a snapshot of all decisions in the state log: one immutable value, folded record by record."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from kmigrate.model.records import (
 __all__ = ["Records", "State"]
 
 _BUCKETS = 256
-"""With 100,000 transactional ids a bucket has 400."""
+"""Number of buckets of a kind; with 100,000 transactional ids a bucket has 400."""
 _R = TypeVar("_R", bound=Record)
 _Coupling = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""A link, and the topics and groups of it that a transactional id couples."""
+"""A link, and its topics and groups that a transactional id couples."""
 
 
 class _Bucket(dict[str, Record]):
-    """Some of a kind, by key; never changed once it is part of one."""
+    """Some records of a kind, by key; never changed once the bucket belongs to a kind."""
 
     @cached_property
     def couplings(self) -> dict[_Coupling, TransactionRecord]:
-        """Of its transactional ids that couple anything the first for each set of it."""
+        """First transaction of this bucket for each set of coupled topics and groups."""
         found: dict[_Coupling, TransactionRecord] = {}
         for record in self.values():
             if isinstance(record, TransactionRecord) and len(record.topics) + len(record.groups) > 1:
@@ -67,7 +67,7 @@ class _Bucket(dict[str, Record]):
 
 
 class _Kind:
-    """All live records whose keys begin with one word, spread over buckets; a value."""
+    """All live records whose keys begin with the same word, spread over buckets; an immutable value."""
 
     def __init__(self, buckets: tuple[_Bucket, ...] = (_Bucket(),) * _BUCKETS) -> None:
         self.buckets = buckets
@@ -90,7 +90,7 @@ class _Kind:
         return _Kind(tuple(buckets))
 
     def changed_since(self, before: _Kind) -> dict[str, Record | None]:
-        """Return the records that differ from an earlier value, None for a key that is gone."""
+        """Return the records that differ from an earlier value; None for a key that is gone."""
         changed: dict[str, Record | None] = {}
         for now, then in zip(self.buckets, before.buckets, strict=True):
             if now is not then:
@@ -100,12 +100,15 @@ class _Kind:
 
     @cached_property
     def in_order(self) -> tuple[Record, ...]:
-        """In the order of their keys."""
+        """The records in the order of their keys."""
         return tuple(self.bucket(key)[key] for key in sorted(chain.from_iterable(self.buckets)))
 
     @cached_property
     def couplings(self) -> tuple[TransactionRecord, ...]:
-        """Of transactional ids that couple anything the first for each set of it: thousands name the same few."""
+        """First transaction for each set of coupled topics and groups.
+
+        Thousands of transactional ids couple the same few topics and groups.
+        """
         found: dict[_Coupling, TransactionRecord] = {}
         for bucket in self.buckets:
             for record in bucket.couplings.values():
@@ -114,17 +117,18 @@ class _Kind:
 
 
 def _keep_first(found: dict[_Coupling, TransactionRecord], record: TransactionRecord) -> None:
-    """By name, which their keys end with."""
+    """Keep the first record by transactional id for each coupling; the record's key ends with the id."""
     known = found.setdefault((record.link, record.topics, record.groups), record)
     if record.name < known.name:
         found[record.link, record.topics, record.groups] = record
 
 
 class Records(Mapping[str, Record]):
-    """Live records by key, a value: `put` makes the next one, which shares with it all but the buckets of what changed.
+    """Live records by key, an immutable value: `put` makes the next value.
 
-    So one more record costs some microseconds, however many there are, and many at once cost one each; and what is read
-    of a kind is put in order once, until a record of that kind changes.
+    The next value shares all buckets except the buckets of changed records. So another record costs some microseconds,
+    however many records there are, and each of many records at once costs as little. The records of a kind are sorted
+    once, until a record of that kind changes.
     """
 
     __slots__ = ("_kinds",)
@@ -133,7 +137,7 @@ class Records(Mapping[str, Record]):
         self._kinds = kinds or {}
 
     def put(self, records: Mapping[str, Record | None]) -> Records:
-        """These with some more; None takes one out."""
+        """Return these records with changes; None removes a key."""
         by_word: dict[str, dict[str, Record | None]] = {}
         for key, record in records.items():
             by_word.setdefault(key.partition("/")[0], {})[key] = record
@@ -141,13 +145,13 @@ class Records(Mapping[str, Record]):
         return Records({**self._kinds, **kinds})
 
     def of(self, word: str, kind: type[_R]) -> Iterator[_R]:
-        """All of a kind, whose keys begin with a word, in the order of their keys."""
+        """Return all records of a kind, whose keys begin with `word`, in the order of their keys."""
         return (record for record in self._kinds.get(word, _NONE).in_order if isinstance(record, kind))
 
     def changed_since(self, before: Records, word: str) -> dict[str, Record | None]:
-        """Return the records of a kind that differ from an earlier value, None for a key that is gone.
+        """Return the records of a kind that differ from an earlier value; None for a key that is gone.
 
-        Costs as much as has changed, however many records there are.
+        The cost depends on the number of changes, not on the number of records.
         """
         return self._kinds.get(word, _NONE).changed_since(before._kinds.get(word, _NONE))
 
@@ -173,17 +177,20 @@ _NONE = _Kind()
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All live records by key; `epoch` is the offset of the newest record folded in, or missing; −1 for none."""
+    """All live records by key.
+
+    `epoch` is the offset of the newest record folded in, or of a missing record behind that; −1 for none.
+    """
 
     epoch: int = -1
     records: Records = field(default_factory=Records)
 
     def with_record(self, key: str, record: Record | None, epoch: int) -> State:
-        """The state after one more record; None drops the key."""
+        """Return the state after one more record; None drops the key."""
         return self.with_records({key: record}, epoch)
 
     def with_records(self, records: Mapping[str, Record | None], epoch: int) -> State:
-        """The state after these records of which the last stands at `epoch`."""
+        """Return the state after these records, the last of which stands at offset `epoch`."""
         return State(epoch, self.records.put(records))
 
     def links(self) -> list[LinkRecord]:
@@ -194,39 +201,42 @@ class State:
         return found if isinstance(found, LinkRecord) else None
 
     def topics(self, link: str | None = None, *, forgotten: bool = False) -> list[TopicRecord]:
-        """Topics of a link, or of all; those that are being forgotten are there for nobody who does not ask for them.
+        """Return the topics of a link or of all links; topics that are being forgotten only with `forgotten`.
 
-        Routers do, and serve them as before: what no record names is the target's alone.
+        Routers ask for these topics, too, and serve them as before: a topic without a record belongs to the target
+        alone.
         """
         records = self.records.of("topic", TopicRecord)
         return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
 
     def topic(self, link: str, topic: str, *, forgotten: bool = False) -> TopicRecord | None:
-        """One topic of a link; `forgotten` as for `topics`."""
+        """Return a topic of a link; `forgotten` as for `topics`."""
         found = self.records.get(topic_key(link, topic))
         return found if isinstance(found, TopicRecord) and (forgotten or not found.forgotten_ms) else None
 
     def topic_owner(self, topic: str) -> TopicRecord | None:
-        """The record of a target topic, whichever link owns it or is forgetting it (one at most: AL-12, MM-20)."""
+        """Return the record of a target topic, whichever link owns or forgets it; at most one link does."""
         return next((r for r in self.records.of("topic", TopicRecord) if r.topic == topic), None)
 
     def groups(self, link: str | None = None, *, forgotten: bool = False) -> list[GroupRecord]:
-        """Groups of a link, or of all; `forgotten` as for `topics`."""
+        """Return the groups of a link or of all links; `forgotten` as for `topics`."""
         records = self.records.of("group", GroupRecord)
         return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
 
     def group(self, link: str, group: str, *, forgotten: bool = False) -> GroupRecord | None:
-        """One group of a link; `forgotten` as for `topics`."""
+        """Return a group of a link; `forgotten` as for `topics`."""
         found = self.records.get(group_key(link, group))
         return found if isinstance(found, GroupRecord) and (forgotten or not found.forgotten_ms) else None
 
     def group_owner(self, group: str) -> GroupRecord | None:
-        """The record of a group, whichever link owns it or is forgetting it: one at most, since it is one group at the
-        target."""
+        """Return the record of a group, whichever link owns or forgets it.
+
+        At most one link does, since the target has only one group of that name.
+        """
         return next((r for r in self.records.of("group", GroupRecord) if r.group == group), None)
 
     def misplaced(self, link: str, group: str) -> MisplacedRecord:
-        """Return what was seen of a group at the wrong cluster; an empty record where nothing was."""
+        """Return the sightings of a group at the wrong cluster; an empty record if there are none."""
         found = self.records.get(misplaced_key(link, group))
         return found if isinstance(found, MisplacedRecord) else MisplacedRecord(link, group)
 
@@ -238,7 +248,7 @@ class State:
         return [r for r in self.records.of("transaction", TransactionRecord) if link in (None, r.link)]
 
     def couplings(self, link: str) -> list[TransactionRecord]:
-        """Transactions of a link that stand for all of those which couple the same topics and groups."""
+        """Return transactions of a link that stand for all transactions which couple the same topics and groups."""
         return [r for r in self.records.couplings() if r.link == link]
 
     def transaction(self, link: str, name: str) -> TransactionRecord | None:
@@ -255,7 +265,7 @@ class State:
         return known >= max(0, epoch)
 
     def direct(self, link: str, topic: str) -> DirectRecord | None:
-        """The direct writers of a topic that the mirror has seen."""
+        """Return the direct writers of a topic that the mirror has seen."""
         found = self.records.get(direct_key(link, topic))
         return found if isinstance(found, DirectRecord) else None
 
@@ -275,7 +285,7 @@ class State:
         return found if isinstance(found, StrayRecord) else None
 
     def with_stray(self, left: RouterRecord) -> StrayRecord:
-        """What is written of a router before another takes its place or it is forgotten."""
+        """Return the stray record to write before a router is replaced by another router, or forgotten."""
         known = self.stray(left.name)
         before = known.instances if known is not None else ()
         return StrayRecord(left.name, left.host, before, left.bootstrap).joined(left.instance)

@@ -1,8 +1,8 @@
-"""Why a mirrored partition stands still, and what a person may do about it.
+"""Defines why a mirrored partition stands still, and what a person may do about the stop.
 
-A stop is written into the topic's record, so that neither a restarted mirror nor another process goes on over it
-in silence; only `topic resume` takes it out again. An accepted loss stays in the record as long as the copy it
-belongs to: who gave which offsets up, when, and why they were gone.
+A stop is written into the topic's record, so that no restarted mirror and no other process silently continues past the
+stop. Only `topic resume` removes a stop. An accepted loss stays in the record as long as the copy to which the loss
+belongs. The loss names the person, the offsets, the time and the cause.
 """
 
 from __future__ import annotations
@@ -15,19 +15,25 @@ from kmigrate.model.words import advised, delete_unneeded
 __all__ = ["DISK_LOW", "RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "PartitionStop", "Remedy"]
 
 RANGE_LOST = "source-range-lost"
-"""Deleted on the source before it was copied; once that is accepted, a hole on the target."""
+"""Reference of a stop: records were deleted on the source before the copy; if accepted, a hole on the target."""
 WITHOUT_BATCH = "source-without-batch"
-"""No stop: the source's log has no batch up to its end, and only what is written next shows that there is none."""
+"""Reference of a wait, not of a stop: the source's log has no batch up to its end.
+
+Only the next write to the source shows that there is none.
+"""
 
 DISK_LOW = "target-disk-low"
-"""No stop: a broker of the target has little room left, and the copy goes on once there is more."""
+"""Reference of a wait, not of a stop: a broker of the target has little room left.
+
+The copy goes on once the broker has more room.
+"""
 
 
 class Remedy(StrEnum):
-    """How a stopped partition gets on again."""
+    """The way in which a stopped partition gets on again."""
 
     AGAIN = "again"
-    """`topic resume`: both logs are read anew, and what is still wrong stops it again."""
+    """`topic resume`: both logs are read anew, and a remaining problem stops the partition again."""
     ACCEPT_LOSS = "accept-loss"
     """`topic resume --accept-loss` with exactly the offsets that the stop names."""
     ANEW = "anew"
@@ -35,19 +41,19 @@ class Remedy(StrEnum):
 
 
 _MENDED_BY = {"large-gap": "raise hole_limit of [mirror], start the mirror anew"}
-"""What helps where the cause is a setting of kmigrate's own."""
+"""Remedies for stops that a setting of kmigrate causes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStop:
-    """One stopped partition."""
+    """The stop of a partition."""
 
     ref: str
     what: str
     remedy: Remedy = Remedy.AGAIN
     first: int = -1
     last: int = -1
-    """The offsets that are lost, both included; −1 where nothing is."""
+    """Last lost offset; `first` and `last` are included, and −1 if no offsets are lost."""
     at_ms: int = 0
 
     @property
@@ -60,7 +66,7 @@ class PartitionStop:
         return f"{self.first}..{self.last}" if self.first >= 0 else ""
 
     def way_on(self, link: str, topic: str, partition: int) -> str:
-        """The command that helps, as a person types it."""
+        """Return the command that helps, as a person types it."""
         match self.remedy:
             case Remedy.AGAIN:
                 first = _MENDED_BY.get(self.ref, "mend the cause")
@@ -73,7 +79,10 @@ class PartitionStop:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Source offsets that a person gave up: they are a hole on the target, or what it held before the source's cut."""
+    """Source offsets that a person gave up.
+
+    On the target, they are a hole, or still hold the records from before the source was cut.
+    """
 
     first: int
     last: int

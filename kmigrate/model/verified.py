@@ -1,13 +1,12 @@
-"""How far a copy is verified: which ranges of earlier checks still hold, and how a new check adds to them. Pure.
+"""Determines which ranges of earlier checks still hold, and how a new check adds to them. Pure.
 
-A range holds as long as it is about the same copy, compared in the same way:
+A range holds as long as it is about the same copy, compared in the same way. Compared are:
+- for the topic: the link, both topics' ids (a recreated topic has another id), and the digest
+- for a partition: the offset at which the mirror begins, and the accepted losses. A partition that was resumed with a
+  loss, or copied anew, is read from its start again.
 
-topic    the link, both topics by their ids (one that is deleted and made again has another), and the digest
-part     the offset at which the mirror begins, and the accepted losses: a partition that was resumed with a loss, or
-         copied anew, is read from its start again
-
-Nobody has to withdraw a range: whoever reads it holds it against the topic's record of that moment. Not noticed is a
-log that was cut by an unclean election and grew again before the next check; `verify --full` reads everything.
+Nobody has to withdraw a range: a reader compares the range with the topic's current record. One case stays unnoticed:
+an unclean election cuts a log, and the log grows again before the next check. `verify --full` reads everything.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from kmigrate.model.records import LinkRecord, TopicRecord, VerifiedRange, Verif
 __all__ = ["DIGEST", "Looked", "grown", "standing"]
 
 DIGEST = "xxhash64/2"
-"""What is compared of a record, by name: a check that compares something else begins anew."""
+"""Name of the comparison of a record: a check that compares something else begins anew."""
 
 
 class Looked(NamedTuple):
-    """What a check read of one partition, source offsets start to end (excluded), and whether both sides are equal."""
+    """The result of a check of source offsets start to end (excluded) of a partition: whether both sides are equal."""
 
     start: int
     end: int
@@ -33,7 +32,7 @@ class Looked(NamedTuple):
 
 
 def standing(kept: VerifiedRecord | None, link: LinkRecord, topic: TopicRecord) -> dict[int, VerifiedRange]:
-    """The ranges that still say something of the topic, by partition."""
+    """Return the ranges that still hold for the topic, by partition."""
     if kept is None or replace(kept, ranges={}) != _nothing(link, topic):
         return {}
     return {
@@ -50,7 +49,7 @@ def grown(
     looked: Mapping[int, Looked],
     now_ms: int,
 ) -> VerifiedRecord:
-    """The record after a check: what continues an equal range makes it longer, a difference inside of one ends it."""
+    """Return the record after a check: an equal continuation extends a range, a difference inside a range ends it."""
     ranges = standing(kept, link, topic)
     for partition, (start, end, equal) in looked.items():
         before = ranges.get(partition)
@@ -59,7 +58,7 @@ def grown(
                 del ranges[partition]
             continue
         if before is not None and start == end == before.end:
-            continue  # nothing new was there to be read
+            continue  # there was nothing new to read
         if before is not None and before.start <= start <= before.end <= end:
             start = before.start
         losses = len(topic.losses.get(partition, ()))
@@ -68,6 +67,6 @@ def grown(
 
 
 def _nothing(link: LinkRecord, topic: TopicRecord) -> VerifiedRecord:
-    """The record of a copy of which nothing is verified."""
+    """Return the record of a copy of which nothing is verified."""
     ids = topic.source_topic_id, topic.target_topic_id
     return VerifiedRecord(link.name, topic.topic, link.uuid, *ids, DIGEST, {})

@@ -1,7 +1,7 @@
-"""Names as a shell takes them, so that a call which we advise can be made word for word.
+"""Quotes names for a shell, so that a person can run an advised command word for word.
 
-A group's name may hold anything: spaces, quotes, a dollar sign; and names may begin with a dash. A link's name is one
-word (`check_link_name`), and is always said: there may be a second link by the time that the call is made.
+A group's name may hold anything: spaces, quotes, a dollar sign. Names may begin with a dash. A link's name is a single
+word (`check_link_name`). Advice always names the link: there may be a second link by the time the command is run.
 """
 
 from __future__ import annotations
@@ -12,30 +12,33 @@ import unicodedata
 __all__ = ["advised", "as_words", "delete_unneeded", "is_harmless", "one_line"]
 
 _ACTING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's categories of what a terminal or a browser acts on instead of showing: control characters, line breaks,
-characters that turn the order of a line or have no width, halves of surrogate pairs."""
+"""Unicode's categories of characters on which a terminal or a browser acts instead of showing them.
+
+These are control characters, line breaks, characters that turn the order of a line or have no width, and halves of
+surrogate pairs.
+"""
 
 
 def is_harmless(character: str) -> bool:
-    """Return whether a character is only shown, wherever the character is told."""
+    """Return whether a character is only shown, wherever a text with the character appears."""
     return unicodedata.category(character) not in _ACTING
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line that can be shown anywhere: a character that acts is told by its escape in Python."""
+    """Return a text as one line that can be shown anywhere: Python's escape replaces a character that acts."""
     if text.isprintable():
         return text
     return "".join(each if is_harmless(each) else each.encode("unicode_escape").decode() for each in text)
 
 
 def as_words(*names: str) -> str:
-    """The names as the last words of a call."""
+    """Return the names as the last words of a command."""
     words = " ".join(map(_quoted, names))
     return f"-- {words}" if any(name.startswith("-") for name in names) else words
 
 
 def _quoted(name: str) -> str:
-    """Return a name as a shell takes it: by escapes where the characters themselves cannot be shown, in one line."""
+    """Return a name quoted for a shell, on one line; escapes replace characters that cannot be shown."""
     if all(map(is_harmless, name)):
         return shlex.quote(name)
     escaped = one_line(name.replace("\\", "\\\\").replace("'", "\\'"))
@@ -43,7 +46,7 @@ def _quoted(name: str) -> str:
 
 
 def advised(verb: str, link: str, *names: str) -> str:
-    """The call of a verb (with its flags) on names of a link."""
+    """Return the command of a verb (with its flags) for names of a link."""
     return f"kmigrate {verb} --link {link} {as_words(*names)}"
 
 
