@@ -1,1 +1,1 @@
-"""What a process tells of its work: metrics, and their text. Pure: the clock is asked by who measures."""
+"""Measures a process's work: metrics, and their text for Prometheus. Pure: callers pass the time."""

@@ -1,6 +1,6 @@
-"""How measured values are spread: exact sums, fixed buckets, and quantiles of the last minute. Pure.
+"""Keeps distributions of measured values: exact sums, fixed buckets, and quantiles of the last minute. Pure.
 
-Every value comes with a weight, the records of its batch, so that one addition stands for all of them.
+Every value comes with a weight, the number of records in its batch, so that a single addition counts all records.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from operator import mul
 __all__ = ["QUANTILES", "Histogram", "HistogramValue", "Recent", "SummaryValue"]
 
 QUANTILES = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
-"""What MirrorMaker 2 tells of a latency: least, median, tails, greatest (MM-119, MM-126)."""
+"""Quantiles that MirrorMaker 2 reports of a latency: minimum, median, tails, maximum."""
 
 _WINDOW_MS = 30_000
 _FINE_BITS = 6
 _FIRST_WIDE = 1 << _FINE_BITS
-"""Buckets are exact below 64 and at most 1/32 of their value wide above."""
+"""First number with a wide bucket: buckets are exact below 64, and above at most 1/32 of their value wide."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """Upper bounds with how many were at most that, without the last bucket, which has no bound."""
+    """Upper bounds with the number of values at or below each bound; the last bucket, without a bound, is left out."""
 
     buckets: tuple[tuple[float, int], ...]
     total: float
@@ -32,7 +32,7 @@ class HistogramValue:
 
 @dataclass(frozen=True, slots=True)
 class SummaryValue:
-    """Quantiles of the last minute; sum and count since the process began to count."""
+    """Quantiles of the last minute, and sum and count since the process began to count."""
 
     quantiles: tuple[tuple[float, float], ...]
     total: float
@@ -40,7 +40,7 @@ class SummaryValue:
 
 
 class Histogram:
-    """Counts by fixed upper bounds, for ever."""
+    """Counts by fixed upper bounds, never reset."""
 
     __slots__ = ("_bounds", "_counts", "_total")
 
@@ -65,10 +65,10 @@ class Histogram:
 
 
 class Recent:
-    """Quantiles of whole numbers over the last half to whole minute, and their sum and count for ever.
+    """Quantiles of whole numbers over the last half to whole minute; sum and count are never reset.
 
-    Two windows take turns, so that nothing is thrown away one by one. Least and greatest are exact, what lies between
-    is off by at most a thirty-second.
+    Two windows take turns, so that values need not be removed singly. Minimum and maximum are exact. The other
+    quantiles are off by at most a thirty-second.
     """
 
     __slots__ = ("_began_ms", "_newer", "_older", "count", "total")
@@ -81,7 +81,7 @@ class Recent:
         self.count = 0
 
     def add(self, values: Sequence[int], weights: Sequence[int], now_ms: int) -> None:
-        """None of the values is negative."""
+        """Add values with their weights; no value may be negative."""
         if not values:
             return
         self.total += sum(map(mul, values, weights))
@@ -98,14 +98,17 @@ class Recent:
         window.widen(min(values), max(values))
 
     def _turn(self, now_ms: int) -> None:
-        """The newer window becomes the older one where it is not too old for that; a clock set back ends both."""
+        """Start a new window; the newer window becomes the older window unless it is too old for that.
+
+        A clock that was set back ends both windows.
+        """
         recent = 0 <= now_ms - self._began_ms < 2 * _WINDOW_MS
         self._older = self._newer if recent else _Window()
         self._newer = _Window()
         self._began_ms = now_ms
 
     def value(self, now_ms: int, scale: float = 1.0) -> SummaryValue:
-        """`scale` turns the numbers that were added into the metric's unit."""
+        """Return the summary now; `scale` turns the added numbers into the metric's unit."""
         if not 0 <= now_ms - self._began_ms < _WINDOW_MS:
             self._turn(now_ms)
         windows = [window for window in (self._older, self._newer) if window.counts]
@@ -114,7 +117,7 @@ class Recent:
 
 
 class _Window:
-    """Counts by bucket; a bucket is the least number that belongs to it."""
+    """Counts by bucket; the smallest number of a bucket names the bucket."""
 
     __slots__ = ("counts", "greatest", "least")
 
@@ -124,13 +127,13 @@ class _Window:
         self.greatest = -1
 
     def widen(self, least: int, greatest: int) -> None:
-        """Take in values between these, both among them."""
+        """Extend the range of values so that `least` and `greatest` are in the range."""
         self.least = least if self.least < 0 else min(self.least, least)
         self.greatest = max(self.greatest, greatest)
 
 
 def _quantiles(windows: Sequence[_Window]) -> list[int]:
-    """The values at QUANTILES; empty where nothing was added."""
+    """Return the values at QUANTILES; an empty list if nothing was added."""
     if not windows:
         return []
     counts: dict[int, int] = {}

@@ -1,12 +1,12 @@
-"""Prometheus' text format 0.0.4: a registry as the lines that a scrape is answered with. Pure.
+"""Renders a registry in Prometheus' text format 0.0.4: the lines that answer a scrape. Pure.
 
     # HELP name text          backslash and line end escaped
     # TYPE name counter
     name{label="value"} 1     backslash, quote and line end escaped
 
-Metrics come in the order of their declaration and samples in that of their labels, so two scrapes differ only where
-something happened. A metric without a sample is left out. With thousands of partitions the text is megabytes long, so
-it is given line by line: who works beside it can let others work in between.
+Metrics come in the order of their declaration, and samples in the order of their labels. So two scrapes differ only
+where something happened. A metric without a sample is left out. With thousands of partitions the text is megabytes
+long. So the text is yielded line by line, and the caller can let other tasks run in between.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _IN_LABEL = {
     **str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""}),
-    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),  # half a surrogate pair has no bytes, and would end the page
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),  # half a surrogate pair cannot be encoded, and would end the page
 }
 
 
 def exposition(registry: Registry) -> Iterator[str]:
-    """All metrics of a registry as they are now, line by line."""
+    """Yield all metrics of a registry as they are now, line by line."""
     for metric, samples in registry.families():
         for number, line in enumerate(_lines(metric, samples)):
             if number == 0:

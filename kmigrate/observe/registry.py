@@ -1,8 +1,8 @@
-"""A process's metrics: what each is called and means, and where its samples are read when somebody asks.
+"""Declares a process's metrics: their names and meanings, and the functions that read their samples.
 
-Nothing is sampled in between. Who does the work counts in plain attributes of its own; a scrape reads them through
-the functions that stand beside the declarations. So a batch costs a few additions, a record nothing, and a partition
-that is no longer copied leaves no sample behind.
+Nothing is sampled between scrapes. The code that does the work counts in plain attributes of its own. A scrape reads
+these attributes through the functions that stand beside the declarations. So a batch costs a few additions, and a
+record costs nothing. A partition that is no longer copied leaves no sample behind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Kind", "Metric", "Read", "Registry", "Sample", "Value"]
 
 
 class Kind(StrEnum):
-    """Prometheus' types; a histogram's samples are `HistogramValue`, a summary's `SummaryValue`."""
+    """A metric type of Prometheus; the samples of a histogram are `HistogramValue`, of a summary `SummaryValue`."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One declaration; `help` is one sentence, the same in the exposition and in docs/metrics.md."""
+    """The declaration of a metric; `help` is a single sentence, the same in the exposition and in docs/metrics.md."""
 
     name: str
     kind: Kind
@@ -37,24 +37,27 @@ class Metric:
 
 Value = float | HistogramValue | SummaryValue
 Sample = tuple[tuple[str, ...], Value]
-"""Values of the metric's labels, in their order, and what was measured."""
+"""Values of the metric's labels, in the order of the labels, and the measured value."""
 Read = Callable[[], Iterable[Sample]]
-"""The samples of this moment, in an order that stays. Whoever takes them may pause between two of them, so what they
-are read from may change meanwhile."""
+"""Function that returns the current samples, in a stable order.
+
+The reader may pause between two samples, so the underlying data may change meanwhile.
+"""
 
 
 class Registry:
-    """The metrics of one process, in the order in which they were declared."""
+    """The metrics of one process, in the order of their declaration."""
 
     def __init__(self) -> None:
         self._reads: dict[Metric, Read] = {}
 
     def add(self, metric: Metric, read: Read) -> None:
+        """Declare a metric with the function that reads its samples; raise ValueError if the name is taken."""
         if any(known.name == metric.name for known in self._reads):
             raise ValueError(f"two metrics named {metric.name}")
         self._reads[metric] = read
 
     def families(self) -> Iterator[tuple[Metric, Iterable[Sample]]]:
-        """Every metric with its samples; each is read when it is come to."""
+        """Yield every metric with its samples; a metric is read when the iteration reaches it."""
         for metric, read in self._reads.items():
             yield metric, read()
