@@ -1,1 +1,1 @@
-"""What a migration's report says, as one value that the screen, the JSON file and the exit code come from."""
+"""Reports of migrations and checks; a migration's screen, JSON file and exit code come from one value."""

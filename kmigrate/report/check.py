@@ -1,4 +1,4 @@
-"""Which comparison a report is about: the words that a parity report itself does not hold."""
+"""Names the comparison that a report is about; a parity report itself does not hold these facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One run of `verify`."""
+    """A run of `verify`."""
 
     link: str
     source: str
@@ -25,20 +25,20 @@ class Check:
 
 
 def printable(text: str) -> str:
-    """The text without what neither XML nor HTML can hold, escaped or not."""
+    """Return the text with a replacement for characters that neither XML nor HTML can hold, even if escaped."""
     return _NOT_XML.sub("\ufffd", text)
 
 
 def escaped(text: str) -> str:
-    """Return the text as markup shows it, also in an attribute; what a browser would act on is told by its escape."""
+    """Return the text for markup, also in an attribute; escapes replace characters on which a browser would act."""
     return escape(printable(one_line(text)))
 
 
 def place_text(place: Place | None) -> str:
-    """A record's place as partition @ offset."""
+    """Return a record's place as partition @ offset."""
     return "–" if place is None else f"{place.partition} @ {place.offset:,}"
 
 
 def differs(each: Anomaly) -> str:
-    """What a finding has to add to its name: the parts that were altered, or how many records moved."""
+    """Return what a finding adds to its name: the parts that were altered, or how many records moved."""
     return ", ".join(each.parts) if each.parts else (f"{each.records:,} records" if each.records != 1 else "")

@@ -1,7 +1,7 @@
-"""The report of one judged migration: the judge's verdict, the clients' waits, the parity of the copy.
+"""Reports a judged migration: the judge's verdict, the clients' waits, the parity of the copy.
 
-Every figure comes from an independent witness: the clients' own histories, a final read by librdkafka, Spark.
-Only `router_hold_ms` is kmigrate's own word, and is named so.
+Every figure comes from an independent witness: the clients' own histories, a final read by librdkafka, Spark. Only
+`router_hold_ms` is kmigrate's own figure, as its name says.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FAILING = (
     "group_gaps",
     "client_errors",
 )
-"""Anomalies of which a clean migration has none; `group_rereads` is reported and does not fail."""
+"""Anomalies that a clean migration does not have; `group_rereads` is reported and does not fail a migration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Millis:
-    """A distribution of waits, ms."""
+    """A distribution of waits, in ms."""
 
     p50: float
     p99: float
@@ -45,7 +45,7 @@ class Millis:
 
 @dataclass(frozen=True, slots=True)
 class ParitySummary:
-    """Spark's word on the copy."""
+    """Spark's verdict on the copy."""
 
     topics: int
     records: int
@@ -57,7 +57,7 @@ class ParitySummary:
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """One run, judged. `clean` is what the exit code says."""
+    """The judgement of one run; `clean` and `missed` decide the exit code."""
 
     acked: int
     preloaded: int
@@ -68,22 +68,24 @@ class MigrationReport:
     router_hold_ms: Millis
     baseline_ack_ms: Millis
     consumer_gap_ms: Millis
-    """Longest time between two reads of a partition around its group's promote; nothing to read counts, too."""
+    """Longest time between two reads of a partition around its group's promote, even with nothing to read."""
     consumer_gap_live_ms: Millis
     """The same over the topics that were written to all the time."""
     group_gap_ms: Mapping[str, float]
     transaction_pause_ms: Millis | None
-    """Longest transaction of each writer across its topic's flip, from its first send to its end; None: there was
-    none under way."""
+    """Longest transaction of each writer across its topic's flip, from the first send to the end.
+
+    None: no transaction was under way.
+    """
     baseline_transaction_ms: Millis
     parity: ParitySummary
     moved: Mapping[str, Mapping[str, Any]]
-    """By topic: partitions, records and barrier sum, for the reader of the report."""
+    """Partitions, records and barrier sum by topic, for the reader of the report."""
     seconds: float
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """How the run was made: seed, rate, versions."""
+    """Parameters of the run: seed, rate, versions."""
     goal: Millis | None = None
-    """What producers may wait across a flip, where that is asked; its p50 is none of it."""
+    """Limits of the producers' wait across a flip, if limits are asked for; p50 is not among the limits."""
 
     @property
     def clean(self) -> bool:
@@ -92,7 +94,7 @@ class MigrationReport:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """How long producers waited beyond what they may, in words."""
+        """The limits that the producers' wait reached, in words."""
         if self.goal is None:
             return ()
         waited, goal = self.producer_pause_ms, self.goal

@@ -1,7 +1,7 @@
-"""What both sides hold, partition by partition, drawn as one SVG: records, bytes and mismatches beside each other.
+"""Draws the contents of both sides as an SVG: records, bytes and mismatches, partition by partition.
 
-One row for each partition and three panels beside each other, so that an eye can follow a partition across. A page
-stays readable, and small, with some forty rows: the partitions with mismatches first, then the largest.
+Each partition has a row with three panels beside each other, so that an eye can follow a partition across. With some
+forty rows the page stays readable and small. Partitions with mismatches are chosen first, then the largest partitions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_ROWS = 40
 _ROW, _BAR, _TOP = 28, 8, 34
 _LABEL, _PANEL, _LONGEST = 230, 250, 140
 _NAME = 32
-"""Characters of a name; its end tells partitions apart, so the beginning gives way."""
+"""Maximum number of characters of a name; the beginning is cut, because the end tells partitions apart."""
 
 CHART_STYLE = """
 .chart { width: 100%; height: auto; display: block; font: 12px/1 var(--font); }
@@ -33,13 +33,13 @@ CHART_STYLE = """
 
 
 def drawn(rows: Sequence[PartitionRow]) -> list[PartitionRow]:
-    """The partitions that get a row, in the order of their names."""
+    """Return the partitions that get a row, in the order of their names."""
     first = sorted(rows, key=lambda row: (-row.mismatches, -row.source_records))[:_MOST_ROWS]
     return sorted(first, key=lambda row: (row.topic, row.partition))
 
 
 def bytes_text(count: int) -> str:
-    """A size as a person reads it, in powers of 1,000."""
+    """Return a size as a person reads it, in powers of 1,000."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if size < 1000 or unit == "PB":
@@ -49,7 +49,7 @@ def bytes_text(count: int) -> str:
 
 
 def chart(rows: Sequence[PartitionRow]) -> str:
-    """The SVG; its colours come from the page that it stands in."""
+    """Return the SVG; its colours come from the surrounding page."""
     rows = drawn(rows)
     most = (
         max((max(row.source_records, row.target_records) for row in rows), default=0),
@@ -84,7 +84,7 @@ def _row(row: PartitionRow, top: int, most: tuple[int, int, int]) -> Iterator[st
 
 
 def _pair(x: int, top: int, most: int, counts: tuple[int, int], figures: tuple[str, str]) -> Iterator[str]:
-    """Two bars, the source's above the target's; the target's figure only where it is another one."""
+    """Yield two bars, the source's above the target's; the target's figure appears only if the figures differ."""
     for number, (side, count, figure) in enumerate(zip(("source", "target"), counts, figures, strict=True)):
         length, y = _length(count, most), top + number * (_BAR + 1)
         yield f'<rect class="{side}" x="{x}" y="{y}" width="{length}" height="{_BAR}" rx="2"/>'
@@ -95,5 +95,5 @@ def _pair(x: int, top: int, most: int, counts: tuple[int, int], figures: tuple[s
 
 
 def _length(count: int, most: int) -> int:
-    """Width of a bar; what is there at all can be seen."""
+    """Return the width of a bar; every count above 0 is visible."""
     return max(2, round(_LONGEST * count / most)) if count else 0

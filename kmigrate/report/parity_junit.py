@@ -1,6 +1,6 @@
-"""A parity report as JUnit XML: a suite for each topic, a test case for each partition, findings as its failure.
+"""Renders a parity report as JUnit XML: a suite per topic, a test case per partition, findings as its failure.
 
-The shape is the one that CI servers share: testsuites > testsuite > testcase > failure, with counts on each level.
+CI servers share this structure: testsuites > testsuite > testcase > failure, with counts on each level.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kmigrate.report.check import Check, differs, place_text, printable
 __all__ = ["parity_junit"]
 
 _SHOWN = 50
-"""Findings spelled out for each partition; the message has their number in any case."""
+"""Maximum number of findings spelled out for each partition; the message has the number of all findings."""
 
 
 def parity_junit(check: Check, report: ParityReport) -> str:

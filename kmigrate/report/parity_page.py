@@ -1,8 +1,8 @@
-"""A parity report as one HTML page that stands alone: no script, no font, no image from elsewhere.
+"""Renders a parity report as a self-contained HTML page: no script, no font, no image from elsewhere.
 
-From above to below: the verdict, the figures, a plot by partition, what the names of the findings mean, and a table for
-each topic that opens to its partitions and findings. The page is well-formed XML, too. Payloads are not in a report,
-so none can be in the page.
+From top to bottom the page shows the verdict, the figures, and a plot by partition. Then follow the meaning of the
+findings' names, and a table for each topic, which opens to its partitions and findings. The page is well-formed XML,
+too. A report contains no payloads, so the page cannot contain any.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ details > div { padding: 4px 0 0 18px; }
 
 
 def parity_page(check: Check, report: ParityReport) -> str:
-    """The page as a text."""
+    """Return the page as text."""
     rows, found = _by_topic(report.partitions), _by_topic(report.examples)
     verdict = "✓ equal" if report.equal else f"✗ {report.mismatches:,} mismatch{'' if report.mismatches == 1 else 'es'}"
     parts = [
@@ -155,7 +155,7 @@ def _kinds(report: ParityReport) -> Iterator[str]:
 
 
 def _lookups(report: ParityReport) -> Iterator[str]:
-    """Return the partitions with differing look-ups by time."""
+    """Yield the table of partitions whose look-ups by time differ."""
     differing = [each for each in report.lookups if each.early or each.late]
     if not differing:
         return
@@ -207,7 +207,7 @@ def _findings(found: Sequence[Anomaly]) -> Iterator[str]:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns whose name begins with # hold figures; what stands under "mismatches" is marked."""
+    """Yield a table: columns with a name that begins with # hold figures, and the column "#mismatches" is marked."""
     shades = ["n" if name.startswith("#") else "" for name in columns]
     bad = ["bad" if name == "#mismatches" else "" for name in columns]
     yield "<table><thead><tr>"

@@ -1,4 +1,4 @@
-"""What both sides hold over the time of the records, drawn as one SVG: a step with mismatches has a mark."""
+"""Draws the contents of both sides over the records' time as an SVG, with a mark at each step with mismatches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MARK, _AXIS = 8, 20
 
 
 def time_chart(steps: Sequence[TimeStep]) -> str:
-    """The SVG; two panels, records and bytes, over one axis of time each."""
+    """Return the SVG: two panels, records and bytes, each over an axis of time."""
     half = (_WIDTH - 40) // 2
     height = _TOP + _HEIGHT + _MARK + _AXIS + 6
     records = [(step.source_records, step.target_records) for step in steps]
@@ -52,7 +52,7 @@ def _panel(
 
 
 def _time(ms: int) -> str:
-    """A moment in UTC; what lies beyond the calendar is told in ms."""
+    """Return a moment in UTC; a moment beyond the calendar in ms."""
     try:
         return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
