@@ -1,13 +1,13 @@
 """The shared order of two record lists: which source record is which target record.
 
-Two readings compete, and the cheaper one wins:
+Two readings compete, and the cheaper reading wins:
 
 in place   same offset, same content: right where records vanished behind a hole or were changed
-in order   same content in the same order, wherever it stands: right where one loss shifted everything after
+in order   same content in the same order, at any offset: right where a loss shifted everything after the loss
 
-The second is a patience diff: contents that occur once on both sides are anchors, the longest increasing run
-of anchors is kept, and each gap between two anchors is taken in the same way. It stays near n log n for real
-topics, whose records are nearly all different, and never does worse than a bounded quadratic on the others.
+The second reading is a patience diff. Contents that occur once on both sides are anchors. The longest increasing run of
+anchors is kept, and each gap between two anchors is aligned in the same way. The cost stays near n log n for real
+topics, whose records are nearly all different. For other topics the cost is never worse than a bounded quadratic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ LARGEST_QUADRATIC = 1_000_000
 def align(
     left: Sequence[int], right: Sequence[int], left_at: Sequence[int], right_at: Sequence[int]
 ) -> Pairs:
-    """The cheaper of both readings; left and right are contents, *_at their offsets in one system."""
+    """Return the cheaper of both readings.
+
+    `left` and `right` are contents. `left_at` and `right_at` are their offsets, counted in the same way.
+    """
     placed = in_place(left, right, left_at, right_at)
     if len(placed) == len(left) == len(right):
         return placed
@@ -45,7 +48,7 @@ def align(
 def in_place(
     left: Sequence[int], right: Sequence[int], left_at: Sequence[int], right_at: Sequence[int]
 ) -> Pairs:
-    """Every pair of one content at one offset; offsets rise on both sides, so these never cross."""
+    """Return every pair of equal contents at equal offsets. Offsets rise on both sides, so the pairs never cross."""
     where = {offset: index for index, offset in enumerate(right_at)}
     return [
         (i, j)
@@ -55,7 +58,7 @@ def in_place(
 
 
 def in_order(left: Sequence[int], right: Sequence[int]) -> Pairs:
-    """A long common subsequence, found by patience."""
+    """Return a long common subsequence, found by patience."""
     pairs: Pairs = []
     gaps = [(0, len(left), 0, len(right))]
     while gaps:
@@ -84,7 +87,7 @@ def in_order(left: Sequence[int], right: Sequence[int]) -> Pairs:
 def _anchors(
     left: Sequence[int], right: Sequence[int], low: int, high: int, right_low: int, right_high: int
 ) -> Pairs:
-    """The longest crossing-free run of contents that occur once on each side."""
+    """Return the longest run without crossings of contents that occur once on each side."""
     on_left = Counter(left[low:high])
     on_right = Counter(right[right_low:right_high])
     where = {right[j]: j for j in range(right_low, right_high) if on_right[right[j]] == 1}
@@ -93,9 +96,9 @@ def _anchors(
 
 
 def _longest_increasing(matches: Pairs) -> Pairs:
-    """The longest subsequence whose right index rises too (patience sorting with back links)."""
+    """Return the longest subsequence whose right index rises, too (patience sorting with back links)."""
     tops: list[int] = []  # right index on top of each pile
-    top_match: list[int] = []  # and the match it belongs to
+    top_match: list[int] = []  # the match of each top
     before: list[int] = []
     for index, (_, j) in enumerate(matches):
         pile = bisect_left(tops, j)
@@ -116,7 +119,10 @@ def _longest_increasing(matches: Pairs) -> Pairs:
 
 
 def _without_anchors(left: Sequence[int], right: Sequence[int], low: int, right_low: int) -> Pairs:
-    """A gap where every shared content repeats: block matching, by occurrence where that costs too much."""
+    """Return the pairs of a gap in which every shared content repeats.
+
+    Block matching finds the pairs. Where block matching costs too much, equal contents are paired by occurrence.
+    """
     if not set(left) & set(right):
         return []
     if len(left) * len(right) <= LARGEST_QUADRATIC:

@@ -1,8 +1,8 @@
-"""Look-ups by time on both clusters: from which offset on a reader that starts at a time reads.
+"""Look-ups by time on both clusters: the offset at which a reader begins that starts at a given time.
 
-The times are those of the compared records, some of each partition. A target that names an earlier offset has the
-reader read again: control markers of a copy bear the time of the copy, and a broker names the first of them. A target
-that names a later offset has the reader skip records, which is a mismatch.
+The times are timestamps of the compared records, some of each partition. If the target names an earlier offset, the
+reader reads records again: control markers of a copy bear the time of the copy, and a broker names the first of them.
+If the target names a later offset, the reader skips records, which is a mismatch.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRan
 __all__ = ["MOST_LOOKUPS", "PartitionLookups", "judge_lookups", "rounds_of"]
 
 MOST_LOOKUPS = 4_000
-"""Questions of a check to each cluster."""
+"""Maximum number of questions of a check to each cluster."""
 _MOST_TIMES = 16
-"""Times of a partition."""
+"""Maximum number of times of a partition."""
 Answers = Sequence[tuple[Mapping[PartitionKey, int], Mapping[PartitionKey, int], Mapping[PartitionKey, int]]]
-"""Each round's time, and the offsets that source and target named; −1: no such record."""
+"""The times of each round, and the offsets that source and target named; −1: no such record."""
 
 
 class PartitionLookups(NamedTuple):
-    """Outcome of a partition's look-ups, with the worst answer as an example."""
+    """The outcome of a partition's look-ups, with the worst answer as an example."""
 
     topic: str
     partition: int
     compared: int
     early: int
-    """Answers of the target that lie before the source's."""
+    """The number of answers in which the target's offset lies before the right offset."""
     late: int
     time: int
     source: int
@@ -37,7 +37,7 @@ class PartitionLookups(NamedTuple):
 
 
 def rounds_of(source: Mapping[BucketKey, BucketDigest]) -> list[dict[PartitionKey, int]]:
-    """Return the times to ask for; a round has at most a single time of each partition."""
+    """Return the times to ask for. A round has at most a single time of each partition."""
     times: dict[PartitionKey, set[int]] = {}
     for key, digest in source.items():
         times.setdefault(key.of, set()).update(at for at in (digest.since, digest.until) if at >= 0)
@@ -51,7 +51,7 @@ def rounds_of(source: Mapping[BucketKey, BucketDigest]) -> list[dict[PartitionKe
 
 
 def _some(times: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the times, the first and the last among them."""
+    """Return at most `most` of the times: the last, the first if there is room, and times in between."""
     if len(times) <= most:
         return list(times)
     if most == 1:
@@ -62,10 +62,10 @@ def _some(times: Sequence[int], most: int) -> list[int]:
 def judge_lookups(
     ranges: Iterable[TopicRange], starts: Mapping[PartitionKey, int], answers: Answers
 ) -> tuple[PartitionLookups, ...]:
-    """Return what the look-ups of each partition say; `starts`: where the source's logs begin.
+    """Return the outcome of each partition's look-ups. `starts`: the first offsets of the source's logs.
 
-    Nothing is said of partitions that a log cleaner works on, and of answers outside the compared range: the source may
-    have deleted what the target still has, and the target may not have yet what the source has.
+    Nothing is said of partitions that a log cleaner works on, and of answers outside the compared range. The source may
+    have deleted records that the target still has, and the target may not yet have records that the source has.
     """
     whole = {each.key: each for each in ranges if each.cleaned is None}
     found: dict[PartitionKey, PartitionLookups] = {}
@@ -91,7 +91,7 @@ def _known_apart(each: TopicRange, start: int, known: PartitionLookups) -> int:
 
 
 def _apart(each: TopicRange, start: int, source: int, target: int) -> int | None:
-    """Return how far the target's answer lies behind the right one; less than 0: before it. None: nobody can tell."""
+    """Return how far the target's answer lies behind the right answer, less than 0 if before; None: nobody can tell."""
     end = each.to_target(each.end)
     right = end if source < 0 or source >= each.end else each.to_target(source)
     told = end if target < 0 or target >= end else target

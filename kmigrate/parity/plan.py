@@ -1,10 +1,12 @@
-"""Which offsets are compared, cut into buckets that are cheap to digest and cheap to read again.
+"""The offsets to compare, cut into buckets that are cheap to digest and cheap to read again.
 
-Ranges are written in source offsets. Where a mirror does not keep them, the partition's exact map says where
-each record stands on the target: every target offset is compared under the source offset of its record, and one
-that the map gives to no record under that of the record before it, so that nothing of the target goes unread. A
-bucket is a fixed stretch of source offsets: equal digests close it, different ones have it read once more, record
-by record.
+Ranges are written in source offsets. Where a mirror does not keep offsets, the partition's exact map gives each
+record's place on the target. Every target offset is compared under the source offset of its record. A target offset
+that the map gives to no record is compared under the source offset of the record before it, so that nothing of the
+target goes unread.
+
+A bucket is a fixed stretch of source offsets. Equal digests close a bucket. A bucket with different digests is read
+once more, record by record.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ __all__ = [
     "hulls_of",
 ]
 
-MOST_BUCKETS = 20_000  # each is one row at the driver
-CLEANED = 1 << 62  # beyond every offset: a log cleaner works on all of it
-SMALLEST_BUCKET = 1_000  # smaller ones would cost more rows than they save re-reading
+MOST_BUCKETS = 20_000  # each bucket is a row at the driver
+CLEANED = 1 << 62  # beyond every offset: a log cleaner works on the whole range
+SMALLEST_BUCKET = 1_000  # smaller buckets would cost more rows than they save re-reading
 
 
 class PartitionKey(NamedTuple):
@@ -43,7 +45,7 @@ class PartitionKey(NamedTuple):
 
 
 class BucketKey(NamedTuple):
-    """One stretch of source offsets of one partition."""
+    """A bucket of a partition: a fixed stretch of source offsets."""
 
     topic: str
     partition: int
@@ -55,7 +57,7 @@ class BucketKey(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Offsets start (included) to end (excluded) of one log, as that log counts them."""
+    """Offsets start (included) to end (excluded) of a log, as that log counts them."""
 
     topic: str
     partition: int
@@ -69,7 +71,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Offsets start (included) to end (excluded) of one source partition, and where they went."""
+    """Offsets start (included) to end (excluded) of a source partition, and their place on the target."""
 
     topic: str
     partition: int
@@ -77,8 +79,8 @@ class TopicRange:
     end: int
     map: OffsetMap | None = field(default=None, hash=False)  # None: the target's offsets are the source's
     verified_from: int | None = None  # from here to start all was compared before: originals may stand there
-    kept: bool = False  # the target deletes nothing of it by itself: what it has not any more is lost
-    cleaned_to: int = 0  # of what is below a log cleaner may have taken records that others below have superseded
+    kept: bool = False  # the target deletes nothing of the range by itself: a missing record is lost
+    cleaned_to: int = 0  # a cleaner may have removed records below, if others below superseded them
 
     def __post_init__(self) -> None:
         origin = self.start if self.verified_from is None else self.verified_from
@@ -106,22 +108,22 @@ class TopicRange:
 
     @property
     def at_target(self) -> Stretch:
-        """Where these offsets are on the target; two neighbours on the source are neighbours there, too."""
+        """The place of these offsets on the target. Neighbours on the source are neighbours on the target, too."""
         return Stretch(self.topic, self.partition, self.to_target(self.start), self.to_target(self.end))
 
     def to_target(self, offset: int) -> int:
-        """The target's position for one of the source, up to the range's end."""
+        """Return the target's position for a source offset, up to the range's end."""
         place = self.map.to_target(offset) if self.map is not None else None
         return offset if place is None else place.offset
 
     @property
     def cleaned(self) -> TopicRange | None:
-        """What of it a cleaner works on, or has worked on."""
+        """The part of the range that a log cleaner works on, or has worked on."""
         end = min(self.end, self.cleaned_to)
         return replace(self, end=end) if self.start < end else None
 
     def resumed(self, start: int, distance: int) -> TopicRange:
-        """The range from this source offset on, where the target has everything `distance` behind its place."""
+        """Return the range from a source offset on, if on the target everything stands `distance` behind its place."""
         if not distance:
             return replace(self, start=start, verified_from=None)
         moved = OffsetMap(self._runs_from(start, distance))
@@ -138,7 +140,7 @@ class TopicRange:
 
 
 class BucketDigest(NamedTuple):
-    """What one side holds in a bucket: a count, the outer offsets, two independent 64-bit digests; size and time."""
+    """The content of a bucket on a side: count, outer offsets, two independent 64-bit digests, size and times."""
 
     records: int
     first: int
@@ -146,12 +148,12 @@ class BucketDigest(NamedTuple):
     digest: int
     second_digest: int
     size: int  # bytes of keys and values
-    since: int = -1  # the earliest timestamp, ms; −1 where no record has one
+    since: int = -1  # the earliest timestamp, ms; −1 if no record has a timestamp
     until: int = -1  # the latest
 
 
 def check_ranges(ranges: Sequence[TopicRange]) -> tuple[TopicRange, ...]:
-    """The ranges in order; two for one partition would be compared as one, so that is refused."""
+    """Return the ranges in order. Two ranges of the same partition are refused: they would be compared as one."""
     ordered = tuple(sorted(ranges, key=lambda each: each.key))
     for left, right in pairwise(ordered):
         if left.key == right.key:
@@ -165,7 +167,7 @@ def check_ranges(ranges: Sequence[TopicRange]) -> tuple[TopicRange, ...]:
 
 
 def bucket_size(ranges: Iterable[TopicRange]) -> int:
-    """Offsets per bucket, so that small jobs drill finely and huge ones still fit the driver."""
+    """Return the offsets per bucket, so that small jobs drill finely and huge jobs still fit the driver."""
     total = sum(each.offsets for each in ranges)
     return max(SMALLEST_BUCKET, -(-total // MOST_BUCKETS))
 
@@ -173,14 +175,14 @@ def bucket_size(ranges: Iterable[TopicRange]) -> int:
 def differing_buckets(
     source: Mapping[BucketKey, BucketDigest], target: Mapping[BucketKey, BucketDigest]
 ) -> list[BucketKey]:
-    """The buckets whose digests differ, in order; one that a side lacks is empty there."""
+    """Return the buckets whose digests differ, in order. A bucket that a side lacks is empty on that side."""
     return sorted(key for key in source.keys() | target.keys() if source.get(key) != target.get(key))
 
 
 def hulls_of(
     buckets: Iterable[BucketKey], ranges: Iterable[TopicRange], size: int
 ) -> dict[PartitionKey, TopicRange]:
-    """One range per partition that covers its buckets, from the first to the last, within the given range."""
+    """Return a range per partition that covers the partition's buckets, within the given range."""
     whole = {each.key: each for each in ranges}
     hulls: dict[PartitionKey, TopicRange] = {}
     for key in sorted(buckets):

@@ -1,4 +1,4 @@
-"""The outcome of one parity check as a value: tables, files, JSON and the exit code come from here."""
+"""The outcome of a parity check as a value: tables, files, JSON and the exit code come from this value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES_OF_A_KIND = 100
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """One partition: what each side holds in the compared range, and how much of it differs."""
+    """A partition: the content of each side in the compared range, and the number of differences."""
 
     topic: str
     partition: int
@@ -27,7 +27,7 @@ class PartitionRow:
     end: int
     target_start: int
     target_end: int
-    verified_from: int  # below start: what an earlier check found equal and this one did not read
+    verified_from: int  # below start: found equal by an earlier check, and not read by this check
     source_records: int
     target_records: int
     source_bytes: int  # of keys and values
@@ -42,7 +42,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic: its partitions in sum; a record misplaced between two of them is one mismatch."""
+    """The sum of a topic's partitions. A record misplaced between two partitions is a single mismatch."""
 
     topic: str
     partitions: int
@@ -54,36 +54,36 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """What was compared, what differs, by name, and how long it took."""
+    """The compared records, the differences by name, and the duration."""
 
     topics: tuple[TopicRow, ...]
     partitions: tuple[PartitionRow, ...]
     counts: Mapping[AnomalyKind, int]
     findings: tuple[Anomaly, ...]
-    unexamined_buckets: int  # differ, but beyond the drill-down's budget
-    unnamed_buckets: int  # differ, and the drill-down found nothing to name
+    unexamined_buckets: int  # buckets that differ, but beyond the drill-down's budget
+    unnamed_buckets: int  # buckets that differ, and the drill-down found nothing to name
     times: tuple[TimeStep, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, and total
-    lookups: tuple[PartitionLookups, ...] = ()  # by time
+    lookups: tuple[PartitionLookups, ...] = ()  # look-ups by time
 
     @property
     def records(self) -> int:
-        """Source records compared."""
+        """The number of source records compared."""
         return sum(row.source_records for row in self.partitions)
 
     @property
     def examples(self) -> tuple[Anomaly, ...]:
-        """The first findings of each kind: what a person or a document is shown."""
+        """The first findings of each kind, for a person or a document."""
         return tuple(_capped(self.findings))
 
     @property
     def verified_before(self) -> int:
-        """Source offsets that earlier checks found equal and this one did not read again."""
+        """The number of source offsets that earlier checks found equal and this check did not read again."""
         return sum(row.start - row.verified_from for row in self.partitions)
 
     @property
     def mismatches(self) -> int:
-        """Anomalies, each differing bucket that has none, and each look-up by time that would skip records."""
+        """The number of anomalies, differing buckets without an anomaly, and look-ups that would skip records."""
         late = sum(each.late for each in self.lookups)
         return sum(self.counts.values()) + self.unexamined_buckets + self.unnamed_buckets + late
 
@@ -93,7 +93,7 @@ class ParityReport:
 
     @property
     def early_lookups(self) -> tuple[PartitionLookups, ...]:
-        """Partitions in which a reader that starts by time at the target reads again."""
+        """Partitions in which a reader that starts by time at the target reads records again."""
         return tuple(each for each in self.lookups if each.early)
 
     @property
@@ -126,7 +126,7 @@ class ParityReport:
 
 
 def nothing_read(ranges: Sequence[TopicRange]) -> ParityReport:
-    """The report where there was nothing to read: every range is empty, or verified before."""
+    """Return the report of a check with nothing to read: every range is empty, or verified before."""
     return report_of(ranges, {}, {}, [], differing=[], unexamined=[], size=1, seconds={"total": 0.0})
 
 
@@ -142,7 +142,7 @@ def report_of(
     seconds: Mapping[str, float],
     lookups: Sequence[PartitionLookups] = (),
 ) -> ParityReport:
-    """The report of one check by buckets of `size`; what differs and got no name is one mismatch per bucket."""
+    """Return the report of a check by buckets of `size`. A differing bucket without a name is a single mismatch."""
     named = Counter(key for each in anomalies for key in _touched(each))
     beyond = set(unexamined)
     unnamed = [key for key in differing if key not in beyond and not named[key.of]]
@@ -152,7 +152,7 @@ def report_of(
     wrong = Counter(_bucket_of(each, whole, size) for each in anomalies)
     wrong.update([*unexamined, *unnamed])
     sums = _sums_of(source), _sums_of(target)
-    # Where records differ, look-ups do, too, and are not counted once more.
+    # Where records differ, look-ups differ, too, and are not counted once more.
     lookups = [each for each in lookups if each[:2] not in differs and not named[PartitionKey(*each[:2])]]
     late = Counter({PartitionKey(each.topic, each.partition): each.late for each in lookups})
     rows = tuple(
@@ -192,7 +192,7 @@ def report_of(
 
 
 def _sums_of(digests: Mapping[BucketKey, BucketDigest]) -> Mapping[PartitionKey, tuple[int, int]]:
-    """Records and bytes that one side holds of each partition."""
+    """Return the records and bytes that a side holds of each partition."""
     sums: dict[PartitionKey, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for key, digest in digests.items():
         records, size = sums[key.of]
@@ -209,13 +209,17 @@ def _capped(anomalies: Iterable[Anomaly]) -> Iterable[Anomaly]:
 
 
 def _touched(each: Anomaly) -> set[PartitionKey]:
-    """The partitions whose digest an anomaly explains: a second copy leaves the original's alone."""
+    """Return the partitions whose digests an anomaly explains. A second copy leaves the original's partition alone."""
     places = [each.target] if each.kind is AnomalyKind.DUPLICATED else [each.source, each.target]
     return {PartitionKey(each.topic, place.partition) for place in places if place is not None}
 
 
 def _bucket_of(each: Anomaly, ranges: Mapping[PartitionKey, TopicRange], size: int) -> BucketKey:
-    """The bucket in which a finding is seen: a second copy where it stands, all others where the source has them."""
+    """Return the bucket in which a finding is seen.
+
+    A second copy and a record that the source lacks are seen where they stand on the target. All other findings are
+    seen where the source holds the record.
+    """
     if each.source is not None and each.kind is not AnomalyKind.DUPLICATED:
         return BucketKey(each.topic, each.source.partition, each.source.offset // size)
     assert each.target is not None

@@ -1,7 +1,7 @@
-"""What was compared, over the time of the records: where in a topic's history two clusters differ.
+"""The compared records over their time: where in a topic's history two clusters differ.
 
-A bucket stands as a whole at the time of its first record: a report has no finer sums, and needs none for a plot. There
-are no more steps than a partition has buckets, because finer ones would be empty in turn.
+A bucket stands as a whole at the time of its first record: a report has no finer sums, and a plot needs none. There are
+no more steps than a partition has buckets, because finer steps would be empty in turn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class TimeStep:
-    """The buckets that begin from start_ms to end_ms (excluded)."""
+    """The sums of the buckets that begin from start_ms to end_ms (excluded)."""
 
     start_ms: int
     end_ms: int
@@ -35,7 +35,7 @@ def timeline(
     target: Mapping[BucketKey, BucketDigest],
     mismatches: Mapping[BucketKey, int],
 ) -> tuple[TimeStep, ...]:
-    """Steps of one length from the first time to the last; none where no record has a time."""
+    """Return steps of equal length from the first time to the last, or none if no record has a time."""
     nothing = BucketDigest(0, 0, 0, 0, 0, 0)
     times = {
         key: source[key].since if key in source else target[key].since for key in source.keys() | target.keys()

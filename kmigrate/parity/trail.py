@@ -1,16 +1,16 @@
-"""What is still to be read again of each differing partition, a step at a time, and where a shift leads.
+"""The parts of differing partitions that are still to be read again, a step at a time, and the effect of shifts.
 
-A lost or extra record moves all that follows, so every later bucket differs although nothing else is wrong there. To
-read them all again would cost as much as the records behind the first fault, and a second fault far behind it would be
-beyond any budget. Hence:
+A lost or extra record moves all records after it, so every later bucket differs although nothing else is wrong there.
+Reading all these buckets again would cost as much as the records behind the first fault. A second fault far behind the
+first fault would be beyond any budget. Hence:
 
-1. A partition is read again in steps, the first of them small; each is twice as long as the one before it.
-2. A step that ends at another distance than it began with is cut at its last aligned pair. From there on the partition
-   is digested again, at the new distance, and the buckets that differ then are what is left of it.
-3. A step whose end is open (the next bucket differs, too) is cut there as well where little follows, so that two
-   records that changed places across its edge are judged together.
+1. A partition is read again in steps. The first step is small, and each step is twice as long as the step before.
+2. A step that ends at another distance than the step began with is cut at its last aligned pair. From there on the
+   partition is digested again, at the new distance. The buckets that then differ are left to be read.
+3. A step's end is open if the next bucket differs, too. Where few records follow the last pair, the step is cut at that
+   pair as well. So two records that changed places across the edge are judged together.
 
-The pair at which a step is cut is read by the next one, too: what stands right behind it belongs to nobody else.
+The pair at which a step is cut is read by the next step, too: no other step judges the records right behind that pair.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kmigrate.parity.verdict import Drilled
 __all__ = ["DRILL_BUDGET", "WHOLE_BUDGET", "Trail"]
 
 DRILL_BUDGET = 200_000  # records read again per partition and side, held by the driver as hashes
-WHOLE_BUDGET = 1_000_000  # and of all partitions together: each takes some 2 kB of the driver's memory
+WHOLE_BUDGET = 1_000_000  # records of all partitions together; each takes some 2 kB of the driver's memory
 FIRST_STEP = 10_000
 LONGEST_TAIL = 1_000  # records behind the last pair that are worth reading twice
 
@@ -46,11 +46,11 @@ class Trail:
 
     @property
     def unexamined(self) -> list[BucketKey]:
-        """The differing buckets that nobody reads again."""
+        """The differing buckets that are not read again."""
         return [key for buckets in self.left.values() for key in buckets]
 
     def digested(self, moved: Iterable[TopicRange], source: Digests, target: Digests) -> None:
-        """What differs in these digests is left to be read, in ranges that begin where a step was cut."""
+        """Take new digests, and leave their differing buckets to be read. `moved` are ranges that begin at a cut."""
         for each in moved:
             self.ranges[each.key] = each
             self.left[each.key] = []
@@ -59,7 +59,7 @@ class Trail:
             self._records[key] = max(held[key].records if key in held else 0 for held in (source, target))
 
     def step(self) -> list[BucketKey]:
-        """The buckets to be read now: the first ones of each partition that has budget left."""
+        """Return the buckets to be read now: the first buckets of each partition that has budget left."""
         chosen: list[BucketKey] = []
         self._edges.clear()
         waiting = [each for each, left in self.left.items() if left and self._spent[each] < DRILL_BUDGET]
@@ -74,7 +74,7 @@ class Trail:
             while left and taken < room:
                 key = left[0]
                 records = max(self._records[key], 1)
-                # At least one bucket, whatever it holds: a differing partition gets a named anomaly.
+                # At least one bucket, whatever its size: a differing partition gets a named anomaly.
                 if taken and taken + records > room:
                     break
                 taken += records
@@ -86,7 +86,7 @@ class Trail:
         return chosen
 
     def follow(self, read: Drilled) -> tuple[Drilled, TopicRange | None]:
-        """What of a step can be judged, and the rest of its partition where it goes on at another distance."""
+        """Return the part of a step that can be judged, and the partition's rest if it goes on at another distance."""
         partition = read.hull.key
         left = self.left[partition]
         if not left or not read.pairs:

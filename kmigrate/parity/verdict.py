@@ -1,28 +1,29 @@
-"""Names for what differs between two record lists: the judge of the drill-down.
+"""Names for the differences between two record lists: the judge of the drill-down.
 
 lost        a source record that the target does not hold
-duplicated  a target record whose content the source holds, and which has its own copy already
+duplicated  a target record whose content the source holds, while the source's record has its own copy already
 reordered   a record on both sides that stands out of the shared order
 altered     a record in its place with another key, value, headers, timestamp or timestamp type
 misplaced   a source record that the target holds in another partition only
 extra       a target record that the source never held
 shifted     a stretch of equal records at other offsets that no anomaly above explains, named once
 
-Rules, in this order, because exact content is better evidence than likeness:
- 1. Each stretch is aligned (see alignment); what is left on both sides with one content is reordered.
- 2. What one partition misses and another of the topic holds over is misplaced.
- 3. What the target holds over and the source holds in the same partition is duplicated.
- 4. Within one gap of the alignment, records that share enough are altered.
- 5. With a shift at the end of what was read, the records that it pushed over the edge are not judged: they
-    stand beyond the range on the other side, and the shift has its name already.
- 6. The rest is lost, or a stray: a duplicate of a record outside the re-read offsets, or extra. Only another
-    look at the source can tell, so `settle` names strays once it is known where the source holds them.
+The rules apply in this order, because exact content is better evidence than likeness:
 
-Offsets of both sides are held against each other as the target counts them: an exact map leaves the source's holes
-out, and a step of one is a step of one there. Named are each side's own.
+1. Each stretch is aligned (see `alignment`). Records left over on both sides with the same content are reordered.
+2. A record that a partition misses and another partition of the topic has left over is misplaced.
+3. A record that the target has left over and the source holds in the same partition is duplicated.
+4. Within a gap of the alignment, records that share enough are altered.
+5. A shift at the end of the read range pushes records over the edge. These records are not judged: they stand beyond
+   the range on the other side, and the shift has its name already.
+6. The rest is lost, or a stray: a duplicate of a record outside the re-read offsets, or extra. Only another look at the
+   source can tell, so `settle` names strays once it is known where the source holds them.
 
-A lost or extra record moves everything after it; such a shift equals the records missing or added in the gap
-before it, and is therefore explained. Left out on purpose: how a record was changed. Payloads stay in Kafka.
+Offsets of both sides are compared as the target counts them. An exact map leaves the source's holes out, so that
+consecutive records are one offset apart there. Anomalies name each side's own offsets.
+
+A lost or extra record moves every record after it. Such a shift equals the records missing or added in the gap before
+the shift, and is therefore explained. Left out on purpose: how a record was changed. Payloads stay in Kafka.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LARGEST_GAP = 40_000  # cells of the gap table; larger gaps are compared place b
 
 
 class AnomalyKind(StrEnum):
-    """The names of what can be wrong with a copy."""
+    """The names of the faults that a copy can have."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"
@@ -54,7 +55,7 @@ class AnomalyKind(StrEnum):
 
 
 class Fingerprint(NamedTuple):
-    """One record as hashes: its whole content and each part of it (None where the part is null)."""
+    """A record as hashes: the whole content and each part (None where the part is null)."""
 
     offset: int
     content: int
@@ -62,11 +63,11 @@ class Fingerprint(NamedTuple):
     value: int | None
     headers: int | None
     timestamp: int
-    stamped: int = 0  # the timestamp's type: 0 the producer's time
+    stamped: int = 0  # the timestamp's type; 0: the producer's time
 
 
 class Place(NamedTuple):
-    """Where a record stands on one side."""
+    """A record's place on a side."""
 
     partition: int
     offset: int
@@ -74,26 +75,26 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One named difference, with its place on each side that has one."""
+    """A named difference, with the place on each side that holds the record."""
 
     kind: AnomalyKind
     topic: str
     source: Place | None = None
     target: Place | None = None
-    parts: tuple[str, ...] = ()  # altered: which ones
-    records: int = 1  # shifted: how many moved
+    parts: tuple[str, ...] = ()  # altered: the changed parts
+    records: int = 1  # shifted: the number of moved records
 
     @property
     def places(self) -> list[Place]:
-        """Where it is seen, on either side."""
+        """The places of the difference, on either side."""
         return [place for place in (self.source, self.target) if place is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Drilled:
-    """Records of one partition that were read again, in offset order, which is which, and where that reading ended."""
+    """The re-read records of a partition in offset order, their pairs, and the end of the reading."""
 
-    hull: TopicRange  # its end is the edge of what was read
+    hull: TopicRange  # ends at the edge of the reading
     source: Sequence[Fingerprint]
     target: Sequence[Fingerprint]
     pairs: Pairs
@@ -105,25 +106,25 @@ class Drilled:
         return cls(hull, source, target, align(*contents, source_at, [record.offset for record in target]))
 
     def distance(self, i: int, j: int) -> int:
-        """How far behind its place the target record stands, if it is the source's."""
+        """Return how far behind its place the target record stands, if both are the same record."""
         return self.target[j].offset - self.hull.to_target(self.source[i].offset)
 
     def up_to_last_pair(self) -> Drilled:
-        """The same, as if the reading had ended with the last record that both sides have."""
+        """Return the same reading, as if it had ended with the last record that both sides have."""
         i, j = self.pairs[-1]
         hull = replace(self.hull, end=self.source[i].offset + 1)
         return Drilled(hull, self.source[: i + 1], self.target[: j + 1], self.pairs)
 
 
 class Stray(NamedTuple):
-    """A target record without a place in the source records that were read again."""
+    """A target record without a counterpart in the source records that were read again."""
 
     key: PartitionKey
     record: Fingerprint
 
 
 def judge(drilled: Iterable[Drilled]) -> tuple[list[Anomaly], list[Stray]]:
-    """Everything that can be named from the re-read records, and the strays that need another look.
+    """Return all anomalies that the re-read records show, and the strays that need another look.
 
     A partition may have been read in several stretches, in their order.
     """
@@ -146,7 +147,7 @@ def judge(drilled: Iterable[Drilled]) -> tuple[list[Anomaly], list[Stray]]:
 def settle(
     strays: Iterable[Stray], source_holds: Mapping[int, Collection[tuple[PartitionKey, int]]]
 ) -> list[Anomaly]:
-    """The strays named, given where the source holds their contents: a second copy, or extra."""
+    """Name the strays by where the source holds their contents: a second copy, or extra."""
     named: list[Anomaly] = []
     for key, record in strays:
         here = Place(key.partition, record.offset)
@@ -166,7 +167,7 @@ def settle(
 
 @dataclass
 class _Case:
-    """One partition on its way to a verdict: the alignment, and what it leaves on each side."""
+    """A partition on its way to a verdict: the alignment, and the records left over on each side."""
 
     key: PartitionKey
     drilled: Drilled
@@ -240,7 +241,7 @@ class _Case:
             self.add(AnomalyKind.LOST, i, None)
 
     def name_shifted(self) -> None:
-        """Every run of one delta that neither the gap before it explains nor brings offsets back in line."""
+        """Name every run of equal deltas that the gap before the run does not explain and that is not back in line."""
         start = 0
         previous = (-1, -1, 0)
         for at in range(1, len(self.pairs) + 1):
@@ -255,7 +256,7 @@ class _Case:
             start = at
 
     def _gaps(self) -> Iterable[tuple[list[int], list[int], int, int]]:
-        """What is left between two aligned pairs, with the offset deltas on both sides of it."""
+        """Yield the records left over between two aligned pairs, with the offset deltas on both sides of the gap."""
         missing, surplus = deque(sorted(self.missing)), deque(sorted(self.surplus))
         before = 0
         for i, j in [*self.pairs, (len(self.source), len(self.target))]:
@@ -277,7 +278,10 @@ class _Case:
 
 
 def _moved(cases: Sequence[_Case], kind: AnomalyKind) -> list[Anomaly]:
-    """Records that one stretch misses and another one holds over: of the same partition, or of one beside it."""
+    """Name the records that a stretch misses and another stretch has left over.
+
+    Reordered records are in stretches of the same partition, misplaced records in partitions of the same topic.
+    """
 
     def home(case: _Case) -> tuple[str, int | None]:
         return case.key.topic, case.key.partition if kind is AnomalyKind.REORDERED else None
@@ -321,7 +325,7 @@ def _parts(source: Fingerprint, target: Fingerprint) -> tuple[str, ...]:
 
 
 def _likeness(source: Fingerprint, target: Fingerprint, *, in_place: bool) -> int:
-    """How sure it is that one is the other, altered; 0 where nothing but chance speaks for it."""
+    """Return how sure it is that the target record is the source record, altered; 0 if only chance speaks for that."""
     key = source.key is not None and source.key == target.key
     value = source.value == target.value and (source.value is not None or (key and in_place))
     stamp = source.timestamp == target.timestamp
@@ -331,7 +335,7 @@ def _likeness(source: Fingerprint, target: Fingerprint, *, in_place: bool) -> in
 
 
 def _heaviest(weights: list[list[int]], missing: list[int], surplus: list[int]) -> Pairs:
-    """The order-keeping pairing of a gap with the greatest likeness in sum."""
+    """Return the order-keeping pairs of a gap with the greatest sum of likeness."""
     rows, columns = len(missing), len(surplus)
     best = [[0] * (columns + 1) for _ in range(rows + 1)]
     for i in reversed(range(rows)):
