@@ -1,7 +1,8 @@
-"""OAUTHBEARER for Spark's Kafka client, which is Java's: it takes JSON Web Tokens, from a file or of its own making.
+"""OAUTHBEARER for Spark's Kafka client, which takes only JSON Web Tokens, from a file or made by the client.
 
-A signed token is read from its file, again at each login. One without a signature (`alg` none, which only brokers for
-trials believe) is refused there; the client makes one like it instead, out of the claims that ours has.
+Spark uses Java's Kafka client. The client reads a signed token from the token's file, again at each login. The client
+refuses a file with an unsigned token (`alg` none, which only brokers for trials believe). Instead the client makes a
+similar token out of the claims of kmigrate's token.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MADE_BY_THE_CLIENT = ("iat", "exp")
 
 
 def bearer_settings(token: str, file: Path) -> dict[str, str]:
-    """The settings with which Java's client logs in by the token, which also stands in the file."""
+    """Return the settings with which Java's client logs in by the token, which also stands in the file."""
     header, _, rest = token.partition(".")
     payload, _, signature = rest.partition(".")
     claims = _claims(payload)

@@ -1,10 +1,10 @@
-"""Where each log begins and ends right now, asked before anything is read.
+"""The present start and end of each log, asked before anything is read.
 
-Spark treats every offset that it can not get as data loss. A target that ends early is a finding of the check,
-not a failure of it, so its range is cut to what is there; so is one that begins late while it is mirrored, when it
-deletes nothing by itself. A range that has left a log otherwise, or lies beyond the
-source's last stable offset, can not be compared and is refused by name. Kafka's own Java client answers, in
-Spark's JVM: the witness stays independent of our wire code.
+Spark treats every offset that Spark cannot get as data loss. A target that ends early is a finding of the check, not a
+failure of the check, so the target's range is cut to the existing offsets. The range is also cut for a target that
+begins late while it is mirrored, if the target deletes nothing by itself. Any other range that has left a log, or that
+lies beyond the source's last stable offset, cannot be compared and is refused by name. Kafka's own Java client answers,
+in Spark's JVM, so that the witness stays independent of our wire code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE: Mapping[str, str] = {"request.timeout.ms": "10000", "default.api.timeo
 
 
 class Bounds(NamedTuple):
-    """The first offset of a log, and its last stable offset."""
+    """The first offset and the last stable offset of a log."""
 
     start: int
     end: int
@@ -33,13 +33,13 @@ class Bounds(NamedTuple):
 def log_bounds(
     spark: SparkSession, settings: Mapping[str, str], keys: Iterable[PartitionKey]
 ) -> dict[PartitionKey, Bounds]:
-    """The bounds of every partition; a missing topic ends in Kafka's own error."""
+    """Return the bounds of every partition. A missing topic ends in Kafka's own error."""
     jvm: Any = spark.sparkContext._jvm
     kafka = jvm.org.apache.kafka
     places = {key: kafka.common.TopicPartition(key.topic, key.partition) for key in keys}
     admin = java_admin(jvm, settings)
     try:
-        # Asked first, because listOffsets repeats itself until its deadline when a topic is missing.
+        # Asked first, because listOffsets retries until its deadline when a topic is missing.
         names = jvm.java.util.HashSet()
         for key in places:
             names.add(key.topic)
@@ -66,13 +66,13 @@ def java_admin(jvm: Any, settings: Mapping[str, str]) -> Any:
 def both_bounds(
     spark: SparkSession, sides: Sequence[Mapping[str, str]], keys: Sequence[PartitionKey]
 ) -> list[dict[PartitionKey, Bounds]]:
-    """The bounds on each side, asked at once: what is asked one after the other is time in which nothing is read."""
+    """Return the bounds on each side, asked at the same time: while bounds are asked for, nothing is read."""
     with ThreadPoolExecutor(len(sides)) as threads:
         return list(threads.map(lambda settings: log_bounds(spark, settings, keys), sides))
 
 
 def within(ranges: Iterable[TopicRange], bounds: Mapping[PartitionKey, Bounds]) -> list[Stretch]:
-    """What the target holds of the ranges now, where it holds any."""
+    """Return the stretches of the ranges that the target holds now."""
     cut = (each.at_target for each in ranges)
     both = ((each, bounds[each.key]) for each in cut)
     held = (each._replace(start=max(each.start, log.start), end=min(each.end, log.end)) for each, log in both)
@@ -84,7 +84,7 @@ def refuse_what_is_gone(
     source: Mapping[PartitionKey, Bounds],
     target: Mapping[PartitionKey, Bounds],
 ) -> None:
-    """Raises where a range begins before a log does, or ends beyond the source's last stable offset."""
+    """Raise an error if a range begins before a log does, or ends beyond the source's last stable offset."""
     for each in ranges:
         for side, start, log in (
             ("source", each.start, source[each.key]),
@@ -109,7 +109,7 @@ def refuse_what_is_gone(
 
 
 def list_offsets(jvm: Any, admin: Any, specs: Mapping[Any, Any]) -> Any:
-    """Ask for one offset of each partition; the question is on its way."""
+    """Send a request for an offset of each partition, and return the pending answer."""
     wanted = jvm.java.util.HashMap()
     for place, spec in specs.items():
         wanted.put(place, spec)

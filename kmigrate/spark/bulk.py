@@ -1,7 +1,8 @@
-"""The copy of offset ranges as a Spark job: each task runs the mirror's own copier over its partitions.
+"""The copy of offset ranges as a Spark job: each task runs the mirror's own copier over the task's partitions.
 
-A task's result is how its partitions ended. Progress needs no way back to the driver: every try speaks in the presence
-log of the link, as mirror processes do. Retried and speculative tasks are further tries, which change nothing (M1).
+A task's result says how the task's partitions ended. Progress needs no way back to the driver: every attempt of a task
+reports in the presence log of the link, as mirror processes do. Retried and speculative tasks are further attempts,
+which change nothing (M1).
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ Ends = Mapping[Key, int]
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """What an executor runs; pickled by its name, so that executors need kmigrate and what it depends on."""
+    """The function that an executor runs.
+
+    The function is pickled by its name, so executors need kmigrate and its dependencies.
+    """
 
     job: BulkJob
     run: str
@@ -45,7 +49,7 @@ class _Try:
 
 
 def run_tasks(context: SparkContext, job: BulkJob, tasks: Sequence[Ends], run: str) -> list[Copied]:
-    """One job, one task for each of `tasks`, in the job group `run`; blocks until all have ended."""
+    """Run a job with a task for each of `tasks`, in the job group `run`, and block until all have ended."""
     context.setJobGroup(run, f"kmigrate: copy {sum(map(len, tasks))} partitions", interruptOnCancel=True)
     try:
         return context.parallelize(tasks, len(tasks)).mapPartitionsWithIndex(_Try(job, run)).collect()
@@ -59,7 +63,10 @@ def run_tasks(context: SparkContext, job: BulkJob, tasks: Sequence[Ends], run: s
 
 
 def executor_settings(master: str) -> dict[str, str]:
-    """What lets executors on this machine find this very kmigrate; elsewhere it must be installed (docs/bulk.md)."""
+    """Return the settings with which executors on this machine find this very kmigrate.
+
+    On other machines kmigrate must be installed (docs/bulk.md).
+    """
     here = str(Path(kmigrate.__file__).resolve().parents[1])
     return {"spark.executorEnv.PYTHONPATH": here} if _is_near(master) else {}
 
@@ -69,7 +76,7 @@ def _is_near(master: str) -> bool:
 
 
 def _cause(text: str) -> str:
-    """Our own error inside what Spark says of a failed task, else the last line that names one."""
+    """Return kmigrate's own error inside Spark's text on a failed task, else the last line that names an error."""
     ours = re.findall(r"kmigrate\.errors\.\w+: (.+)", text)
     if ours:
         return str(ours[-1])

@@ -1,13 +1,14 @@
-"""Compacted topics: what both clusters have to agree on is the newest record of each key.
+"""Compacted topics: both clusters have to agree on the newest record of each key.
 
-Each cluster's cleaner takes superseded records away when it likes, so the digests of two sound copies differ. Where
-they do, the newest record of each key is compared instead, by its place and its content. Not judged is then
+Each cluster's cleaner removes superseded records at any time, so the digests of two sound copies differ. Where the
+digests differ, the newest record of each key is compared instead, by place and content. The check then does not judge
 
-- a superseded record, on whichever side it still is;
-- a key that stands behind the range, too, on either side: what it had in the range may be gone by right;
-- a record without a value, where the other side has none of its key: a cleaner takes those away, too, after a while.
+- a superseded record, on whichever side the record still is;
+- a key that stands behind the range, too, on either side: the key's records in the range may be gone by right;
+- a record without a value, where the other side has no record of the key: a cleaner removes such records, too, after a
+  while.
 
-What stands behind the range is looked at last: whatever a cleaner took while the range was read is superseded there.
+The records behind the range are read last: whatever a cleaner removed while the range was read is superseded there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["compacted_topics", "newest_records"]
 
 
 def compacted_topics(spark: SparkSession, settings: Mapping[str, str], topics: Iterable[str]) -> set[str]:
-    """Those of which a cluster keeps the newest record of each key."""
+    """Return the topics of which a cluster keeps the newest record of each key."""
     jvm: Any = spark.sparkContext._jvm
     kafka = jvm.org.apache.kafka
     properties = jvm.java.util.Properties()
@@ -55,12 +56,14 @@ def newest_records(
     most: int,
     behind: Callable[[set[PartitionKey]], DataFrame | None],
 ) -> list[Drilled]:
-    """The newest records that one side has not, or otherwise; at most so many of them are looked at.
+    """Return the newest records that a side lacks or holds differently. At most `most` keys are looked at.
 
-    `rows` are both sides', of the ranges; `behind` reads what both sides hold behind those of some partitions by then.
+    `rows` are both sides' records of the ranges. `behind` reads the records that both sides by then hold behind the
+    ranges of some partitions.
     """
     key = [*PartitionKey._fields, "key_hash"]
-    # Of records at one place the last one counts: behind a run, a map gives others the place of the run's last record.
+    # Of records at the same place the last counts: behind a run, a map gives other records the place of the run's last
+    # record.
     seen = F.max(F.struct("at", *FINGERPRINT)).alias("seen")
     keys = fingerprints(rows).groupBy("side", *key).agg(seen).groupBy(*key).agg(
         F.max(F.when(F.col("side") == 0, F.col("seen"))).alias("source"),
@@ -69,7 +72,7 @@ def newest_records(
     same = (F.col("source.at") == F.col("target.at")) & (F.col("source.content") == F.col("target.content"))
     alone = F.coalesce("source.value_hash", "target.value_hash").isNotNull()
     on_both = F.col("source").isNotNull() & F.col("target").isNotNull()
-    # Kept, so that it is read before what stands behind the range is, and once.
+    # Kept, so that these rows are read only once, and before the records behind the range.
     apart = keys.where(F.when(on_both, ~same).otherwise(alone)).persist()
     try:
         partitions = {PartitionKey(*row) for row in apart.select(*PartitionKey._fields).distinct().collect()}
@@ -87,15 +90,16 @@ def newest_records(
 
 
 def _without(apart: DataFrame, later: DataFrame) -> DataFrame:
-    """The keys that are not among the later ones; records without a key share one."""
+    """Return the keys that are not among the later keys. Records without a key share a key."""
     here, there = apart.alias("here"), later.alias("there")
     same = [F.col(f"here.{name}").eqNullSafe(F.col(f"there.{name}")) for name in later.columns]
     return here.join(there, reduce(Column.__and__, same), "left_anti")
 
 
 def _unexplained(source: Row | None, target: Row | None) -> tuple[Row | None, Row | None]:
-    """What of a key's newest records is to be judged: the newer one alone, where they stand at different places."""
+    """Return the records of a key that are to be judged: only the newer record, if the places differ."""
     if source is None or target is None or source.at == target.at:
         return source, target
-    # A cleaner that takes a record without a value has taken all before it: where one is left, it is lost.
+    # A cleaner that removes a record without a value has removed all records of the key before it. So if an older
+    # record is left, the newer record is lost.
     return (source, None) if source.at > target.at else (None, target)

@@ -1,4 +1,4 @@
-"""Every finding of a check as Parquet, for one's own analysis: a row each, places as columns of numbers."""
+"""Every finding of a check as Parquet, for the user's own analysis: a row each, places as columns of numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = (
 
 
 def write_findings(spark: SparkSession, findings: Iterable[Anomaly], folder: Path) -> None:
-    """A new folder of one Parquet file; without findings it has the columns and no row."""
+    """Write a new folder with a Parquet file. Without findings the file has the columns and no row."""
     rows = [
         (each.kind.value, each.topic, *_columns(each.source), *_columns(each.target), list(each.parts), each.records)
         for each in findings

@@ -1,15 +1,15 @@
-"""The parity check: digests of both clusters in one Spark job, and a closer look where they differ.
+"""The parity check: digests of both clusters in a Spark job, and a closer look where the digests differ.
 
-1. bounds  Both logs still hold the ranges; a target that ends early is read to its end and found wanting.
-2. digest  Both sides' ranges, all topics, as one union: count, outer offsets and two digests per bucket.
-3. drill   Only differing buckets are read again, as hashes, and `kmigrate.parity.verdict` names the records. Where a
-           fault moved all that follows, the rest is digested again at its new distance (`kmigrate.parity.trail`).
-4. locate  Target records without a source record nearby are looked for in every source range, and in what was
-           verified before it, which tells a second copy from a record that the source never held.
-5. look up  Both clusters are asked for the offsets of some records' times (`kmigrate.parity.lookups`).
+1. bounds: Both logs still hold the ranges. A target that ends early is read to its end, and the missing rest is named.
+2. digest: The ranges of both sides, all topics, form a union: count, outer offsets and two digests per bucket.
+3. drill: Only differing buckets are read again, as hashes, and `kmigrate.parity.verdict` names the records. Where a
+   fault moved all records after it, the rest is digested again at the new distance (`kmigrate.parity.trail`).
+4. locate: Target records without a source record nearby are searched in every source range, and in the offsets that
+   were verified before. This tells a second copy from a record that the source never held.
+5. look up: Both clusters are asked for the offsets of some records' times (`kmigrate.parity.lookups`).
 
-Equal clusters pay for steps 1, 2 and 5 alone. Ranges end at or below the source's last stable offset, and the
-caller has waited for the target to pass them; what the target lacks then is lost.
+Equal clusters pay for steps 1, 2 and 5 alone. Ranges end at or below the source's last stable offset, and the caller
+has waited for the target to pass the ranges. A record that the target then lacks is lost.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def verify(
     on_progress: Progress | None = None,
     parquet: Path | None = None,
 ) -> ParityReport:
-    """Compares the ranges of both clusters in a Spark session of its own; `parquet` gets every finding."""
+    """Compare the ranges of both clusters in a Spark session of the check's own. `parquet` gets every finding."""
     began = time.monotonic()
     checked = check_ranges(ranges)
     if on_progress is not None:
@@ -104,7 +104,7 @@ def verify_with(
     on_progress: Progress | None = None,
     session_seconds: float = 0.0,
 ) -> ParityReport:
-    """Compares the ranges of both clusters in a session that the caller keeps."""
+    """Compare the ranges of both clusters in a session that the caller keeps."""
     try:
         return _Check(spark, check_ranges(ranges), source, target, on_progress).run(session_seconds)
     except (PySparkException, Py4JError) as error:
@@ -112,7 +112,7 @@ def verify_with(
 
 
 class _Check:
-    """One run: the steps of the module's docstring, timed."""
+    """A run of the check: the steps of the module's docstring, timed."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Check:
 
     def digest(self, ranges: Sequence[TopicRange]) -> tuple[Digests, Digests]:
         sides: tuple[Digests, Digests] = ({}, {})
-        # Each side by itself: what is read is hashed in the same generated loop, and only sums are put together.
+        # Each side by itself: a record is read and hashed in the same generated loop, and only sums are put together.
         tables = [
             with_record_hash(rows)
             .groupBy(*BucketKey._fields)
@@ -194,13 +194,16 @@ class _Check:
         return sides
 
     def compacted(self, topics: set[str]) -> set[str]:
-        """Those of the topics of which a side may keep the newest records only: of a mirrored one the source."""
+        """Return the topics of which a side may keep only the newest records.
+
+        If the target deletes nothing of a topic by itself, only the source counts.
+        """
         kept = {each.topic for each in self.ranges if each.kept}
         sides = (self.source.java(), topics), (self.target.java(), topics - kept)
         return {name for side, asked in sides if asked for name in compacted_topics(self.spark, side, asked)}
 
     def cleaned(self, source: Digests, target: Digests) -> dict[PartitionKey, TopicRange]:
-        """What a log cleaner works on, or has, of the partitions that differ there."""
+        """Return the parts that a log cleaner works on, or has worked on, of the partitions that differ there."""
         differing = differing_buckets(source, target)
         compacted = self.compacted({key.topic for key in differing})
         found: dict[PartitionKey, TopicRange] = {}
@@ -217,7 +220,7 @@ class _Check:
     def name(
         self, cleaned: Mapping[PartitionKey, TopicRange], source: Digests, target: Digests
     ) -> tuple[list[Anomaly], list[BucketKey], list[BucketKey]]:
-        """The anomalies of the differing buckets, those buckets that no cleaner explains, and the ones left unread."""
+        """Return the anomalies, the differing buckets that no cleaner explains, and the buckets left unread."""
         beyond = [each.resumed(cleaned[each.key].end, 0) for each in self.ranges if each.key in cleaned]
         rests = {each.key: each for each in beyond if each.offsets}
         plain = [
@@ -239,7 +242,7 @@ class _Check:
         return (anomalies + settle(strays, self.locate(strays)) if read else []), differing, trail.unexamined
 
     def newest(self, cleaned: Mapping[PartitionKey, TopicRange]) -> list[Drilled]:
-        """The newest records of the keys of what cleaners work on, as far as they differ."""
+        """Return the newest records of each key in the parts that cleaners work on, as far as they differ."""
         ranges = list(cleaned.values())
         sides = self.each(ranges)
         if not sides:
@@ -252,7 +255,7 @@ class _Check:
             return newest_records(self.spark, reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET, behind)
 
     def behind(self, asked: Sequence[TopicRange]) -> DataFrame | None:
-        """What both logs hold behind these ranges by now, as far as a cleaner has heeded it."""
+        """Return the records that both logs by now hold behind these ranges, as far as a cleaner has regarded them."""
         sides = self.source, self.target
         now = both_bounds(self.spark, [side.java() for side in sides], [each.key for each in asked])
         now = [_up_to(heeded, bounds) for heeded, bounds in zip(_heeded(asked), now, strict=True)]
@@ -267,7 +270,7 @@ class _Check:
         return reduce(DataFrame.unionAll, rows) if rows else None
 
     def drill(self, buckets: Sequence[BucketKey], ranges: Iterable[TopicRange]) -> list[Drilled]:
-        """Both sides' records of the buckets, as hashes in offset order."""
+        """Return both sides' records of the buckets, as hashes in offset order."""
         hulls = hulls_of(buckets, ranges, self.size)
         sides = self.each(list(hulls.values()))
         found: Sides[list[Fingerprint]] = (defaultdict(list), defaultdict(list))
@@ -281,7 +284,7 @@ class _Check:
         return [Drilled.of(hull, sorted(found[0][key]), sorted(found[1][key])) for key, hull in hulls.items()]
 
     def locate(self, strays: Sequence[Stray]) -> dict[int, list[tuple[PartitionKey, int]]]:
-        """Where the source first holds each stray's content, by partition, in all its topic's ranges."""
+        """Return where the source first holds each stray's content, by partition, in all ranges of the topic."""
         topics = {key.topic for key, _ in strays}
         stretches = [self.searched(each) for each in self.ranges if each.topic in topics]
         stretches = [each for each in stretches if each.start < each.end]
@@ -302,12 +305,15 @@ class _Check:
         return held
 
     def searched(self, each: TopicRange) -> Stretch:
-        """The source offsets in which an original may stand: what was verified before too, as far as it is there."""
+        """Return the source offsets in which an original may stand.
+
+        Offsets that were verified before are among them, as far as the log still holds them.
+        """
         origin = each.start if each.verified_from is None else each.verified_from
         return each.at_source._replace(start=max(origin, min(each.start, self.at_source[each.key].start)))
 
     def each(self, ranges: Sequence[TopicRange]) -> list[DataFrame]:
-        """Each side's rows of the ranges, told apart by `side`, the source's first; it may be alone."""
+        """Return each side's rows of the ranges, marked by `side`, the source's first. The target may have no rows."""
         filled = [each for each in ranges if each.offsets]
         if not filled:
             return []
@@ -323,7 +329,7 @@ class _Check:
 
 
 def _heeded(ranges: Sequence[TopicRange]) -> Sides[int]:
-    """Up to which offset of either side a cleaner has seen what supersedes a record."""
+    """Return, for either side, the offset up to which a cleaner has seen the records that supersede others."""
     source, target = {each.key: each.cleaned_to for each in ranges}, dict[PartitionKey, int]()
     for each in ranges:
         place = each.map.to_target(each.cleaned_to) if each.map is not None else None
@@ -336,7 +342,7 @@ def _up_to(ends: Mapping[PartitionKey, int], bounds: Mapping[PartitionKey, Bound
 
 
 def _explained(error: Exception) -> Failed:
-    """A Spark failure in our words: the reason is deep in the Java trace, on its last cause."""
+    """Return a Spark failure in kmigrate's words. The reason is deep in the Java trace, on the last cause."""
     reasons = re.findall(r"^(?:Caused by: )?([\w.$]*(?:Exception|Error): .*)$", str(error), re.MULTILINE)
     reason = reasons[-1] if reasons else str(error).strip().split("\n")[0]
     safe = "both clusters were only read"

@@ -1,9 +1,9 @@
-"""Target records placed at source offsets: each row is given `at`, the source offset it is compared under.
+"""Target records placed at source offsets: each row gets `at`, the source offset under which the row is compared.
 
-The exact map comes as plain runs. Runs may be many (one for each transaction), so rows are joined with them, not
-tested against each: target offsets are cut into chunks as long as a run is on average, a run is entered in every
-chunk that it touches (two each, on average), and a row looks among the runs of its own chunk only. The table of runs
-is sent to every task whole.
+The exact map comes as plain runs. There may be many runs (one for each transaction), so rows are joined with the runs
+and not tested against each run. Target offsets are cut into chunks as long as a run is on average. A run is entered in
+every chunk that the run touches (two each, on average), and a row looks only among the runs of its own chunk. The whole
+table of runs is sent to every task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA = "in_topic string, in_partition int, chunk bigint, first bigint, until b
 
 
 class Entry(NamedTuple):
-    """A run in one chunk: target offsets first to until (excluded) stand at `source` and on, at most at `last`."""
+    """A run in a chunk: target offsets first to until (excluded) stand at `source` and on, at most at `last`."""
 
     in_topic: str
     in_partition: int
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 def placed(spark: SparkSession, rows: DataFrame, maps: Sequence[tuple[Stretch, OffsetMap]]) -> DataFrame:
-    """The rows with `at`: through the maps where there are any, elsewhere the row's own offset."""
+    """Return the rows with `at`: through the maps where there are any, elsewhere the row's own offset."""
     size, table = entries(maps)
     if not table:
         return rows.withColumn("at", F.col("offset"))
@@ -53,7 +53,7 @@ def placed(spark: SparkSession, rows: DataFrame, maps: Sequence[tuple[Stretch, O
 
 
 def entries(maps: Sequence[tuple[Stretch, OffsetMap]]) -> tuple[int, list[Entry]]:
-    """Offsets per chunk, and the table of runs: together they hold every offset of the stretches exactly once."""
+    """Return the offsets per chunk and the table of runs, which holds every offset of the stretches exactly once."""
     runs = [entry for stretch, made in maps for entry in _runs(stretch, made)]
     size = max(1, -(-sum(each.until - each.first for each in runs) // max(1, len(runs))))
     return size, [
@@ -62,7 +62,7 @@ def entries(maps: Sequence[tuple[Stretch, OffsetMap]]) -> tuple[int, list[Entry]
 
 
 def _runs(stretch: Stretch, made: OffsetMap) -> Iterator[Entry]:
-    """The runs of a stretch, each up to where the next one begins."""
+    """Yield the runs of a stretch, each up to the start of the next run."""
     index = max(0, made.index_of_target(stretch.start))
     while index < len(made) and (run := made[index]).target < stretch.end:
         index += 1

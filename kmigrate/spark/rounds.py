@@ -1,10 +1,10 @@
-"""A bulk copy from its first round to the hand-over, for one link.
+"""A bulk copy of a link, from the first round to the hand-over.
 
-    look what is left ──▶ a job over it ──▶ look again ──▶ … ──little left, or no less than before──▶ hand over
+    look what is left ──▶ a job over it ──▶ look again ──▶ … ──little left, or over half of before──▶ hand over
 
-Nothing of a run is kept anywhere but in the topics' records (that Spark copies them) and in the target's own logs
-(how far it is): a run that was killed is followed by another one. With `continuous` a job has no end: its tasks copy
-until their topics are promoted or handed over.
+The state of a run is only in the topics' records (that Spark copies the topics) and in the target's own logs (how far
+the copy is). So another run can follow a run that was killed. With `continuous` a job has no end: its tasks copy until
+their topics are promoted or handed over.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ from kmigrate.state.log import StateLog
 __all__ = ["BulkProgress", "BulkRun", "Round"]
 
 SMALL_BYTES = 256 << 20
-"""So little is left to the daemon: it is through with it sooner than another job has started its tasks."""
+"""Maximum size of a rest that is left to the daemon.
+
+The daemon copies such a rest sooner than another job has started its tasks.
+"""
 _LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One job, as it was planned and as it ended."""
+    """A job, as planned and as ended."""
 
     tasks: int
     partitions: int
@@ -53,7 +56,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class BulkProgress:
-    """How far a job is, in the words of its tasks."""
+    """The progress of a job, as the job's tasks report."""
 
     offsets: int
     of_offsets: int
@@ -61,12 +64,12 @@ class BulkProgress:
     of_size: int
     seconds: float
     tasks: int
-    """Tries that speak."""
+    """The number of attempts that report."""
     trouble: str = ""
 
 
 class BulkRun:
-    """The rounds of one call; `spark` may be anybody's session."""
+    """The rounds of a call. `spark` may be any session."""
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class BulkRun:
         self._name = secrets.token_hex(3)
 
     async def run(self, *, continuous: bool = False) -> list[Round]:
-        """Round after round, until little is left or nothing is Spark's any more."""
+        """Run round after round, until little is left, a round had problems, or no topic is Spark's any more."""
         rounds: list[Round] = []
         before = 0
         while records := self._records():
@@ -113,7 +116,7 @@ class BulkRun:
         return [record for record in found if record is not None and by_spark(record)]
 
     async def left(self, records: Sequence[TopicRecord]) -> list[CopyRange]:
-        """What is left to copy now, but for partitions that have stopped."""
+        """Return the ranges that are left to copy now, without partitions that have stopped."""
         starts = {
             (record.topic, partition): start
             for record in records
@@ -140,11 +143,11 @@ class BulkRun:
                 asyncio.to_thread(run_tasks, self._context, job, ends, self._name), self._watch(ranges, began)
             )
         finally:
-            self._context.cancelJobGroup(self._name)  # nothing where it has ended
+            self._context.cancelJobGroup(self._name)  # no effect if the job has ended
         return replace(planned, seconds=monotonic() - began, copied=tuple(copied))
 
     async def _watch(self, ranges: Sequence[CopyRange], began: float) -> None:
-        """Tell how far the tasks are, for ever."""
+        """Report the tasks' progress, for ever."""
         while True:
             await self._log.changed(_LOOK_S)
             self._on_progress(self._progress(ranges, monotonic() - began))
@@ -177,7 +180,7 @@ class BulkRun:
 
 
 def _with_idle(ranges: Sequence[CopyRange], records: Sequence[TopicRecord]) -> list[CopyRange]:
-    """A range for every partition, also where nothing is left now: more will come."""
+    """Return a range for every partition, also where nothing is left now, because more will come."""
     busy: Mapping[Key, CopyRange] = {(each.topic, each.partition): each for each in ranges}
     return [
         busy.get((record.topic, partition), CopyRange(record.topic, partition, start, start, 0))

@@ -1,8 +1,8 @@
-"""A Spark session that keeps quiet: its JVM writes to a log file, never to our stdout or stderr.
+"""A Spark session that keeps quiet: the JVM writes to a log file, never to our stdout or stderr.
 
-The command line prints one JSON document on stdout, so neither spark-submit, Ivy nor log4j may say a word
-there. The JVM is started through PySpark's own gateway with its output redirected; it ends with this process,
-because the gateway reads our end of a pipe.
+The command line prints a single JSON document on stdout, so neither spark-submit, Ivy nor log4j may print anything
+there. PySpark's own gateway starts the JVM with redirected output. The JVM ends with this process, because the gateway
+reads our end of a pipe.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from kmigrate.errors import Failed
 
 __all__ = ["CONNECTOR", "Progress", "brings_connector", "session_settings", "spark_session", "watched"]
 
-# The newest connector whose every jar is published; it works with PySpark 4.0.x.
+# The newest connector whose every jar is published. This connector works with PySpark 4.0.x.
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
-Progress = Callable[[str, int, int], None]  # stage, tasks done, tasks in all
+Progress = Callable[[str, int, int], None]  # stage, tasks done, all tasks
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 20
 
 DEFAULTS: Mapping[str, str] = {
-    # What is read is garbage at once: any heap is filled by it sooner or later, however much is compared.
+    # Every record is garbage once read: any heap is filled sooner or later, however much is compared.
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.sql.adaptive.enabled": "false",  # a few thousand rows are shuffled: nothing to adapt
@@ -47,18 +47,18 @@ DEFAULTS: Mapping[str, str] = {
 }
 
 
-# Executors that are not on this machine could not reach the driver there.
+# Only for executors on this machine: executors elsewhere could not reach the driver at this address.
 ON_THIS_MACHINE: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
 
-# Whoever gives one of these has brought the Kafka connector.
+# A caller that gives one of these settings has brought the Kafka connector.
 CONNECTOR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def brings_connector(conf: Mapping[str, str]) -> bool:
-    """Whether these settings name jars, so that none of ours are wanted and nothing is downloaded."""
+    """Return whether the settings name jars. Then none of our jars are wanted and nothing is downloaded."""
     return any(name in conf for name in CONNECTOR_SETTINGS)
 
 
@@ -71,7 +71,7 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     connector: bool = True,
 ) -> Iterator[SparkSession]:
-    """A session for the time of a with block; a connector that is needed and not named is resolved by Ivy."""
+    """Open a session for the time of a with block. Ivy resolves a connector that is needed and not named."""
     settings = session_settings(master, jars, conf or {}, connector=connector)
     config = SparkConf(loadDefaults=False).setMaster(master).setAppName("kmigrate")
     config.setAll(list(settings.items()))
@@ -89,7 +89,7 @@ def spark_session(
 def session_settings(
     master: str, jars: Sequence[Path], conf: Mapping[str, str], *, connector: bool = True
 ) -> dict[str, str]:
-    """What the session is started with: ours, and before it what the caller says."""
+    """Return the session's settings: the caller's, and ours where the caller says nothing."""
     here = ON_THIS_MACHINE if re.match(r"local|spark://(127\.|localhost)", master) else {}
     ours = _connector(jars, master) if connector and not brings_connector(conf) else {}
     return {**DEFAULTS, **here, **ours, **conf}
@@ -97,7 +97,7 @@ def session_settings(
 
 @contextmanager
 def watched(spark: SparkSession, stage: str, on_progress: Progress | None) -> Iterator[None]:
-    """Tells on_progress how many tasks of the jobs inside the block are done, from a thread of its own."""
+    """Report to `on_progress` how many tasks of the jobs inside the block are done, from a separate thread."""
     if on_progress is None:
         yield
         return
@@ -128,7 +128,7 @@ def _connector(jars: Sequence[Path], master: str) -> dict[str, str]:
         return {"spark.jars.packages": CONNECTOR}
     paths = [str(jar) for jar in jars]
     if master.startswith("local"):
-        # Driver and executor are one JVM: its class path saves copying the jars at every start.
+        # Driver and executor are a single JVM: the class path saves copying the jars at every start.
         return {"spark.driver.extraClassPath": os.pathsep.join(paths)}
     return {"spark.jars": ",".join(paths)}
 
@@ -150,7 +150,7 @@ def _start(config: SparkConf, log: Path, java_home: Path | None) -> SparkContext
         _end(gateway)
         _forget()
         raise
-    # PySpark's own default is whatever `python3` is found by executors, which need not hold kmigrate.
+    # PySpark's own default is the `python3` that executors find, which need not have kmigrate.
     context.pythonExec = config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     return context
 
@@ -163,7 +163,7 @@ def _stop(context: SparkContext) -> None:
 
 
 def _end(gateway: Any) -> None:
-    """Ends the JVM for certain: SparkContext.stop() alone leaves it running until this process ends."""
+    """End the JVM for certain. SparkContext.stop() alone leaves the JVM running until this process ends."""
     gateway.shutdown()
     if gateway.proc is not None:
         gateway.proc.stdin.close()
@@ -175,14 +175,14 @@ def _end(gateway: Any) -> None:
 
 
 def _forget() -> None:
-    """PySpark keeps the gateway for the life of the process; a second session needs a JVM of its own."""
+    """Forget PySpark's gateway, which PySpark keeps for the life of the process. A second session needs a new JVM."""
     SparkContext._gateway = None
     SparkContext._jvm = None
 
 
 @contextmanager
 def _environment(java_home: Path | None) -> Iterator[None]:
-    """JAVA_HOME for the JVM's start only; spark-submit reads nothing else to find Java."""
+    """Set JAVA_HOME for the JVM's start only. spark-submit reads nothing else to find Java."""
     wanted = {} if java_home is None else {"JAVA_HOME": str(java_home)}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

@@ -1,12 +1,13 @@
-"""Stretches of one cluster's logs as a Spark DataFrame, read by Spark's own Kafka source.
+"""Stretches of a cluster's logs as a Spark DataFrame, read by Spark's own Kafka source.
 
 Each row carries its offset in source terms (`at`), its bucket, and hashes that stand for the record:
 
-    content   everything but the offset      *_hash   one part, null where the part is null
+    content   everything but the offset
+    *_hash    a part of the record, null where the part is null
 
-Every hash input is written so that no two records share it: xxhash64 skips nulls and joins its arguments, so
-each part is preceded by its length, −1 where it is null; headers are a text that tells their names, bytes and nulls
-apart, in their order. Timestamps arrive as microseconds made from milliseconds, one to one; −1 stays distinct.
+Every hash input is written so that no two records share an input. xxhash64 skips nulls and joins its arguments, so each
+part is preceded by its length, −1 if the part is null. Headers are a text that keeps names, bytes and nulls apart, in
+their order. Timestamps arrive as microseconds made from milliseconds, in a one-to-one way; −1 stays distinct.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ __all__ = [
     "with_record_hash",
 ]
 
-# The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
+# The columns of a record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
 FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "stamped")
 
 CREATE_TIME = 0  # Kafka's own number of the timestamp type
 
-# Spark asks for both log ends at each poll, which drops what the consumer had read ahead: few large polls.
+# Spark asks for both log ends at each poll, which drops the records that the consumer had read ahead. So polls are few
+# and large.
 READ_SETTINGS: Mapping[str, str] = {
     "kafka.isolation.level": "read_committed",
     "kafka.max.poll.records": "100000",
     "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.fetch.max.bytes": str(16 << 20),
-    # The question for the log ends waits behind a read-ahead at the end of the log: let that one give up soon.
+    # The question for the log ends waits behind a read-ahead at the end of the log, so the read-ahead gives up soon.
     "kafka.fetch.max.wait.ms": "10",
     "kafka.receive.buffer.bytes": "-1",
     "kafkaConsumer.pollTimeoutMs": "30000",
@@ -69,26 +71,26 @@ SAME_NAME = {
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """How Spark reaches one cluster: bootstrap addresses, and Java client settings by their own names."""
+    """Spark's access to a cluster: bootstrap addresses, and settings of the Java client by their own names."""
 
     bootstrap: str
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
 
     def java(self) -> dict[str, str]:
-        """Every setting by its Java name."""
+        """Return every setting by its Java name."""
         return {**self.settings, "bootstrap.servers": self.bootstrap}
 
     @classmethod
     def from_librdkafka(
         cls, settings: Mapping[str, str], *, token: str = "", token_file: Path | None = None
     ) -> KafkaOptions:
-        """The same cluster, given the settings of the configuration file, which uses librdkafka's names.
+        """Return the options from the settings of the configuration file, which uses librdkafka's names.
 
-        A bearer's token is no setting there: it comes as text, and in the file that Java's client reads it from.
+        A bearer's token is no such setting: the token comes as text, and in the file that Java's client reads.
         """
         java = {name: value for name, value in settings.items() if name in SAME_NAME}
         if java.get("ssl.endpoint.identification.algorithm") == "none":
-            java["ssl.endpoint.identification.algorithm"] = ""  # Java's word for it
+            java["ssl.endpoint.identification.algorithm"] = ""  # Java's word for none
         mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
         if mechanism == "OAUTHBEARER" and token_file is not None:
             java |= {"sasl.mechanism": mechanism, **bearer_settings(token, token_file)}
@@ -118,10 +120,11 @@ def read_ranges(
     target: bool = False,
     maps: Mapping[PartitionKey, OffsetMap] | None = None,
 ) -> DataFrame:
-    """The ranges as rows (topic, partition, offset, at, bucket, stamped, parts); `maps` for a target that has any.
+    """Return the ranges as rows (topic, partition, offset, at, bucket, stamped, parts).
 
-    `stamped` is the timestamp's type as the target has it, and as it shall be in the source's place: a mirror writes
-    the broker's times (A7) and the missing ones of old formats as CreateTime, which is what a producer may write.
+    `maps` are the offset maps of a target that has any. `stamped` is the timestamp's type: the stored type on the
+    target, and the expected type on the source. A mirror writes the broker's times (A7) and the missing times of old
+    formats as CreateTime, as a producer may write them.
     """
     rows = bare_rows(spark, cluster, ranges)
     mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
@@ -131,7 +134,7 @@ def read_ranges(
 
 
 def bare_rows(spark: SparkSession, cluster: KafkaOptions, ranges: Sequence[Stretch]) -> DataFrame:
-    """The ranges as Spark's source gives them: what any check of them has to read at least."""
+    """Return the ranges as Spark's source gives them, which is the least that any check has to read."""
 
     def offsets(which: str) -> str:
         table: dict[str, dict[str, int]] = {}
@@ -154,7 +157,7 @@ def bare_rows(spark: SparkSession, cluster: KafkaOptions, ranges: Sequence[Stret
 
 
 def fingerprints(rows: DataFrame) -> DataFrame:
-    """The rows with their hashes added."""
+    """Return the rows with their hashes added."""
     return rows.select(
         "*",
         F.xxhash64(*_record()).alias("content"),
@@ -166,33 +169,36 @@ def fingerprints(rows: DataFrame) -> DataFrame:
 
 
 def with_record_hash(rows: DataFrame) -> DataFrame:
-    """The rows with one hash of offset and record (`record`): each byte is hashed once, which is what a check costs."""
+    """Return the rows with a single hash of offset and record (`record`).
+
+    Each byte is hashed once, because hashing is the cost of a check.
+    """
     return rows.withColumn("record", F.xxhash64("at", *_record()))
 
 
 def digests() -> tuple[Column, Column]:
-    """Two 64-bit sums over the records' hashes: what cancels in one, bit by bit, does not in the other.
+    """Return two 64-bit sums over the records' hashes. Bits that cancel in the first sum do not in the second.
 
-    The offset is inside each hash, so the sums depend on the order although xor does not, and no two hashes are of the
-    same thing. What is verified by them is remembered under their name (`kmigrate.model.verified.DIGEST`), which
-    changes along with what is hashed.
+    The offset is inside each hash, so the sums depend on the order although xor does not, and no two hashes have the
+    same input. Verified ranges are remembered under the name of the digests (`kmigrate.model.verified.DIGEST`), which
+    changes along with the hashed content.
     """
     return F.bit_xor("record"), F.bit_xor(F.xxhash64(F.lit("kmigrate"), "record"))
 
 
 def size() -> Column:
-    """Bytes of all keys and values: what a report shows beside the count."""
+    """Return the bytes of all keys and values, which a report shows beside the count."""
     return F.sum(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
 
 
 def since() -> Column:
-    """The earliest timestamp, ms; the −1 of records without one does not count."""
+    """Return the earliest timestamp, ms. The −1 of records without a timestamp does not count."""
     millis = F.unix_millis("timestamp")
     return F.coalesce(F.min(F.when(millis >= 0, millis)), F.lit(-1))
 
 
 def until() -> Column:
-    """The latest timestamp, ms; −1 where no record has one."""
+    """Return the latest timestamp, ms; −1 if no record has a timestamp."""
     return F.coalesce(F.max(F.unix_millis("timestamp")), F.lit(-1))
 
 
@@ -205,9 +211,10 @@ def _bytes(name: str) -> list[Column]:
 
 
 def _headers() -> list[Column]:
-    """Their number, and all of them as text: names and bytes in order, a null apart from what is empty.
+    """Return the number of headers, and all headers as text: names and bytes in order, a null distinct from empty.
 
-    A function over each header would say it, too, but Spark generates no code for those, nor for anything beside them.
+    A function over each header would do the same, but Spark generates no code for such functions, nor for anything
+    beside them.
     """
     number = F.coalesce(F.size("headers"), F.lit(-1))
     return [number, F.when(number > 0, F.to_json("headers"))]
