@@ -85,6 +85,12 @@ class World:
             lambda state: told if (told := self.progress(topic)) and holds(told) else None, timeout, what
         )
 
+    async def copied(self, topic: str) -> None:
+        """Mirror a topic, and wait until the target has what the source has."""
+        await self.mirror(topic)
+        await self.in_phase(topic, TopicPhase.MIRRORING)
+        await self.caught_up(topic)
+
     async def caught_up(self, topic: str, timeout: float = 40) -> None:
         """The target's log ends are the source's, both as their brokers tell."""
         deadline = time.monotonic() + timeout

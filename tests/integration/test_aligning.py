@@ -149,9 +149,7 @@ def test_the_copys_log_start_follows_the_sources(
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world, settings=quick):
-            await world.mirror(topic)
-            await world.in_phase(topic, TopicPhase.MIRRORING)
-            await world.caught_up(topic)
+            await world.copied(topic)
             await asyncio.to_thread(cut, source.bootstrap, topic, {0: 700})
             await world.caught_up(topic)  # both bounds are the source's
             produce(source.bootstrap, topic, 200, partitions=2)

@@ -195,9 +195,7 @@ def test_the_copy_stops_exactly_at_a_barrier_and_goes_on_when_it_is_lifted(
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
-            await world.mirror(topic)
-            await world.in_phase(topic, TopicPhase.MIRRORING)
-            await world.caught_up(topic)
+            await world.copied(topic)
             barrier = {p: PartitionBarrier(60, 0) for p in (0, 1)}
             await world.change(
                 topic, lambda r: replace(r, phase=TopicPhase.FENCED, barrier=barrier, fence_epoch=1)

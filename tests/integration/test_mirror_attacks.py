@@ -19,7 +19,6 @@ from confluent_kafka.admin import NewTopic
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.dial import dial
 from kmigrate.sandbox.kafka import KafkaCluster
@@ -217,9 +216,7 @@ def test_a_log_start_that_a_killed_broker_forgot_is_put_back(
             link_between(source, target, unique_name("link")) as world,
             engine_running(world, settings=often) as engine,
         ):
-            await world.mirror(topic)
-            await world.in_phase(topic, TopicPhase.MIRRORING)
-            await world.caught_up(topic)
+            await world.copied(topic)
             await asyncio.to_thread(restart)
             await asyncio.to_thread(produce, source.bootstrap, topic, 100)
             await world.caught_up(topic)

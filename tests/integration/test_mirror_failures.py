@@ -140,9 +140,7 @@ def test_records_deleted_before_they_were_copied_are_named_and_only_their_exact_
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:
             async with engine_running(world):
-                await world.mirror(topic)
-                await world.in_phase(topic, TopicPhase.MIRRORING)
-                await world.caught_up(topic)
+                await world.copied(topic)
             # Nobody copies while records of partition 1 come and go, more of them than a hole of compaction may have.
             await to(produce, source.bootstrap, topic, 3_000, partitions=2, first=200)
             await to(cut, source.bootstrap, topic, {1: 1_550})
@@ -189,9 +187,7 @@ def test_what_was_deleted_between_the_stop_and_the_acceptance_belongs_to_the_ran
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
-            await world.mirror(topic)
-            await world.in_phase(topic, TopicPhase.MIRRORING)
-            await world.caught_up(topic)
+            await world.copied(topic)
             async with estate_of(world) as estate:
                 await verbs.pause_topics(estate, world.link, [topic])
             await asyncio.sleep(0.7)  # until the fetch that was under way is answered
@@ -238,9 +234,7 @@ def test_a_gap_that_a_cleaner_made_while_nobody_copied_is_filled_once_its_limit_
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:
             async with engine_running(world, settings=strict):
-                await world.mirror(topic)
-                await world.in_phase(topic, TopicPhase.MIRRORING)
-                await world.caught_up(topic)
+                await world.copied(topic)
             await to(write_over)
             await to(wait_until_cleaned, source.bootstrap, [topic], 700)
             async with engine_running(world, "m2", strict):
@@ -393,9 +387,7 @@ def test_a_foreign_write_on_the_target_stops_its_partition_and_a_restart_does_no
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:
             async with engine_running(world):
-                await world.mirror(topic)
-                await world.in_phase(topic, TopicPhase.MIRRORING)
-                await world.caught_up(topic)
+                await world.copied(topic)
                 await to(produce, target.bootstrap, topic, 3)  # all to partition 0
                 await to(produce, source.bootstrap, topic, 40, partitions=2, first=40)
                 stop = await stopped(world, topic, 0, "diverged")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.parity import verify_with
@@ -37,9 +36,7 @@ def test_verify_compares_look_ups_by_time(
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
             for topic in (plain, coupled):
-                await world.mirror(topic)
-                await world.in_phase(topic, TopicPhase.MIRRORING)
-                await world.caught_up(topic)
+                await world.copied(topic)
 
     asyncio.run(scene())
     ranges = [TopicRange(topic, 0, *bounds(source.bootstrap, topic)[0]) for topic in (plain, coupled)]

@@ -70,9 +70,7 @@ def test_times_are_looked_up_as_at_the_source_before_and_after_the_promote(
         async with link_between(source, target, unique_name("link")) as world:
             with router("r1", target) as running:
                 async with engine_running(world):
-                    await world.mirror(topic)
-                    await world.in_phase(topic, TopicPhase.MIRRORING)
-                    await world.caught_up(topic)
+                    await world.copied(topic)
                 ends = bounds(source.bootstrap, topic)[0][1]
                 at_target = await asyncio.to_thread(looked_up, target.bootstrap, topic, times)
                 assert at_target != wanted, "the target's own answers name the first marker"
@@ -118,9 +116,7 @@ def test_a_copy_says_which_look_ups_are_early_at_the_target_and_how_long_the_cop
     async def scene() -> list[CopyTimes]:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
             for name in (topic, plain):
-                await world.mirror(name)
-                await world.in_phase(name, TopicPhase.MIRRORING)
-                await world.caught_up(name)
+                await world.copied(name)
             barrier = {p: PartitionBarrier(end, 0) for p, end in ends.items()}
             await world.change(topic, lambda was: replace(was, phase=TopicPhase.PROMOTED, barrier=barrier))
             link = world.log.state.link(world.link)
@@ -151,9 +147,7 @@ def test_fillers_do_not_make_the_copy_younger_than_its_records(
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
-            await world.mirror(topic)
-            await world.in_phase(topic, TopicPhase.MIRRORING)
-            await world.caught_up(topic)
+            await world.copied(topic)
 
     asyncio.run(scene())
     assert bounds(target.bootstrap, topic) == {0: (20, 30)}
