@@ -1,8 +1,8 @@
-"""A cluster's access rules as one broker knows them.
+"""A cluster's ACLs as a single broker knows them.
 
-Read by the wire client, because a promote asks every broker of the target: a rule that the controller took
-is not yet in force on a broker that has not heard of it, and a producer that writes there in between is told
-TOPIC_AUTHORIZATION_FAILED, which ends it. Rules are written by `Admin`.
+The wire client reads ACLs, because a promote asks every broker of the target. An ACL that the controller accepted is
+not yet in force on a broker that has not received the ACL. A producer that writes there in between gets
+TOPIC_AUTHORIZATION_FAILED, and ends. `Admin` writes ACLs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OPERATIONS = {
 
 
 async def read_acls(client: ClusterClient, node: int | None = None) -> frozenset[Acl] | None:
-    """Rules on topics and groups; None where the cluster has no authorizer."""
+    """Return the ACLs on topics and groups; None if the cluster has no authorizer."""
     request = entity(_DESCRIBE_ACLS, _VERSION, "request")
     answer: Any = await client.call(
         request(

@@ -1,7 +1,6 @@
-"""Admin work through confluent-kafka's AdminClient: topics, configs, groups, offsets; an outcome per key.
+"""Admin work through confluent-kafka's AdminClient: topics, configs, groups, ACLs; an outcome per key.
 
-A well-kept client beats our own code wherever the pipeline does not run; our wire client goes only where this one
-cannot (design of the layers).
+A well-kept client beats our own code outside the pipeline. Our wire client only does what AdminClient cannot do.
 """
 
 from __future__ import annotations
@@ -46,22 +45,25 @@ __all__ = ["Admin", "ConfigValue", "GroupMember", "GroupState", "TopicShape"]
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191, -137})  # all brokers down, transport, timed out, …
 _CLUSTER = "cluster kafka-cluster"
 _BROKER_LEFT = -137
-"""librdkafka's word for a broker that left the metadata with our request under way; it does not ask another one."""
+"""librdkafka's code for a broker that left the metadata during our request; librdkafka asks no other broker."""
 _RESEND_SECONDS = 0.1
 _MOST_TOPICS = 500
-"""Topics of one CreateTopics request."""
+"""Most topics of a CreateTopics request."""
 _Key = TypeVar("_Key")
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
-_CONNECT = frozenset({-193, -195})  # a name that is not resolved, a connection that is not made
+_CONNECT = frozenset({-193, -195})  # an unresolved name, a failed connection
 _ALERT = "SSL alert number"
-"""In TLS 1.3 a broker refuses a certificate after the handshake: to librdkafka that is a transport's failure."""
+"""Text of a TLS alert: in TLS 1.3 a broker refuses a certificate after the handshake.
+
+librdkafka reports that alert as a transport failure.
+"""
 _TOKEN_SECONDS = 60.0
-"""How long a token that does not say when it ends is taken to live."""
+"""Assumed lifetime of a token that does not name its expiry."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """One topic config: its value and whether it was set on the topic itself."""
+    """A config of a topic or broker: its value, and whether the config was set on the topic itself."""
 
     value: str
     own: bool
@@ -79,7 +81,7 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A live member of a group, named so that a person can find it."""
+    """A live member of a group, with names by which a person can find the member."""
 
     member_id: str
     client_id: str
@@ -88,25 +90,25 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A consumer group as its coordinator tells it; state in lower case (empty, stable, dead …)."""
+    """A consumer group as its coordinator describes the group; state in lower case (empty, stable, dead …)."""
 
     group: str
     state: str
     kind: str
     members: tuple[GroupMember, ...]
     assigned: frozenset[str] = frozenset()
-    """Topics that its members are assigned partitions of; none is told while it rebalances."""
+    """Topics with partitions assigned to the members; empty during a rebalance."""
 
 
 class Admin:
-    """Asyncio face of one cluster's AdminClient."""
+    """The asyncio interface of a cluster's AdminClient."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
         self._timeout = settings.request_timeout_s
         self._client: AdminClient | None = None
         self._files: Stamps = ()
-        """Of the certificates as the client has read them: librdkafka does so once."""
+        """Stamps of the certificate files that the client has read: librdkafka reads them once."""
         self._replaced: list[AdminClient] = []
         self._asked = 0
         self._password = ""
@@ -123,7 +125,7 @@ class Admin:
             self._password = password
         assert self._client is not None
         self._client.poll(0)
-        self._login_failures.clear()  # of earlier calls
+        self._login_failures.clear()  # forget failures of earlier calls
         self._connect_failures.clear()
         return self._client
 
@@ -132,7 +134,7 @@ class Admin:
         return stamps_of((tls.ca_file, tls.cert_file, tls.key_file)) if tls is not None else ()
 
     def _make(self) -> None:
-        """A client of the credentials as they are now, in place of an earlier one if they can be used."""
+        """Make a client with the present credentials; keep the earlier client if the credentials are unusable."""
         security, self._files = self._settings.security, self._files_now()
         config: dict[str, Any] = {
             "bootstrap.servers": self._settings.bootstrap_servers,
@@ -153,7 +155,7 @@ class Admin:
         except KafkaException as error:
             if self._client is None:
                 raise self._unusable(error) from error
-            return  # the wire client says so, which reads the same files
+            return  # the wire client reads the same files and reports the error
         if self._client is not None:
             self._replaced.append(self._client)
         self._client, self._password = made, config.get("sasl.password", "")
@@ -167,7 +169,7 @@ class Admin:
         )
 
     def close(self) -> None:
-        """End the client, and its threads."""
+        """Close the client, and end its threads."""
         client, self._client = self._client, None
         for each in (*self._replaced, client):
             if each is not None:
@@ -175,7 +177,7 @@ class Admin:
         self._replaced.clear()
 
     def _end_replaced(self) -> None:
-        """End clients whose certificate was renewed, once nobody waits for an answer, which one of them may owe."""
+        """End replaced clients (renewed certificates) once no caller waits for an answer."""
         while self._replaced and not self._asked:
             self._replaced.pop().__exit__(None, None, None)
 
@@ -188,7 +190,7 @@ class Admin:
     async def _one(
         self, send: Callable[[], Mapping[Any, Future[Any]] | Future[Any]], what: str, right: Right
     ) -> Any:
-        """The only outcome of a request, which `send` sends; raises what stands for it."""
+        """Return the only outcome of the request that `send` sends; raise a Failed outcome."""
 
         def sent() -> Mapping[Any, Future[Any]]:
             told = send()
@@ -205,10 +207,11 @@ class Admin:
         what: Callable[[_Key], str],
         right: Callable[[_Key], Right],
     ) -> dict[_Key, Any]:
-        """The answer by key, or the Failed that stands for it; `right` is what an authorizer wants for the request.
+        """Return the answer or the Failed by key; `right` is the right that an authorizer demands for the request.
 
-        Sent again while a broker that leaves the metadata takes it along: whether such a request was carried out is
-        not known, and each of ours may be carried out twice (a topic made twice exists, which callers accept).
+        The request is repeated while a broker that leaves the metadata drops the request. Nobody knows whether such a
+        request was carried out. Each of our requests may be carried out twice: a topic created twice exists, which
+        callers accept.
         """
         self._asked += 1
         try:
@@ -229,7 +232,7 @@ class Admin:
             left = False
             for key, future in send().items():
                 try:
-                    # Not wait_for: in Python 3.11 it forgets a cancellation that meets the answer.
+                    # Not wait_for: in Python 3.11 wait_for loses a cancellation that meets the answer.
                     async with asyncio.timeout(self._timeout + 5):
                         outcomes[key] = await asyncio.wrap_future(future)
                 except KafkaException as error:
@@ -262,7 +265,7 @@ class Admin:
         )
 
     def _unreachable(self, what: str, why: str) -> Failed:
-        """No answer: a login that failed is the better name for it, which librdkafka tells only beside the call."""
+        """Return the error for a missing answer: a failed login if librdkafka reported a failure, else Unreachable."""
         if self._client is not None:
             self._client.poll(0)
         if self._login_failures:
@@ -288,7 +291,7 @@ class Admin:
     async def create_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None
     ) -> bool:
-        """Create a topic; False where it exists already (EO-74: only that error is accepted)."""
+        """Create a topic; return False if the topic exists already. Every other error is raised."""
         new = NewTopic(
             name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs or {})
         )
@@ -305,7 +308,7 @@ class Admin:
         return True
 
     async def try_topics(self, wanted: Sequence[TopicShape]) -> dict[str, Failed]:
-        """Ask whether topics could be created (validate_only); return the refusals by topic. Creates nothing."""
+        """Check whether topics could be created (validate_only); return the refusals by topic. Create nothing."""
         refused: dict[str, Failed] = {}
         for at in range(0, len(wanted), _MOST_TOPICS):
             new = [
@@ -321,7 +324,7 @@ class Admin:
         return refused
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic; a topic that does not exist is no error."""
+        """Delete a topic; a missing topic is no error."""
         try:
             await self._one(
                 lambda: self.client.delete_topics([name], operation_timeout=self._timeout),
@@ -333,7 +336,7 @@ class Admin:
                 raise
 
     async def create_partitions(self, name: str, total: int) -> None:
-        """Give a topic more partitions, `total` in all."""
+        """Raise a topic's number of partitions to `total`."""
         wanted = [NewPartitions(name, total)]
         await self._one(
             lambda: self.client.create_partitions(wanted, operation_timeout=self._timeout),
@@ -342,7 +345,7 @@ class Admin:
         )
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
-        """All configs of topics, by topic and key."""
+        """Return all configs of topics, by topic and key."""
         out: dict[str, dict[str, ConfigValue]] = {}
         for name, told in (await self.topic_configs_told(names)).items():
             if isinstance(told, KmigrateError):
@@ -351,7 +354,7 @@ class Admin:
         return out
 
     async def topic_configs_told(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue] | KmigrateError]:
-        """The same with an outcome per topic: its configs, or why they cannot be had."""
+        """Return an outcome per topic: its configs, or why the configs cannot be read."""
         if not names:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -374,7 +377,7 @@ class Admin:
     async def alter_topic_configs(
         self, name: str, put: Mapping[str, str], remove: Sequence[str] = (), *, try_only: bool = False
     ) -> None:
-        """Set and remove single configs of a topic; others stay as they are. With `try_only` it is only asked for."""
+        """Set and remove single configs of a topic; other configs stay. With `try_only`, only check the permission."""
         entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in put.items()]
         entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in remove]
         if not entries:
@@ -392,7 +395,7 @@ class Admin:
         return (await self.broker_configs(node)).get(key)
 
     async def broker_configs(self, node: int) -> dict[str, ConfigValue]:
-        """All configs of a broker; `own` says that one is a dynamic cluster-wide default."""
+        """Return all configs of a broker; `own` marks a dynamic cluster-wide default."""
         resource = ConfigResource(ResourceType.BROKER, str(node))
         entries = await self._one(
             lambda: self.client.describe_configs([resource], request_timeout=self._timeout),
@@ -402,10 +405,10 @@ class Admin:
         dynamic = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         return {key: ConfigValue(e.value or "", ConfigSource(e.source) == dynamic) for key, e in entries.items()}
 
-    # access rules (they are read by `kmigrate.cluster.acls`)
+    # ACLs (`kmigrate.cluster.acls` reads them)
 
     async def create_acls(self, acls: Collection[Acl]) -> None:
-        """Put rules in force; one that is there already stays as it is."""
+        """Create ACLs; an existing ACL stays unchanged."""
         if not acls:
             return
         bindings = {AclBinding(*_acl_fields(acl)): acl for acl in acls}
@@ -418,7 +421,7 @@ class Admin:
         )
 
     async def delete_acls(self, acls: Collection[Acl]) -> None:
-        """Take exactly these rules back; one that is not there is no error."""
+        """Delete exactly these ACLs; a missing ACL is no error."""
         if not acls:
             return
         filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in acls}
@@ -433,17 +436,17 @@ class Admin:
     # groups
 
     async def groups(self) -> dict[str, str]:
-        """All consumer groups of the cluster and their states."""
+        """Return all consumer groups of the cluster and their states."""
         what = "list consumer groups"
         result = await self._one(
             lambda: self.client.list_consumer_groups(request_timeout=self._timeout), what, ("DESCRIBE", _CLUSTER)
         )
-        for error in result.errors:  # of single brokers: without their groups the list would be a half-truth
+        for error in result.errors:  # errors of single brokers: without their groups the list would be incomplete
             raise self._translate(KafkaException(error), what, ("DESCRIBE", _CLUSTER))
         return {str(g.group_id): g.state.name.lower() for g in result.valid}
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupState]:
-        """State and members of groups; a group that the cluster does not know is `dead` and empty."""
+        """Return state and members of groups; a group that the cluster does not know is `dead` and empty."""
         if not names:
             return {}
         outcomes = await self._outcomes(
@@ -468,12 +471,12 @@ class Admin:
         return out
 
 
-# librdkafka is given functions that know nothing of who holds its client. In a circle with it the client would end when
-# the garbage collector comes by: maybe in one of its own callbacks, and a client that ends there hangs or aborts.
+# librdkafka gets functions that do not reference the owner of its client. In a reference cycle, the garbage collector
+# would end the client, maybe inside one of its own callbacks. A client that ends there hangs or aborts.
 
 
 def _hearing(login_failures: list[str], connect_failures: list[str]) -> Callable[[KafkaError], None]:
-    """Return what librdkafka tells its errors to: failed logins and the newest failed connection are kept."""
+    """Return librdkafka's error callback, which keeps failed logins and the newest failed connection."""
 
     def hear(error: KafkaError) -> None:
         if error.code() in _CONNECT:
@@ -485,7 +488,7 @@ def _hearing(login_failures: list[str], connect_failures: list[str]) -> Callable
 
 
 def _tokens(bearer: Bearer) -> Callable[[str | None], tuple[str, float]]:
-    """What librdkafka asks for a bearer's token, and until when it need not ask again."""
+    """Return the callback that gives librdkafka a bearer's token and the time of the next call."""
 
     def token(_: str | None) -> tuple[str, float]:
         current = current_token(bearer)
@@ -495,7 +498,7 @@ def _tokens(bearer: Bearer) -> Callable[[str | None], tuple[str, float]]:
 
 
 def _assigned(member: MemberDescription) -> list[TopicPartition]:
-    """What a group's member reads, and what its coordinator is about to give it (KIP-848)."""
+    """Return the partitions that a group's member has, and those that its coordinator is about to assign (KIP-848)."""
     wanted = member.target_assignment
     return [*member.assignment.topic_partitions, *(wanted.topic_partitions if wanted is not None else ())]
 

@@ -1,4 +1,4 @@
-"""Checks the addresses that brokers advertise: clients go there after the bootstrap address."""
+"""Checks the advertised addresses of brokers: clients connect there after the bootstrap address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONNECT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedFault:
-    """A broker that cannot be reached at its advertised address."""
+    """A broker that is unreachable at its advertised address."""
 
     cluster: str
     node: int
@@ -39,7 +39,7 @@ class AdvertisedFault:
 
 
 async def advertised_faults(client: ClusterClient) -> list[AdvertisedFault]:
-    """Return the brokers that cannot be reached at their advertised addresses; the client has read metadata."""
+    """Return the brokers that are unreachable at their advertised addresses; the client has read metadata."""
     brokers = dict(client.metadata.brokers)
     told = await together(*(_why_unreached(client, node) for node in brokers))
     return [
@@ -50,7 +50,7 @@ async def advertised_faults(client: ClusterClient) -> list[AdvertisedFault]:
 
 
 async def refuse_unreachable_brokers(client: ClusterClient) -> None:
-    """Raise Unreachable with the first broker that cannot be reached at its advertised address."""
+    """Raise Unreachable for the first broker that is unreachable at its advertised address."""
     for fault in await advertised_faults(client):
         raise Unreachable(
             "advertised-unreachable", fault.text, still_true="nothing was changed", next_step=fault.next_step

@@ -1,7 +1,8 @@
-"""A look at the batch that would be read next: how old it is, and how large for its offsets.
+"""A look at the next batch to read: its age, and its size per offset.
 
-Asked only where no mirror has told of itself lately. A broker gives the first batch of a partition whole, however few
-bytes are asked for, so partitions are asked one by one, and only a few at a time.
+kmigrate looks ahead only if no mirror has announced itself lately. A broker returns the first batch of a partition
+whole, however few bytes the request allows. So each partition has a request of its own, and only a few requests run at
+a time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _AT_ONCE = 8
 
 
 async def look_ahead(client: ClusterClient, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Pace]:
-    """The pace of a copy that stands at these offsets; partitions that cannot be read now are left out."""
+    """Return the pace of a copy at these offsets; partitions that cannot be read now are left out."""
     found: dict[tuple[str, int], Pace] = {}
     few = asyncio.Semaphore(_AT_ONCE)
 
@@ -36,7 +37,7 @@ async def look_ahead(client: ClusterClient, positions: Mapping[tuple[str, int], 
             except Failed:
                 return
         if batch is not None:
-            # With broker times only the newest one of a batch is what readers see.
+            # With broker times, readers see only the newest time of a batch.
             first_ms = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else batch.base_timestamp
             found[key] = Pace(max(0, first_ms), len(batch.view) / (batch.last_offset_delta + 1))
 

@@ -1,8 +1,8 @@
-"""A cluster as our wire client sees it: who leads what, and one connection per broker and purpose.
+"""A cluster as our wire client sees it: its leaders, and a connection per broker and purpose.
 
-`ClusterClient` routes a request to its broker and turns answers into plain values; an answer per key is data,
-never an exception, because a fan-out may fail in part. Raw Fetch and Produce take their connections from here,
-too. Nothing in here retries for ever: callers own their deadlines.
+`ClusterClient` routes a request to its broker and turns answers into plain values. An answer per key is data, never an
+exception, because a fan-out may fail in part. Raw Fetch and Produce also get their connections here. Nothing in this
+module retries for ever: callers own their deadlines.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ __all__ = [
 ]
 
 HIGH_WATERMARK, LOG_END = -1, -2
-"""ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
+"""ListOffsets' replica_id: −1 returns the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
 MARKERS = "markers"
-"""How the purposes of connections begin that write control records: a broker must not work on those that were left."""
+"""Prefix of the purposes of connections that write control records: a broker must not work on abandoned requests."""
 _MOST_REFRESHES = 256
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
-"""Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
+"""Broker default for how long a silent producer's sequences are remembered, by its records' age (W1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """One active producer of a partition, as DescribeProducers tells it (KIP-664)."""
+    """An active producer of a partition, as DescribeProducers reports it (KIP-664)."""
 
     producer_id: int
     producer_epoch: int
@@ -71,7 +71,7 @@ _T = TypeVar("_T")
 
 
 class ClusterClient:
-    """Connections, metadata and the requests kmigrate sends to one cluster."""
+    """Connections, metadata and the requests that kmigrate sends to a cluster."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings = settings
@@ -80,7 +80,7 @@ class ClusterClient:
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._refresh_lock = asyncio.Lock()
         self._refreshes: dict[Topics, float] = {}
-        """When the newest answer to each question was asked for."""
+        """The time at which the newest response to each metadata request was requested."""
         self._log_ends = Gathered(self.log_ends)
         self._log_starts = Gathered(lambda keys: self.list_offsets(dict.fromkeys(keys, EARLIEST)))
         self._producers = Gathered(self._describe_all)
@@ -96,7 +96,7 @@ class ClusterClient:
         await self.close()
 
     async def close(self) -> None:
-        """For good: who still asks something is refused, and opens no connection that nobody would close."""
+        """Close for good: later requests are refused, and open no connection that nobody would close."""
         self._closed = True
         await self._others.close()
         for connection in self._connections.values():
@@ -107,14 +107,14 @@ class ClusterClient:
 
     @property
     def metadata(self) -> Metadata:
-        """What is known of the layout; another value as soon as there is news."""
+        """The known metadata; a new object as soon as there is news."""
         return self.layout.known
 
     async def bootstrap(self) -> BrokerConnection:
-        """Any broker that answers: a known one first, then the bootstrap addresses.
+        """Return a connection to any broker that answers: a known broker first, then the bootstrap addresses.
 
-        One that stands still, or that nothing comes back from, takes connections all the same; one that is cut off
-        from its controller answers from the past.
+        A broker that stands still, or whose responses get lost, accepts connections all the same. A broker that is cut
+        off from its controller answers from old metadata. Such brokers come last.
         """
         controls = [each for (_, purpose), each in self._connections.items() if purpose == "control"]
         known = {each.address: each for each in controls if not each.lost}
@@ -132,7 +132,7 @@ class ClusterClient:
             if (doubted := known.get(f"{host}:{port}")) is not None:
                 return doubted
             try:
-                # A login that fails is told at once: asking the other brokers would only lock the account.
+                # A failed login is raised at once: asking the other brokers would only lock the account.
                 return await self._open(node, host, port, "control")
             except Unreachable as error:
                 failures.append(error.what)
@@ -145,10 +145,10 @@ class ClusterClient:
         )
 
     async def refresh(self, topics: Iterable[str] | None = None) -> Metadata:
-        """Read metadata anew; of all topics where `topics` is None. Never creates a topic (D11).
+        """Read metadata anew, of all topics if `topics` is None. Never create a topic (D11).
 
-        Who waits for its turn takes an answer that was asked for after it had called: hundreds of partitions of a
-        topic that notice the same at once cost one request.
+        A waiting caller takes an answer that was requested after its call. So hundreds of partitions of a topic that
+        notice the same change at once cost a single request.
         """
         called = monotonic()
         asked: Topics = None if topics is None else tuple(topics)
@@ -166,9 +166,9 @@ class ClusterClient:
             return metadata
 
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
-        """Those of these names of which a broker does not say that there is no such topic; nothing of them is kept.
+        """Return the names, except those that a broker calls unknown topics; keep nothing about them.
 
-        They may be of a client's choosing, and of what is no name, or not for us to see, there is no end.
+        A client may have chosen the names. The number of invalid and invisible names has no limit.
         """
         return await self._told_by_any(tuple(topics), names_told)
 
@@ -194,19 +194,22 @@ class ClusterClient:
         )
 
     def doubts(self, address: tuple[str, int]) -> tuple[float, bool]:
-        """What can be asked of any broker is asked of the greatest last: since when it is silent, and whether it was
-        found to be behind another."""
+        """Return a sort key: requests that any broker can answer go last to the broker with the greatest key.
+
+        The key is the time since which the broker is silent, and whether the broker was found to be behind another.
+        """
         named = "{}:{}".format(*address)
         return self.silence.since(named), named in self._others
 
     async def topic(self, name: str) -> TopicInfo | None:
-        """One topic, read now; None where the cluster does not have it."""
+        """Return a topic, read now; None if the cluster does not have the topic."""
         return (await self.refresh([name])).topics.get(name)
 
     async def find_topic(self, name: str) -> TopicInfo | None:
-        """One topic, as any broker knows it, all asked at once: one that has just started may not have heard of it yet.
+        """Return a topic as any broker knows it; all brokers are asked at once.
 
-        Raises Unreachable where a broker does not answer, which may know it.
+        A broker that has just started may not have heard of the topic yet. Raise Unreachable if a broker that may know
+        the topic does not answer.
         """
         found = await self.topic(name)
         if found is not None:
@@ -230,11 +233,11 @@ class ClusterClient:
         return None
 
     async def topic_told_by(self, node: int, name: str) -> TopicInfo | None:
-        """One topic, as this broker knows it, or as we do where another one has told of later leaders."""
+        """Return a topic as this broker knows it; later leaders that we know from other brokers stay."""
         return self.layout.hear((name,), await self._layout_told_by(node, (name,))).topics.get(name)
 
     def leader(self, topic: str, partition: int) -> int:
-        """The known leader's node id; −1 where there is none or it is not known."""
+        """Return the known leader's node id; −1 if there is no leader or the leader is unknown."""
         part = self.metadata.partition(topic, partition)
         return part.leader if part else -1
 
@@ -243,7 +246,7 @@ class ClusterClient:
         return part.leader_epoch if part else -1
 
     async def connection(self, node: int, purpose: str = "control") -> BrokerConnection:
-        """The connection to a broker for one purpose; requests of different purposes never queue behind each other."""
+        """Return the connection to a broker for a purpose; different purposes never queue behind each other."""
         address = self.metadata.brokers.get(node)
         if address is None:
             await self.refresh([])
@@ -253,17 +256,17 @@ class ClusterClient:
         return await self._open(node, *address, purpose)
 
     def is_open(self, node: int, purpose: str) -> bool:
-        """Whether a request for this purpose would go at once."""
+        """Return whether a request for this purpose would leave at once."""
         known, address = self._connections.get((node, purpose)), self.metadata.brokers.get(node)
         if known is None or address is None or known.lost or known.holds:
             return False
         return known.address == "{}:{}".format(*address)
 
     def any_broker(self) -> int:
-        """Node id of the broker that answered us last if we are still connected to it, of another one that we are
-        connected to, of any; −1 while none is known.
+        """Return the node id of a broker for a request that any broker can answer; −1 while no broker is known.
 
-        One that has just died, or stands still, is named by its cluster for seconds yet.
+        The broker that answered last comes first, if we are still connected to that broker. Then follow other connected
+        brokers, then any broker. A cluster lists a broker that has just died, or stands still, for seconds.
         """
         connected = {each.address for each in self._connections.values() if not each.lost}
         brokers = self.metadata.brokers
@@ -306,7 +309,7 @@ class ClusterClient:
             raise Unreachable("client-closed", f"cluster {self.settings.name} is not asked any more")
 
     async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
-        """Send to a broker (any, where `node` is None)."""
+        """Send a request to a broker; to any broker if `node` is None."""
         connection = await self.bootstrap() if node is None else await self.connection(node, purpose)
         try:
             answer = await connection.call(request, self.settings.request_timeout_s)
@@ -326,7 +329,7 @@ class ClusterClient:
         read_committed: bool = False,
         purpose: str = "control",
     ) -> dict[tuple[str, int], LogOffset]:
-        """Offsets by partition: values are LATEST, EARLIEST or a timestamp in ms.
+        """Return offsets by partition; the wanted values are LATEST, EARLIEST or a timestamp in ms.
 
         With `replica_id=LOG_END` the answer is the log end, not the high watermark (V1).
         """
@@ -356,19 +359,20 @@ class ClusterClient:
         read_committed: bool = False,
         purpose: str = "control",
     ) -> dict[tuple[str, int], LogOffset]:
-        """What one broker answers, whether it leads these partitions or not.
+        """Return a broker's answer, whether the broker leads these partitions or not.
 
-        A follower, too, tells its own log's end. Where an epoch is named, a broker that knows another one refuses.
+        A follower also reports its own log end. If the request names an epoch, a broker that knows another epoch
+        refuses.
         """
         question = ask_for_offsets(wanted, epochs or {}, replica_id=replica_id, read_committed=read_committed)
         return offsets_told(await self.call(question, node, purpose=purpose))
 
     async def log_ends(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogOffset]:
-        """Log ends (not high watermarks) of partitions."""
+        """Return the log ends (not high watermarks) of partitions."""
         return await self.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
 
     async def log_end(self, key: tuple[str, int]) -> LogOffset:
-        """One partition's log end; many who ask at once share a request."""
+        """Return a partition's log end; many concurrent callers share a request."""
         return await self._log_ends.ask(self.leader(*key), key)
 
     async def log_start(self, key: tuple[str, int]) -> LogOffset:
@@ -389,7 +393,7 @@ class ClusterClient:
     # producers and transactions
 
     async def init_producer_id(self, transactional_id: str | None = None, timeout_ms: int = 60_000) -> tuple[int, int]:
-        """A producer id and epoch of this cluster (M7: a transactional one needs its coordinator asked first)."""
+        """Return a producer id and epoch of this cluster (M7: a transactional id needs FindCoordinator first)."""
         request = entity(22, 4, "request")
         deadline = monotonic() + self.settings.request_timeout_s
         while True:
@@ -410,7 +414,7 @@ class ClusterClient:
             await sleep(0.1)
 
     async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
-        """Node id of a group's (kind 0) or transactional id's (kind 1) coordinator."""
+        """Return the node id of the coordinator of a group (kind 0) or a transactional id (kind 1)."""
         request = entity(10, 3, "request")
         deadline = monotonic() + self.settings.request_timeout_s
         while True:
@@ -422,7 +426,7 @@ class ClusterClient:
             await sleep(0.1)
 
     def retry_or_raise(self, what: str, code: int, deadline: float) -> None:
-        """Return where the answer's code may pass and there is time left."""
+        """Return if the error code may pass and time is left; otherwise raise BrokerRefused."""
         if not row(code).retriable or monotonic() > deadline:
             raise BrokerRefused(
                 "broker-refused",
@@ -434,7 +438,7 @@ class ClusterClient:
     async def describe_producers(
         self, keys: Iterable[tuple[str, int]]
     ) -> dict[tuple[str, int], tuple[int, Producers]]:
-        """Error code and active producers of each partition, asked of its leader (Kafka ≥ 2.8)."""
+        """Return error code and active producers of each partition, from its leader (Kafka ≥ 2.8)."""
         request = entity(61, 0, "request")
         topic_type = element_type(request, "topics")
         out: dict[tuple[str, int], tuple[int, Producers]] = {}
@@ -471,7 +475,7 @@ class ClusterClient:
         return {**dict.fromkeys(keys, (Code.UNKNOWN_SERVER_ERROR, ())), **await self.describe_producers(keys)}
 
     async def producers(self, key: tuple[str, int]) -> tuple[int, Producers]:
-        """Error code and active producers of one partition; many who ask at once share a request."""
+        """Return error code and active producers of a partition; many concurrent callers share a request."""
         return await self._producers.ask(self.leader(*key), key)
 
     async def write_markers(
@@ -487,9 +491,9 @@ class ClusterClient:
         commit: bool = True,
         purpose: str = MARKERS,
     ) -> int:
-        """Append `count` control markers to one partition, one offset each; the broker's error code (M2, W5).
+        """Append `count` control markers to a partition, one offset each; return the broker's error code (M2, W5).
 
-        The code does not say how many of them were written: only the log's end does.
+        The code does not say how many markers were written; only the log end does.
         """
         request = entity(27, 1, "request")
         marker_type = element_type(request, "markers")
@@ -513,7 +517,7 @@ class ClusterClient:
     async def empty_transactions(
         self, transactional_id: str, producer: tuple[int, int], topic: str, partition: int, count: int
     ) -> int:
-        """The slow way to `count` markers where CLUSTER_ACTION is missing: transactions without records (A12)."""
+        """Write `count` markers without CLUSTER_ACTION, slowly: as transactions without records (A12)."""
         add, end = entity(24, 3, "request"), entity(26, 3, "request")
         topic_type = element_type(add, "v3_and_below_topics")
         node = await self.find_coordinator(transactional_id, kind=1)
@@ -554,7 +558,7 @@ class ClusterClient:
         return 0
 
     async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-        """Move log starts up to the given offsets; error code and low watermark by partition."""
+        """Move log starts up to the given offsets; return error code and low watermark by partition."""
         request = entity(21, 2, "request")
         topic_type = element_type(request, "topics")
         part_type = element_type(topic_type, "partitions")
@@ -574,8 +578,10 @@ class ClusterClient:
         return out
 
     async def set_broker_default(self, key: str, value: str | None, *, only_ask: bool = False) -> int:
-        """Set (or, with None, remove) a cluster-wide dynamic broker default, or ask whether we may; the broker's error
-        code (W1). A broker takes keys that it does not know, too (`cluster.memory`)."""
+        """Set a cluster-wide dynamic broker default, or remove it with None; return the broker's error code (W1).
+
+        With `only_ask`, only check the permission. A broker also accepts unknown keys (`cluster.memory`).
+        """
         request = entity(44, 1, "request")
         resource_type = element_type(request, "resources")
         config_type = element_type(resource_type, "configs")

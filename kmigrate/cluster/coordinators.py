@@ -1,9 +1,9 @@
-"""A transactional id's coordinator, asked in the name of one of the id's holders.
+"""Requests to a transactional id's coordinator, sent with the identity of a producer that holds the id.
 
-What is said here ends no transaction that is not open, and writes nothing to a partition while none is. It was tried on
-2.8.2, 3.9.1 and 4.3.1: an InitProducerId that names the present identity raises its epoch (KIP-360), and does so once
-however often it is repeated; from then on the older one is refused with PRODUCER_FENCED, whatever it asks for. Where a
-transaction is open it is aborted, and the answer is CONCURRENT_TRANSACTIONS.
+These requests end only open transactions, and write nothing to a partition while no transaction is open. Tried on
+2.8.2, 3.9.1 and 4.3.1: an InitProducerId with the present identity raises the epoch (KIP-360), and repeats raise the
+epoch only once. From then on the coordinator refuses every request of the older epoch with PRODUCER_FENCED. If a
+transaction is open, the coordinator aborts the transaction and answers CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["NO_MORE", "Identity", "Now", "end_as", "may_speak_for", "now_at", "r
 Identity = tuple[str, int, int]
 """Transactional id, producer id and epoch."""
 NO_MORE = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
-"""What a coordinator says to an identity that it takes no word of any more."""
+"""Codes of a coordinator that accepts no request of an identity any more."""
 
 _OF_TRANSACTIONS = 1
 _NOBODY = -1
 _USUAL_TIMEOUT = dt.timedelta(seconds=60)
-"""Of transactions of an epoch that is given to nobody: who comes next says his own."""
+"""Transaction timeout of an epoch that no producer gets: the next producer sets its own timeout."""
 _EMPTY, _COMMITTED, _GONE = "Empty", "CompleteCommit", "Dead"
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What a coordinator tells of a transactional id."""
+    """A transactional id as its coordinator describes the id."""
 
     producer_id: int
     epoch: int
@@ -41,22 +41,22 @@ class Now:
 
     @property
     def is_open(self) -> bool:
-        """A transaction, also one whose markers are being written."""
+        """True for an open transaction, also while its markers are being written."""
         return self.state in OPEN_STATES
 
     @property
     def is_empty(self) -> bool:
-        """Whether this identity has had no transaction yet."""
+        """True if this identity has had no transaction yet."""
         return self.state == _EMPTY
 
     @property
     def aborted(self) -> bool:
-        """Whether its last transaction was."""
+        """True if the identity's last transaction was aborted."""
         return self.state not in (_EMPTY, _COMMITTED)
 
 
 async def now_at(client: ClusterClient, name: str) -> Now | None:
-    """Who holds a transactional id, and what of his transactions; None where the cluster knows no such id (≥ 3.0)."""
+    """Return producer and state of a transactional id; None if the cluster knows no such id (Kafka ≥ 3.0)."""
     node = await _coordinator(client, name)
     told = (await client.call(entity(65, 0, "request")(transactional_ids=(name,)), node)).transaction_states[0]
     code = code_of(told.error_code)
@@ -69,7 +69,10 @@ async def now_at(client: ClusterClient, name: str) -> Now | None:
 
 
 async def end_as(client: ClusterClient, identity: Identity, *, committed: bool) -> int:
-    """EndTxn; the coordinator's code. Of a transaction that has ended the same way it is 0, else INVALID_TXN_STATE."""
+    """Send EndTxn and return the coordinator's code.
+
+    For a transaction that has already ended the same way the code is 0, otherwise INVALID_TXN_STATE.
+    """
     name, producer_id, epoch = identity
     ending = entity(26, 3, "request")
     message = ending(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=committed)
@@ -79,7 +82,10 @@ async def end_as(client: ClusterClient, identity: Identity, *, committed: bool) 
 
 
 async def raise_epoch(client: ClusterClient, identity: Identity) -> int:
-    """InitProducerId from exactly this identity on: nobody who was faster loses his; the coordinator's code."""
+    """Send InitProducerId with exactly this identity, and return the coordinator's code.
+
+    A producer that was faster keeps its newer epoch.
+    """
     name, producer_id, epoch = identity
     init = entity(22, 4, "request")
     message = init(
@@ -91,7 +97,10 @@ async def raise_epoch(client: ClusterClient, identity: Identity) -> int:
 
 
 async def may_speak_for(client: ClusterClient, name: str) -> None:
-    """Raise BrokerRefused where the cluster does not let us write in this id's name; it is asked for nobody's end."""
+    """Raise BrokerRefused if the cluster does not let us write with this transactional id.
+
+    The check is an EndTxn without a producer, which ends no transaction.
+    """
     await end_as(client, (name, _NOBODY, _NOBODY), committed=False)
 
 

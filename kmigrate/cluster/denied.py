@@ -1,4 +1,4 @@
-"""Names the right that a cluster demands: principal, operation and resource."""
+"""Names the missing right of a refused request: principal, operation and resource."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DENIED = frozenset(
         Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-"""Error codes of a broker whose authorizer said no."""
+"""Error codes of a broker whose authorizer refused a request."""
 
 Right = tuple[str, str]
 """An operation and a resource, by Kafka's names: ("READ", "topic orders")."""

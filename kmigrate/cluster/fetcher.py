@@ -1,12 +1,12 @@
-"""Raw fetching from one broker: incremental fetch sessions (KIP-227) and full fetches, batches left as views.
+"""Raw fetching from a broker: incremental fetch sessions (KIP-227) and full fetches, batches left as views.
 
-A session answers only for partitions that changed, so an idle estate costs next to nothing. A full fetch
-(`full=True`) belongs to no session and answers for every partition it names (AL-76).
+A session answers only for changed partitions, so an idle estate costs next to nothing. A full fetch (`full=True`)
+belongs to no session and answers for every partition that it names.
 
-A session names its topics by id (KIP-516) where the broker takes that. A broker keeps a session's partitions in a hash
-table without chains, by 31 · partition + the hash of the topic's name: names that differ in a number fall upon each
-other, and with 40 topics of 100 partitions, `t-000` to `t-039`, it took 5 to 25 s of each fetch to find them, measured
-at a broker of 3.9; by ids 20 ms.
+A session names its topics by id (KIP-516) if the broker supports ids. A broker keeps a session's partitions in a hash
+table without chains, by 31 · partition + the hash of the topic's name. Names that differ in a number collide in that
+table. A broker of 3.9 with 40 topics of 100 partitions, `t-000` to `t-039`, took 5 to 25 s per fetch to find the
+partitions, and 20 ms with ids.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["SESSION_ERRORS", "FetchSession", "fetch_full", "fetch_one"]
 SESSION_ERRORS = frozenset(
     {Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH, Code.FETCH_SESSION_TOPIC_ID_ERROR}
 )
-"""What a broker answers who goes on with a session that it has dropped: the next fetch begins another one."""
+"""Error codes for a session that the broker has dropped: the next fetch begins another session."""
 _MAX_EPOCH = (1 << 31) - 1
 _API_VERSIONS = 18
 _LEAST_REST_S = 0.05
@@ -46,10 +46,10 @@ Key = tuple[str, int]
 
 
 class FetchSession:
-    """One reader's fetches to one broker, one at a time, over a connection of their own.
+    """A reader's fetches to a broker, one at a time, over a separate connection.
 
-    `meant` is the id of the topic that a name stands for, where whoever reads would have no other: it holds whatever
-    the layout shows by now.
+    `meant` returns the topic id that the reader means by a name, or None if the reader accepts any topic of that name.
+    This id counts, whatever the metadata shows by now.
     """
 
     def __init__(
@@ -75,20 +75,21 @@ class FetchSession:
         self._epoch = 0
         self._known: dict[Key, FetchPartition] = {}
         self._ids: dict[str, bytes] | None = None
-        """Of the topics that the session knows; None where it knows them by name."""
+        """Ids of the topics in the session; None for a session that names topics by name."""
 
     async def fetch(self, wanted: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
-        """One Fetch; raises Unreachable. A session that the broker dropped is opened anew by the next call."""
+        """Send a Fetch; raise Unreachable. The next call opens a new session if the broker dropped this session."""
         connection = await self.open()
         ids = self._ids_of(wanted) if self._takes_ids else None
         if full or not _goes_on(self._ids, ids):
             self._forget()
-        named = ids if ids is None or self._ids is None else self._ids | ids  # of what it shall forget, too
+        # Includes the ids of topics that the session drops.
+        named = ids if ids is None or self._ids is None else self._ids | ids
         if full:
             send, dropped, session, epoch = list(wanted.values()), [], 0, -1
         else:
             known = self._known
-            # The very same value is the rule among many partitions, and looked at first since comparing is dear.
+            # Most partitions have the very same object as before; identity is checked first, because comparing is slow.
             send = [p for key, p in wanted.items() if (k := known.get(key)) is not p and k != p]
             dropped = [key for key in self._known if key not in wanted]
             session, epoch = self._session, self._epoch
@@ -123,7 +124,7 @@ class FetchSession:
         return answer
 
     async def open(self) -> BrokerConnection:
-        """The connection, open; raises Unreachable."""
+        """Return the open connection; raise Unreachable."""
         connection = await self._client.connection(self._node, self._purpose)
         if connection is not self._connection:
             self._forget()
@@ -132,7 +133,7 @@ class FetchSession:
         return connection
 
     def _ids_of(self, wanted: Mapping[Key, FetchPartition]) -> dict[str, bytes] | None:
-        """The ids of these topics; None where one of them is not known, or the cluster gives none."""
+        """Return the ids of these topics; None if an id is unknown, or if the cluster has no ids."""
         known = self._client.metadata.topics
         ids: dict[str, bytes] = {}
         for topic in {topic for topic, _ in wanted}:
@@ -151,7 +152,7 @@ async def _takes_ids(connection: BrokerConnection) -> bool:
 
 
 def _goes_on(before: dict[str, bytes] | None, now: dict[str, bytes] | None) -> bool:
-    """Whether a session can go on: it names topics as it began to, and each of them by the same id."""
+    """Return whether a session can continue: by name or by id as before, and each topic with the same id."""
     if before is None or now is None:
         return before is now
     return all(before.get(topic, of) == of for topic, of in now.items())
@@ -167,7 +168,7 @@ async def fetch_full(
     max_wait_ms: int = 100,
     max_bytes: int = 64 << 20,
 ) -> FetchAnswer:
-    """One fetch that belongs to no session."""
+    """Send a fetch that belongs to no session."""
     connection = await client.connection(node, purpose)
     frame = await connection.call_raw(
         FETCH,
@@ -187,9 +188,9 @@ async def fetch_one(
     read_committed: bool = False,
     max_wait_ms: int = 100,
 ) -> FetchedPartition:
-    """One partition's answer to one full fetch; raises Unreachable.
+    """Return a partition's answer to a full fetch; raise Unreachable.
 
-    To who has used up a quota a broker answers with no partition: it is asked again after the rest that it asks for.
+    If a quota is used up, a broker answers without the partition. The fetch is then repeated after the throttle time.
     """
     deadline = monotonic() + client.settings.request_timeout_s
     while True:

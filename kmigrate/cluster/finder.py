@@ -1,4 +1,4 @@
-"""Finds one producer's batch near the end of a log: where a retried batch stands that was stored before."""
+"""Finds a producer's batch near the end of a log: the place of a retried batch that was stored before."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kmigrate.records.old_messages import OldMessages, walk_all
 __all__ = ["find_batch"]
 
 _WINDOWS = (2_000, 50_000)
-"""Offsets before the end that are looked through, nearest first: a retry is seconds old at most."""
+"""Offsets before the end that are searched, nearest first: a retry is seconds old at most."""
 
 
 async def find_batch(
     client: ClusterClient, topic: str, partition: int, producer_id: int, epoch: int, sequence: int
 ) -> int:
-    """Base offset of the batch with this id, epoch and first sequence; −1 where it is not near the end."""
+    """Return the base offset of the batch with this id, epoch and first sequence; −1 if there is none near the end."""
     key = (topic, partition)
     end = (await client.log_ends([key]))[key]
     first = (await client.list_offsets({key: EARLIEST}))[key]
@@ -35,7 +35,7 @@ async def find_batch(
             before = at
             for batch in walk_all(answer.records):
                 at = max(at, batch.next_offset)
-                if isinstance(batch, OldMessages):  # without producer, so never the one that is looked for
+                if isinstance(batch, OldMessages):  # old messages have no producer, so they never match
                     continue
                 named = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
                 if named == (producer_id, epoch, sequence) and not batch.is_control:

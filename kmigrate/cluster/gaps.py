@@ -1,4 +1,4 @@
-"""Looks for wide gaps between a partition's offsets by probing, without reading the log."""
+"""Searches for wide gaps between a partition's offsets by probes, without reading the log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["has_wide_gap"]
 
 
 async def has_wide_gap(client: ClusterClient, topic: str, partition: int, start: int, end: int, limit: int) -> bool:
-    """Whether a log cleaner may have left more than `limit` offsets in a row without a batch; never missed.
+    """Return whether a log cleaner may have left more than `limit` consecutive offsets without a batch.
 
-    Probes stand half a limit apart, so that a gap beyond the limit holds one from which at least half of it is still
-    ahead. The answer is therefore also true for some gaps between half the limit and the limit. No gap fits into the
-    last half: it would have begun before the probe in front of it.
+    No such gap is missed. Probes stand half a limit apart. So a gap wider than the limit contains a probe with at least
+    half a limit of the gap still ahead. The answer is also true for some gaps between half the limit and the limit. No
+    gap fits into the last half: such a gap would have begun before the probe in front of that half.
     """
     half = max(1, limit // 2)
     at = start
@@ -30,9 +30,9 @@ async def has_wide_gap(client: ClusterClient, topic: str, partition: int, start:
 
 
 async def _first_batch(client: ClusterClient, topic: str, partition: int, at: int, end: int) -> tuple[int, int]:
-    """Where the batch begins and ends that holds an offset, or the next one; at `end` where there is none.
+    """Return start and end of the batch that holds an offset, or of the next batch; `end` twice if there is none.
 
-    What retention has deleted meanwhile is no gap: nobody copies it.
+    Offsets that retention has deleted meanwhile are no gap, because nobody copies them.
     """
     node = client.leader(topic, partition)
     answer = await fetch_one(client, node, FetchPartition(topic, partition, at, 1), purpose="probe")

@@ -1,8 +1,8 @@
-"""Questions about single partitions, asked together: while a broker works on one request, those for the next gather.
+"""Questions about single partitions, sent together: while a broker works on a request, the next questions gather.
 
-A thousand partitions that begin at once all ask the same; each in a request of its own would keep us and the broker
-busy for seconds. An answer is always one that was asked for after its question came, as if that had gone alone. What
-is asked of one broker waits for no other, and fails with no other.
+A thousand partitions that begin at once all ask the same question. A request per partition would keep kmigrate and the
+broker busy for seconds. Each answer comes from a request that was sent after its question arrived, as with a request of
+its own. The questions for a broker never wait for another broker, and never fail with another broker.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kmigrate.errors import Failed
 __all__ = ["Gathered"]
 
 _MOST = 500
-"""Of one request: a larger one would keep the event loop, and so the copy, standing while it is written and read."""
+"""Most questions in a request: writing and reading a larger request would stop the event loop, and so the copy."""
 
 _V = TypeVar("_V")
 Key = tuple[str, int]
 
 
 class _Round(Generic[_V]):
-    """What goes into one request, and what came of it."""
+    """The keys of a request, and its answers or its failure."""
 
     def __init__(self) -> None:
         self.keys: dict[Key, None] = {}
@@ -32,7 +32,7 @@ class _Round(Generic[_V]):
 
 
 class _Line(Generic[_V]):
-    """Those who wait for one broker."""
+    """The questions that wait for a broker."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -40,14 +40,14 @@ class _Line(Generic[_V]):
 
 
 class Gathered(Generic[_V]):
-    """One kind of question; `ask` asks it about many partitions, and has an answer for each of them."""
+    """A kind of question; `ask` sends the question for many partitions, and returns an answer for each of them."""
 
     def __init__(self, ask: Callable[[Collection[Key]], Awaitable[Mapping[Key, _V]]]) -> None:
         self._ask = ask
         self._lines: dict[int, _Line[_V]] = {}
 
     async def ask(self, node: int, key: Key) -> _V:
-        """The answer about one partition, which this broker leads as far as we know."""
+        """Return the answer about a partition; as far as we know, this broker leads the partition."""
         line = self._lines.setdefault(node, _Line())
         if len(line.gathering.keys) >= _MOST:
             line.gathering = _Round()

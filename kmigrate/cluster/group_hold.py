@@ -3,10 +3,10 @@
 A  The placeholder's protocol type is not `consumer`. While the placeholder is a member, the coordinator refuses every
    other member: JoinGroup with INCONSISTENT_GROUP_PROTOCOL (23), ConsumerGroupHeartbeat with GROUP_ID_NOT_FOUND (69).
    The coordinator also refuses commits without a generation (UNKNOWN_MEMBER_ID, 25). Measured on 3.9.1 and 4.3.1.
-B  The placeholder is a static member with the longest session timeout that the broker takes. Any process of kmigrate
-   takes the placeholder over by its `group.instance.id`, so the hold outlives a controller that is restarted in time.
-C  A coordinator takes the placeholder only while no other member is there. Nobody is driven out.
-D  Committed positions stay, and do not expire while the placeholder is there.
+B  The placeholder is a static member with the longest session timeout that the broker accepts. Any process of kmigrate
+   takes the placeholder over by its `group.instance.id`. So the hold outlives a controller that restarts in time.
+C  A coordinator accepts the placeholder only if the group has no other member. The placeholder drives nobody out.
+D  Committed offsets stay, and do not expire while the placeholder is a member.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ _SYNC = entity(14, 3, "request")
 _LEAVE = entity(13, 3, "request")
 _ANY_MEMBER = ""
 _SESSION_TIMEOUTS_S = (1800, 300, 60, 30, 10)
-"""Brokers' default of the longest is 30 minutes; a broker with a lower limit refuses what is longer (26)."""
+"""Session timeouts to try, longest first.
+
+The default maximum of brokers is 30 minutes; a broker with a lower maximum refuses a longer timeout (26).
+"""
 _REBALANCE_TIMEOUT = dt.timedelta(seconds=10)
 
 
 def without_hold(members: Sequence[GroupMember]) -> tuple[GroupMember, ...]:
-    """Return the members but for the placeholder: brokers make a static member's id from its instance id."""
+    """Return the members without the placeholder: brokers derive a static member's id from its instance id."""
     return tuple(member for member in members if not member.member_id.startswith(f"{_INSTANCE}-"))
 
 
 class GroupHold:
-    """The placeholder member of one group at its source."""
+    """The placeholder member of a group at its source."""
 
     def __init__(self, client: ClusterClient, group: str) -> None:
         self._client = client
         self._group = group
         self.session_s = 0
-        """The session timeout that the broker has taken; 0 while the group is not held."""
+        """The session timeout that the broker has accepted; 0 while the group is not held."""
 
     async def take(self) -> int:
-        """Join, or renew the session; return the error code. Raises BrokerRefused or Unreachable."""
+        """Join, or renew the session; return the error code. Raise BrokerRefused or Unreachable."""
         code = 0
         for seconds in _SESSION_TIMEOUTS_S:
             code = await self._join(seconds)
@@ -58,7 +61,7 @@ class GroupHold:
         return code
 
     async def release(self) -> None:
-        """Leave the group, whichever process has joined. Raises Unreachable."""
+        """Remove the placeholder from the group, whichever process has joined. Raise Unreachable."""
         self.session_s = 0
         identity = element_type(_LEAVE, "members")(member_id=_ANY_MEMBER, group_instance_id=_INSTANCE)
         node = await self._client.find_coordinator(self._group)

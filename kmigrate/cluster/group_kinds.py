@@ -1,4 +1,4 @@
-"""What a group is of which librdkafka says nothing: its lists leave out who is no consumer."""
+"""The protocol type of groups, which librdkafka does not show: its lists contain consumer groups only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DESCRIBE = entity(15, 0, "request")
 
 
 async def protocol_type(client: ClusterClient, group: str) -> str:
-    """As its members name it, `connect` or `sr` for instance; nothing of a group that the cluster does not know.
+    """Return the protocol type that the members of a group name, such as `connect` or `sr`; '' for an unknown group.
 
-    Workers of Connect and instances of Schema Registry choose who does what in such groups; they commit nothing there.
+    Workers of Connect and instances of Schema Registry use such groups to distribute work; they commit nothing there.
     """
     answer = await client.call(_DESCRIBE(groups=(group,)), await client.find_coordinator(group))
     return str(answer.groups[0].protocol_type)

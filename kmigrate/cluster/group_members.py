@@ -1,6 +1,6 @@
 """Members of consumer groups, described over the wire.
 
-librdkafka refuses to describe a group whose protocol type is not `consumer`. A held group has another type
+librdkafka refuses to describe a group with another protocol type than `consumer`. A held group has another type
 (`group_hold`).
 """
 
@@ -23,9 +23,9 @@ _PAUSE_S = 0.1
 
 
 async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember, ...]:
-    """Return the live members of a group of either protocol; nobody where the cluster does not know the group.
+    """Return the live members of a group of either protocol; no member if the cluster does not know the group.
 
-    Raises BrokerRefused or Unreachable.
+    Raise BrokerRefused or Unreachable.
     """
     deadline = monotonic() + client.settings.request_timeout_s
     while True:

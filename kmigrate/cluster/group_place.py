@@ -1,8 +1,9 @@
-"""Groups that members of both protocols are in, and a place that is held in one, so that it is of the new protocol.
+"""Groups with members of both protocols, and a placeholder member that keeps a group in the new protocol.
 
-While the first members of a classic group have its first rebalance, the coordinator fails at each member of the new
-protocol that joins (KIP-848), has the classic ones begin anew, and both hear of it in ways at which clients end, or
-their applications are told (C17). In a group that is of the new protocol already both join without a word.
+During the first rebalance of a classic group, the coordinator fails when a member of the new protocol joins (KIP-848).
+The coordinator then has the classic members start again. Clients of both protocols notice that by errors that end them
+or reach their applications (C17). In a group that already uses the new protocol, both kinds of members join without an
+error.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _API_VERSIONS, _HEARTBEAT, _DESCRIBE = 18, 68, 69
 _JOINS, _LEAVES = 0, -1
 _CLASSIC = 0
 _OWNS_NOTHING = dt.timedelta(seconds=1)
-"""How long whoever owns something may take to give it back."""
+"""Rebalance timeout of the placeholder, which never has partitions to give back."""
 
 
 async def is_mixed(client: ClusterClient, group: str) -> bool:
-    """Whether a group of the new protocol has classic members, too; it may, where its broker does not tell.
+    """Return whether a group of the new protocol also has classic members; True if the broker does not say.
 
-    Brokers do from 4.0 on. Raises Unreachable.
+    Brokers say so from 4.0 on. Raise Unreachable.
     """
     node = await client.find_coordinator(group)
     version = await _version(client, node, _DESCRIBE)
@@ -42,15 +43,15 @@ async def is_mixed(client: ClusterClient, group: str) -> bool:
 
 
 def place_of(group: str) -> str:
-    """The member id of who holds the place in a group: no client that reads."""
+    """Return the member id of the placeholder in a group, which no reading client has."""
     return str(uuid5(NAMESPACE_URL, f"kmigrate:{group}"))
 
 
 class GroupPlace:
-    """A member that reads nothing and says nothing more: it is gone after a session timeout, 45 s by default.
+    """A member that reads nothing and sends no heartbeat: it is removed after a session timeout, 45 s by default.
 
-    Every process that holds one for a group holds the same one. What cannot be had is done without: members that come
-    too soon try again then.
+    All processes with a placeholder in a group use the same member id. A failure to take the place is ignored: members
+    that then join too early try again.
     """
 
     def __init__(self, client: ClusterClient, group: str) -> None:
@@ -59,7 +60,7 @@ class GroupPlace:
         self._member = place_of(group)
 
     async def take(self) -> None:
-        """Have the group be of the new protocol; no positions can be written to it from outside meanwhile."""
+        """Join, so that the group uses the new protocol; meanwhile nobody outside can commit offsets to the group."""
         await self._say(_JOINS, rebalance_timeout=_OWNS_NOTHING, subscribed_topic_names=(), topic_partitions=())
 
     async def leave(self) -> None:
@@ -77,6 +78,9 @@ class GroupPlace:
 
 
 async def _version(client: ClusterClient, node: int, api_key: int) -> int:
-    """The newest version of a request that a broker takes, −1 where it takes none: it would close the connection."""
+    """Return the newest version of a request that a broker supports, −1 for none.
+
+    A broker closes the connection on an unknown request.
+    """
     answer = await client.call(entity(_API_VERSIONS, 0, "request")(), node)
     return newest_versions(answer).get(api_key, -1)

@@ -1,7 +1,7 @@
-"""Who leads what, as a cluster's brokers have told it. Pure: Metadata bodies in, what they say out.
+"""The leaders of a cluster's partitions, as brokers report them. Pure: Metadata bodies in, their content out.
 
-Answers to the same question are remembered as bytes, those that what is known agrees with: hundreds of partitions that
-look every second get the same one nearly every time, and to decode it would cost more than all the rest of a look.
+The layout remembers responses as bytes if they agree with the known metadata. Hundreds of partitions refresh metadata
+every second and nearly always get the same response. Decoding that response would cost more than the rest of a refresh.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 METADATA, METADATA_VERSION = 3, 10
 _MOST_ANSWERS = 256
 _MOST_AT_ONCE = 1_000
-"""Partitions that an answer tells of where nobody waits for it: to decode it holds up everybody else."""
+"""Most partitions per response if nobody waits for the response: decoding a response holds up everything else."""
 
 Topics = tuple[str, ...] | None
-"""The topics that a question is about; None for all."""
+"""The topics of a metadata request; None for all topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,16 @@ class TopicInfo:
     topic_id: UUID | None
     partitions: Mapping[int, PartitionInfo]
     error: int = 0
-    """What the broker said instead of a layout: 29 where we may not even see the topic."""
+    """Error code in place of partitions: 29 if we may not even see the topic."""
 
     def is_other_than(self, topic_id: str) -> bool:
-        """Whether it is surely not the topic with this id: old brokers have none."""
+        """Return whether the topic surely has another id; topics of old brokers have no id."""
         return bool(topic_id and self.topic_id and str(self.topic_id) != topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """One answer's worth of cluster layout."""
+    """The metadata of a cluster: brokers and topics."""
 
     cluster_id: str
     brokers: Mapping[int, tuple[str, int]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Metadata:
 
 
 def ask_about(topics: Topics) -> bytes:
-    """Body of a Metadata request that creates no topic (D11)."""
+    """Return the body of a Metadata request that creates no topic (D11)."""
     request = entity(METADATA, METADATA_VERSION, "request")
     part = element_type(request, "topics")
     return encode_body(
@@ -86,7 +86,7 @@ def ask_about(topics: Topics) -> bytes:
 
 
 def names_told(frame: bytearray) -> frozenset[str]:
-    """The names in a response of which it does not say that there is no such topic."""
+    """Return the names in a response, except topics that the response calls unknown."""
     at = response_body_offset(frame, flexible=True)
     answer = decode_body(entity(METADATA, METADATA_VERSION, "response"), frame, at)
     return frozenset(
@@ -95,20 +95,22 @@ def names_told(frame: bytearray) -> frozenset[str]:
 
 
 class Layout:
-    """What is known of one cluster; the same `known` for as long as nothing new is told."""
+    """The known metadata of a cluster; `known` stays the same object until there is news."""
 
     def __init__(self) -> None:
         self.known = Metadata(cluster_id="")
         self._agreed: dict[Topics, set[bytes]] = {}
-        """By question the answers that `known` agrees with. There are several to one: a KRaft broker names any living
-        one as the controller, whoever asks."""
+        """Responses that agree with `known`, by request.
+
+        There are several per request: each KRaft broker may name any living broker as the controller.
+        """
         self._nothing_later: dict[Topics, dict[bytes, bool]] = {}
-        """By question the answers that tell of no later leader than `known`, and whether they are behind it."""
+        """Responses without a later leader than `known`, by request; True marks a response behind `known`."""
 
     def hear(self, asked: Topics, frame: bytearray) -> Metadata:
-        """Take in the response to a question; raises ProtocolViolation, and Unreachable where another cluster gave it.
+        """Take in the response to a request; raise ProtocolViolation, or Unreachable if another cluster answered.
 
-        An address that was a broker's may be one of another cluster's by now.
+        An address of a former broker may belong to another cluster by now.
         """
         body = _body(frame)
         if body in self._agreed.get(asked, ()):
@@ -124,11 +126,11 @@ class Layout:
         return self.known
 
     def hear_of_later(self, asked: Topics, frame: bytearray) -> bool:
-        """Take from a response nothing but later leaders of partitions that are known, and where these are; whether
-        it tells of an earlier one anywhere. Raises as `hear`.
+        """Take only later leaders of known partitions from a response, with their addresses.
 
-        Who has fallen behind does not know of new topics, and calls deleted ones alive: only an epoch says which of
-        two brokers has heard more.
+        Return whether the response names an earlier leader of any partition. Raise as `hear` does. A broker that is
+        behind does not know new topics, and calls deleted topics alive. Only a leader epoch shows which of two brokers
+        has newer metadata.
         """
         body = _body(frame)
         if (behind := self._nothing_later.get(asked, {}).get(body)) is not None:
@@ -137,7 +139,7 @@ class Layout:
         for told in filter(None, map(_topic_info, answer.topics)):
             known = topics.get(told.name)
             if known is None or known.topic_id is None or known.topic_id != told.topic_id:
-                continue  # without an id it may be another one
+                continue  # without an id the topic may be another topic
             later: dict[int, PartitionInfo] = {}
             for number, before in known.partitions.items():
                 part = told.partitions.get(number, before)
@@ -155,7 +157,7 @@ class Layout:
         return behind
 
     def questions(self) -> list[Topics]:
-        """About all topics that are known, so many at once as are told of within some milliseconds."""
+        """Return requests about all known topics; each response takes some milliseconds to decode."""
         questions: list[Topics] = []
         names: list[str] = []
         count = 0
@@ -186,7 +188,7 @@ class Layout:
         return answer
 
     def _topics(self, told: Iterable[Any], *, whole: bool) -> dict[str, TopicInfo]:
-        """All that is known with what was told; nothing but that where it is a `whole` cluster's."""
+        """Return the known topics updated by the response; a `whole` response replaces all known topics."""
         found = {} if whole else dict(self.known.topics)
         for topic in told:
             info = _topic_info(topic)
@@ -206,7 +208,7 @@ def _brokers(answer: Any) -> dict[int, tuple[str, int]]:
 
 
 def _topic_info(told: Any) -> TopicInfo | None:
-    """A topic of a kio answer; None where the cluster does not have it."""
+    """Return a topic of a kio response; None if the cluster does not have the topic."""
     code = code_of(told.error_code)
     if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
         return None
@@ -223,9 +225,9 @@ def _topic_info(told: Any) -> TopicInfo | None:
 
 
 def _newest(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
-    """What was told, but for partitions of which a later leader epoch is known.
+    """Return the topic of a response, but keep partitions of which a later leader epoch is known.
 
-    A broker that stood still, or was cut off, answers from the past for a moment, and would send us to itself.
+    A broker that stood still, or was cut off, reports old leaders for a moment, and would send us to itself.
     """
     if known is None or known.topic_id != told.topic_id:
         return told

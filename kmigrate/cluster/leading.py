@@ -1,7 +1,7 @@
-"""A question that only a partition's leader answers, for as long as it leads.
+"""A request that only a partition's leader can answer, tried for as long as that broker leads.
 
-A leader that stands still, or that nothing comes back from, is replaced by its cluster within seconds, and never tells
-who waits for its answer: so the others are asked who leads, for as long as there is none.
+A leader that stands still, or whose responses get lost, is replaced by its cluster within seconds. The old leader never
+tells the waiting client. So other brokers are asked who leads, until an answer arrives.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["while_it_leads"]
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
-"""For an answer, before another broker is asked who leads; a slow one stays waited for where it still does."""
+"""Seconds for an answer, before another broker is asked who leads; a slow leader is still waited for."""
 
 
 async def while_it_leads(client: ClusterClient, topic: str, partition: int, asking: Coroutine[Any, Any, _T]) -> _T:
-    """What the partition's leader answers; raises Unreachable as soon as another one leads and there is no answer."""
+    """Return the leader's answer; raise Unreachable as soon as another broker leads and there is no answer."""
     node = client.leader(topic, partition)
     address = _address(client, node)
     answer = await accompanied(asking, _until_another_leads(client, topic, partition, node, address))
@@ -45,7 +45,7 @@ async def _until_another_leads(client: ClusterClient, topic: str, partition: int
         except Failed:
             continue
         leader = client.leader(topic, partition)
-        if node < 0:  # none was known when it was asked for: whoever leads first is who was asked
+        if node < 0:  # no leader was known when the request was made: the first known leader got the request
             node, address = leader, _address(client, leader)
         elif leader not in (-1, node):
             raise Unreachable("leader-moved", f"{address}, which led {topic}-{partition}, did not answer any more")

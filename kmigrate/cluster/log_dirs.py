@@ -1,8 +1,8 @@
-"""Log directories of a cluster's brokers: what topics take there, and how much room is left (DescribeLogDirs).
+"""Log directories of a cluster's brokers: the bytes of topics, and the free room (DescribeLogDirs).
 
-Kafka 3.3 and later tell the size and the usable bytes of the volume of a log directory (version 4 of the request,
+Kafka 3.3 and later report the size and the usable bytes of a log directory's volume (version 4 of the request,
 KIP-827). The request needs DESCRIBE on the cluster. Without that right a broker answers with an error, and before
-version 3 with no log directory at all.
+version 3 without any log directory.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ __all__ = ["LogDir", "log_dirs", "read_log_dirs", "topic_bytes"]
 _DESCRIBE_LOG_DIRS, _API_VERSIONS = 35, 18
 _OLDEST, _NEWEST = 2, 4
 _PURPOSE = "log-dirs"
-"""A connection of its own: a broker with many partitions takes some time for its answer."""
+"""A separate connection: a broker with many partitions needs some time for its answer."""
 _MOST_AT_ONCE = 500
-"""Partitions that one request asks for: to decode an answer holds up everybody else in this process."""
+"""Most partitions of a request: decoding a response holds up everything else in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One log directory of one broker."""
+    """A log directory of a broker."""
 
     broker: int
     path: str
     error: int = 0
-    """Code of the broker where the log directory is offline."""
+    """The broker's error code if the log directory is offline."""
     total: int = -1
-    """Bytes of its volume; −1 where the broker does not tell."""
+    """Bytes of the volume; −1 if the broker does not report them."""
     usable: int = -1
-    """Bytes of its volume that the broker may still write; −1 where the broker does not tell."""
+    """Bytes of the volume that the broker may still write; −1 if the broker does not report them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of the topics that were asked for, by topic."""
+    """Bytes of the requested topics, by topic."""
 
 
 async def read_log_dirs(
     client: ClusterClient, topics: Mapping[str, Iterable[int]] | None = None
 ) -> dict[int, list[LogDir] | Failed]:
-    """Return the log directories by broker, with the sizes of these topics; Failed where a broker does not tell.
+    """Return the log directories by broker, with the sizes of these topics; Failed for a broker without an answer.
 
-    The brokers are those that the client has heard of.
+    The brokers are those in the client's metadata.
     """
     asked = list(_portions(topics or {}))
     nodes = sorted(client.metadata.brokers)
@@ -57,7 +57,7 @@ async def read_log_dirs(
 
 
 async def log_dirs(client: ClusterClient, node: int, topics: Sequence[tuple[str, Sequence[int]]]) -> list[LogDir]:
-    """Return one broker's log directories; raises BrokerRefused or Unreachable."""
+    """Return a broker's log directories; raise BrokerRefused or Unreachable."""
     versions = await client.call(entity(_API_VERSIONS, 0, "request")(), node, purpose=_PURPOSE)
     version = min(_NEWEST, newest_versions(versions).get(_DESCRIBE_LOG_DIRS, -1))
     if version < _OLDEST:
@@ -82,7 +82,7 @@ async def log_dirs(client: ClusterClient, node: int, topics: Sequence[tuple[str,
 
 
 def topic_bytes(told: Mapping[int, list[LogDir] | Failed], topics: Iterable[str]) -> dict[str, int] | None:
-    """Return the bytes of topics with all replicas, by topic; None where a broker or a log directory does not tell."""
+    """Return the bytes of topics with all replicas, by topic; None if a broker or a log directory gives no answer."""
     found = dict.fromkeys(topics, 0)
     for dirs in told.values():
         if isinstance(dirs, Failed) or any(each.error for each in dirs):
@@ -110,7 +110,7 @@ async def _of_broker(
 
 
 def _portions(topics: Mapping[str, Iterable[int]]) -> Iterator[list[tuple[str, Sequence[int]]]]:
-    """Split topics into requests; a topic is never split, so that its size stands in one answer. One at least."""
+    """Split topics into requests, at least one; a topic is never split, so that a single response has its size."""
     portion: list[tuple[str, Sequence[int]]] = []
     count = 0
     for topic, partitions in topics.items():

@@ -1,8 +1,10 @@
-"""When a login may be tried again that a broker has refused: many loops retry, and many clusters lock such accounts.
+"""The time to retry a login that a broker has refused: many loops retry, and many clusters lock such accounts.
 
-Where one refuses it and none has accepted it since, the login may be what is wrong: for a while nobody is asked but who
-has accepted it before, and each of those once. Else it is that broker, whose certificate is old, or which has not heard
-of a new password yet: it alone is left in peace.
+A broker has refused the login, and no broker has accepted the login since: the login itself may be wrong. For a while
+only brokers that accepted the login before are asked, each of them once.
+
+Otherwise the fault is the broker's: an old certificate, or a new password that has not arrived there yet. Then only
+that broker gets a pause.
 """
 
 from __future__ import annotations
@@ -14,20 +16,24 @@ __all__ = ["Logins"]
 
 _PAUSE_S = 1.0
 _OTHERS_PAUSE_S = 0.75
-"""Of brokers that were not asked yet; shorter, or the many loops that wait for the one would always come first."""
+"""Pause before a broker is asked that was not asked yet.
+
+The pause is shorter than `_PAUSE_S`. Otherwise the many loops that wait for the refusing broker would always come
+first.
+"""
 
 
 class Logins:
-    """Of one cluster's brokers, by address."""
+    """Login results of a cluster's brokers, by address."""
 
     def __init__(self) -> None:
         self._refused: dict[str, tuple[float, AuthenticationFailed]] = {}
         self._accepted: set[str] = set()
         self._doubt: tuple[float, AuthenticationFailed] | None = None
-        """The newest refusal, where no login was accepted since."""
+        """The newest refusal, if no login was accepted since."""
 
     def check(self, address: str) -> None:
-        """Raise a refusal of a moment ago, where no other may be risked now."""
+        """Raise a recent refusal if no further login may be risked now."""
         now = monotonic()
         own = self._refused.get(address)
         if own is not None and now - own[0] < _PAUSE_S:
@@ -45,5 +51,5 @@ class Logins:
         self._doubt = None
 
     def doubts(self, address: str) -> tuple[float, bool]:
-        """What can be asked of any broker is asked of the one with the greatest last."""
+        """Return a sort key: requests that any broker can answer go last to the broker with the greatest key."""
         return self._refused[address][0] if address in self._refused else 0.0, address not in self._accepted

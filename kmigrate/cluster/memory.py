@@ -1,4 +1,4 @@
-"""How long a cluster's brokers remember producers, which the append rule leans on where old records are copied (W1)."""
+"""How long brokers remember producers: the append rule depends on that memory if old records are copied (W1)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = [
 ]
 
 RAISED_EXPIRATION = str((1 << 31) - 1)
-"""24.8 days, the most that the setting takes."""
+"""24.8 days, the largest value of the config."""
 ONE_AT_A_TIME = "each partition has one batch on its way at a time, from one owner (slower)"
-"""What a short memory costs."""
+"""The price of a short memory."""
 
 
 async def producer_memory(client: ClusterClient, admin: Admin) -> ConfigValue | None:
-    """`producer.id.expiration.ms` as a broker obeys it; None where it does not know the key (Kafka before 3.4).
+    """Return `producer.id.expiration.ms` as a broker applies it; None if the broker does not know the key (before 3.4).
 
-    Such a broker takes the key all the same, answers that all is well, and then shows it without a value.
+    Such a broker accepts the key without an error, and then shows the key without a value.
     """
     told = await admin.broker_config(next(iter(client.metadata.brokers)), PRODUCER_EXPIRATION)
     return told if told is not None and told.value.isdigit() else None
 
 
 async def lengthen_memory(client: ClusterClient, now: ConfigValue | None, *, only_ask: bool = False) -> str:
-    """Make brokers remember producers for as long as they can, or ask whether they may be made to; '', or why not."""
+    """Make brokers remember producers as long as possible, or only ask for permission; return '' or the obstacle."""
     if now is None:
         return f"its brokers do not know {PRODUCER_EXPIRATION} (Kafka before 3.4)"
     if now.value == RAISED_EXPIRATION:
@@ -45,8 +45,10 @@ async def lengthen_memory(client: ClusterClient, now: ConfigValue | None, *, onl
 
 
 async def restore_memory(client: ClusterClient, admin: Admin, former: str) -> str:
-    """Put the default back to what it was before it was raised ('': it was not set); '', or why not. What somebody has
-    set since stays."""
+    """Restore the broker default `former` ('': the default was not set); return '' or the obstacle.
+
+    A value that somebody has set since stays.
+    """
     now = await producer_memory(client, admin)
     if now is None or (now.own and now.value != RAISED_EXPIRATION) or former == RAISED_EXPIRATION:
         return ""
@@ -55,7 +57,7 @@ async def restore_memory(client: ClusterClient, admin: Admin, former: str) -> st
 
 
 async def short_memory(client: ClusterClient, admin: Admin) -> str:
-    """Why brokers forget producers early and cannot be made to remember them; '' where they can. Changes nothing."""
+    """Return why brokers forget producers early and cannot be changed, or ''; change nothing."""
     try:
         now = await producer_memory(client, admin)
     except Failed as error:

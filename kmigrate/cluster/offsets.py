@@ -1,4 +1,4 @@
-"""ListOffsets: what is asked of a broker about its partitions' logs, and what it says."""
+"""ListOffsets requests about partitions' logs, and their responses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from kmigrate.protocol.codes import code_of
 __all__ = ["FIRST_WITH_LARGEST", "LARGEST", "LogOffset", "ask_for_offsets", "offsets_told"]
 
 LARGEST = -3
-"""Asks for the record with the largest time (KIP-734)."""
+"""Timestamp that asks for the record with the largest time (KIP-734)."""
 FIRST_WITH_LARGEST = 7
 
 
 @dataclass(frozen=True, slots=True)
 class LogOffset:
-    """Answer of ListOffsets for one partition; offset −1 where nothing fits a timestamp."""
+    """ListOffsets answer for a partition; offset −1 if no record matches a timestamp."""
 
     error: int
     offset: int
     leader_epoch: int
     timestamp: int = -1
-    """The record's time, where a record was looked for by a time."""
+    """The record's time, if the request looked for a record by time."""
 
 
 def ask_for_offsets(
@@ -34,7 +34,7 @@ def ask_for_offsets(
     replica_id: int,
     read_committed: bool,
 ) -> Any:
-    """A request with a timestamp by partition, and with the leader epoch of those that one is known of."""
+    """Return a request with a timestamp per partition, and with the leader epoch of partitions in `epochs`."""
     request = entity(2, FIRST_WITH_LARGEST if LARGEST in wanted.values() else 5, "request")
     topic_type = element_type(request, "topics")
     part_type = element_type(topic_type, "partitions")

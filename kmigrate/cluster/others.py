@@ -1,9 +1,9 @@
-"""Who leads by the word of other brokers than the one that is asked: now and then, each in turn.
+"""Cross-check of leaders: now and then, one broker after the other is asked who leads.
 
-A broker that is cut off from its controller answers whatever it is asked, from the past, and nothing in its answers
-shows it: who asks it alone never hears of a later leader. So the others are asked as well, by the way: nobody waits
-for them. Their word counts where it names a later leader epoch, and nowhere else. Who is found to be behind another
-is asked last from then on, until its word is as new again.
+A broker that is cut off from its controller answers every request from old metadata, and the response does not show
+that. A client that asks only that broker never hears of a later leader. So the other brokers are asked as well, in the
+background, and nobody waits for them. Their answers count only if they name a later leader epoch. A broker that was
+found to be behind another broker is asked last from then on, until its answers are as new again.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from kmigrate.net.tasks import TaskOwner
 __all__ = ["Others"]
 
 _EVERY_S = 5.0
-"""From one broker's word to the next one's."""
+"""Seconds between two brokers' answers."""
 _PATIENCE_S = 2.0
-"""For an answer, connection and login included, before the next broker's turn is waited for."""
+"""Seconds for an answer, connection and login included; after that the broker counts as silent."""
 _REFUSED_S = 60.0
-"""Until a broker that has refused our login is asked again."""
+"""Seconds until a broker that has refused our login is asked again."""
 _NO_WORD = frozenset({"no-answer", "other-cluster"})
 
 Ask = Callable[[int, Topics], Awaitable[bytearray]]
-"""A question about topics to one broker."""
+"""Sends a metadata request about topics to a broker."""
 
 
 class Others:
-    """Of one cluster."""
+    """The cross-check of a cluster's leaders."""
 
     def __init__(self, layout: Layout, silence: Silence, ask: Ask) -> None:
         self._layout = layout
         self._silence = silence
         self._ask = ask
         self._asked: dict[str, float] = {}
-        """When each was asked last; one that has refused us, when it may be asked again."""
+        """Time of the last request to each broker; after a refused login, the earliest time of the next request."""
         self._behind: set[str] = set()
         self._began = 0.0
         self._tasks = TaskOwner()
         self._turn: asyncio.Task[None] | None = None
 
     def __contains__(self, address: str) -> bool:
-        """Whether this broker told of earlier leaders than another one when it was heard last."""
+        """Return whether this broker's last answer named earlier leaders than another broker's answer."""
         return address in self._behind
 
     def heard(self, address: str) -> None:
-        """This broker has told who leads: have another one tell, too, where that is due; never waits."""
+        """Note that this broker has named leaders, and ask another broker if one is due; never wait."""
         now = monotonic()
-        self._began = self._began or now  # who asks once and leaves bothers nobody else
+        self._began = self._began or now  # a process that asks once and leaves bothers no other broker
         if now - self._began >= _EVERY_S and (self._turn is None or self._turn.done()):
             self._began = now
             self._turn = self._tasks.start(self._ask_another(address))
@@ -85,7 +85,7 @@ class Others:
             if error.ref in _NO_WORD:
                 self._silence.note(address)
             return
-        except Failed:  # a login that is refused is told where somebody waits for it; to try it on would lock accounts
+        except Failed:  # A foreground request reports a refused login; more tries would lock the account.
             self._asked[address] = monotonic() + _REFUSED_S
             return
         self._silence.spoke(address)

@@ -1,7 +1,8 @@
-"""Committed positions of a group, read by wire, and written by wire while it has no members.
+"""Committed offsets of a group, read over the wire, and written over the wire while the group has no members.
 
-confluent-kafka cannot do it (C8): it sends a metadata string with a zero byte behind it, and Kafka Streams, which keeps
-its own state there, cannot read that any more; and it reads one up to the next zero byte, wherever that may be.
+confluent-kafka cannot do that (C8). confluent-kafka sends a metadata string with a zero byte at the end. Kafka Streams
+keeps its own state in that string, and cannot read the string with a zero byte. Besides, confluent-kafka reads a
+metadata string only up to the first zero byte.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ _ELSEWHERE = frozenset(
 )
 _PAUSE_S = 0.1
 _FRESH_S = 1.5
-"""How old a word may be by which positions are written: nobody else takes over sooner, and lets a group read on."""
+"""Greatest age, in seconds, of the permission to write committed offsets.
+
+No other process takes over within that time and lets a group read on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A committed position; the metadata string is carried verbatim (C8), the leader epoch never (C1)."""
+    """A committed offset; the metadata string is carried verbatim (C8), the leader epoch never (C1)."""
 
     offset: int
     metadata: str
@@ -41,11 +45,11 @@ async def write_positions(
     positions: Mapping[tuple[str, int], CommittedOffset],
     allowed: Callable[[], Awaitable[None]],
 ) -> dict[tuple[str, int], str]:
-    """Commit positions with leader epoch −1 (C1, V5); the error by partition.
+    """Commit offsets with leader epoch −1 (C1, V5); return the error by partition.
 
-    Kafka takes a commit to a group without members from anybody, however late it comes. So `allowed`, which raises
-    where it may be written no more, has the last word before each try, with the connection open: of a process that
-    stands still after it, none but what it sends in the same moment is ever late.
+    Kafka accepts a commit to a group without members from anybody, however late the commit arrives. `allowed` raises if
+    the group must no longer be written. So `allowed` is awaited last before each try, with the connection open. If the
+    process stands still after that, only bytes sent in that moment can be late.
     """
     if not positions:
         return {}
@@ -87,15 +91,16 @@ async def write_positions(
         failed = {key: code for key in positions if (code := codes.get(key, Code.UNKNOWN_SERVER_ERROR))}
         if not _ELSEWHERE & set(failed.values()) or monotonic() > deadline:
             return {key: row(code).name for key, code in failed.items()}
-        await sleep(_PAUSE_S)  # the group's coordinator has just moved, or is not loaded yet: nothing was written
+        await sleep(_PAUSE_S)  # the coordinator has just moved, or is still loading: nothing was written
 
 
 async def read_positions(
     client: ClusterClient, group: str, timeout: float | None = None, *, stable: bool = True
 ) -> dict[tuple[str, int], CommittedOffset]:
-    """A group's committed positions, of every topic that we may see; none of a group that is not known.
+    """Return a group's committed offsets of every visible topic; an unknown group has none.
 
-    With `stable` once no transaction has any pending (C12). Within `timeout` seconds, or a request's usual time.
+    With `stable`, wait until no transaction has pending offsets (C12). The call takes at most `timeout` seconds, or the
+    usual time of a request.
     """
     deadline = monotonic() + (client.settings.request_timeout_s if timeout is None else timeout)
     request = _FETCH(group_id=group, topics=None, require_stable=stable)

@@ -1,7 +1,7 @@
-"""Appending by compare-and-set: where an id's last batch stands on a log, and single appends after it.
+"""Appends by compare-and-set: the place of a producer id's last batch on a log, and single appends behind it.
 
-The position of an append-only writer is the log's own tail: one batch header holds base offset, count and
-sequence together. Offset and sequence are never taken from two reads that may disagree (W2).
+The position of an append-only writer is the log's own tail: the header of a batch holds base offset, count and sequence
+together. Offset and sequence never come from two reads that may disagree (W2).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["LogTail", "append_alone", "read_tail", "settled_end"]
 
 _PURPOSE = "tail"
 _LOOK_S = 0.25
-"""Between two looks at a log end that must stay the same for longer."""
+"""Seconds between two reads of a log end that must stay unchanged for longer."""
 _FIRST_WINDOW = 1
 _WIDER = 32
-"""Markers are one offset each, so the window backwards from the end grows until a data batch is inside."""
+"""Factor by which the window grows backwards until a data batch is inside: markers take one offset each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LogTail:
     end: int
     sequence: int
     data_end: int
-    """Offset after the id's last batch, or the log start: from here to `end` there are only control records."""
+    """Offset behind the id's last batch, or the log start: from here to `end` there are only control records."""
 
 
 async def read_tail(
@@ -55,11 +55,11 @@ async def read_tail(
     replicated: bool = False,
     patience_s: float = 30.0,
 ) -> LogTail:
-    """Where `producer_id` must append next; raises Unreachable, or Diverged where somebody else wrote behind it.
+    """Return where `producer_id` must append next; raise Unreachable, or Diverged if somebody else wrote behind it.
 
-    `since`: the offset before which the log was somebody else's by right.
-    `settle_s`: after an unknown outcome, how long the log end must stay the same before it is believed.
-    `replicated`: all that time the log end must be the high watermark, too.
+    `since`: the offset before which other writers were allowed.
+    `settle_s`: how long the log end must stay unchanged after an unknown outcome before the log end is believed.
+    `replicated`: the log end must also equal the high watermark for all that time.
     """
     deadline = monotonic() + patience_s
     end = await settled_end(client, topic, partition, settle_s, deadline, replicated=replicated)
@@ -91,10 +91,10 @@ async def settled_end(
     *,
     replicated: bool = False,
 ) -> int:
-    """Return the log end (not the high watermark: V1) once it has stayed the same for `settle_s`.
+    """Return the log end (not the high watermark: V1) once the log end has stayed unchanged for `settle_s`.
 
-    `replicated`: the high watermark must be the same for as long. While a broker works on a request of ours the high
-    watermark is below the log end, and what stands behind that request on its connection is still to come.
+    `replicated`: the high watermark must equal the log end for as long. While a broker works on a request of ours, the
+        high watermark is below the log end. Requests behind that request on its connection are still to come.
     """
     last, since = await _end(client, topic, partition, replicated=replicated), monotonic()
     while settle_s:
@@ -112,7 +112,7 @@ async def settled_end(
 
 
 async def _end(client: ClusterClient, topic: str, partition: int, *, replicated: bool) -> LogOffset | None:
-    """Return a log end; None where it must be `replicated` and is not."""
+    """Return a log end; None for a log end that must be `replicated` and is not."""
     key = (topic, partition)
     if replicated:
         mark = (await client.list_offsets({key: LATEST}))[key]
@@ -126,7 +126,7 @@ async def _end(client: ClusterClient, topic: str, partition: int, *, replicated:
 async def _scan(
     client: ClusterClient, topic: str, partition: int, producer_id: int, start: int, end: int, deadline: float
 ) -> tuple[Batch | None, Batch | None, int]:
-    """Read from `start` to at least `end`: the id's last batch, any data behind it, the offset after it all."""
+    """Read from `start` to at least `end`; return the id's last batch, foreign data behind it, and the next offset."""
     at = start
     last: Batch | None = None
     foreign: Batch | None = None
@@ -166,9 +166,9 @@ def _foreign(topic: str, partition: int, batch: Batch) -> Diverged:
 async def _without_batch(
     client: ClusterClient, topic: str, partition: int, producer_id: int, log_start: int, end: int
 ) -> LogTail:
-    """Tail of a log that holds no batch of the id up to `end`: the broker's producer state, or the end.
+    """Return the tail of a log without a batch of the id up to `end`: by the broker's producer state, or by the end.
 
-    Raises Unreachable where something was appended meanwhile: whose that is, only another look at the log can tell.
+    Raise Unreachable if records were appended meanwhile: only another read of the log can tell whose records they are.
     """
     key = (topic, partition)
     error, producers = await client.producers(key)
@@ -187,7 +187,7 @@ async def _without_batch(
 async def append_alone(
     client: ClusterClient, topic: str, partition: int, batch: Buffer, *, purpose: str, timeout_s: float = 30.0
 ) -> ProduceAnswer:
-    """Append one batch with nothing else in flight; raises Unreachable where no answer came."""
+    """Append a batch with nothing else in flight; raise Unreachable if no answer came."""
     node = client.leader(topic, partition)
     if node < 0:
         await client.refresh([topic])

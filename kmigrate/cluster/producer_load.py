@@ -1,4 +1,4 @@
-"""Estimates what it costs a cluster's brokers to remember producers for longer."""
+"""Estimates the cost for a cluster's brokers to remember producers for longer."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from kmigrate.cluster.client import ClusterClient
 __all__ = ["ENTRY_BYTES", "ProducerLoad", "producer_load"]
 
 ENTRY_BYTES = 400
-"""Heap bytes of one producer id in one partition replica, by the layout of the broker's objects: the map's node and key
-(60), ProducerStateEntry (50), the queue of the newest batches (65), and one to five BatchMetadata of 40 each."""
+"""Heap bytes of a producer id in a partition replica, by the layout of the broker's objects.
+
+The objects are the map's node and key (60), ProducerStateEntry (50), the queue of the newest batches (65), and one to
+five BatchMetadata of 40 each.
+"""
 _MOST_PARTITIONS = 1_000
-"""Partitions that are asked; the entries of a larger cluster are scaled up from these."""
+"""Most partitions that are described; the entries of a larger cluster are scaled up from these."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerLoad:
-    """Producer ids that the leaders of a cluster's partitions remember now, each counted once for each partition."""
+    """Producer ids that the leaders of a cluster's partitions remember now, each counted once per partition."""
 
     entries: int
     partitions: int
 
     def after(self, now_ms: int, later_ms: int) -> int:
-        """Return the entries once each is kept for `later_ms` in place of `now_ms`, at the rate of new ids of today."""
+        """Return the number of entries if each is kept for `later_ms`, not `now_ms`, at today's rate of new ids."""
         return round(self.entries * max(1.0, later_ms / max(1, now_ms)))
 
 
 async def producer_load(client: ClusterClient) -> ProducerLoad:
-    """Count the remembered producer ids of all topics that are shown to us. Raises BrokerRefused or Unreachable."""
+    """Count the remembered producer ids of all visible topics; raise BrokerRefused or Unreachable."""
     topics = (await client.refresh()).topics
     keys = sorted((name, partition) for name, info in topics.items() for partition in info.partitions)
     step = max(1, -(-len(keys) // _MOST_PARTITIONS))

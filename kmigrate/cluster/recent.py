@@ -1,11 +1,12 @@
-"""The newest batch of each producer, as the end of a log shows it.
+"""The newest batch of each producer, found at the end of a log.
 
-A broker forgets a producer by the age of its records and not by the clock (V6), and its log does not. So the last
-batches of a partition say what its producers wrote last, whatever the broker still knows. Lettered rules:
+A broker forgets a producer by the age of the producer's records and not by the clock (V6), but its log does not forget.
+So the last batches of a partition tell what its producers wrote last, whatever the broker still knows. Lettered rules:
 
-A  At least the last MiB of each partition is looked at, or all of it, and whatever was appended since the first look.
-B  Who looks once before and again later reads only what has come since: nothing to speak of, while writers wait.
-C  What was read under another leader epoch may have been cut off since, and is read anew.
+A  The read covers at least the last MiB of each partition, or all of the partition, and every record appended since the
+   first look.
+B  A process that looks once before and again later reads only the new records, which are few while writers wait.
+C  Records read under another leader epoch may have been cut off since, and are read again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["RecentBatches"]
 
 _PURPOSE = "recent"
 _ENOUGH = 1 << 20
-"""Bytes of a partition: what its producers have sent and may send once more is among them."""
+"""Bytes of a partition that are enough: they hold the batches that producers have sent and may send once more."""
 _FIRST_WINDOW, _WIDER = 100, 8
 _PIECE = 1 << 20
 _MOST = 16 << 20
@@ -39,7 +40,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _Seen:
-    """What was read of one partition, and from where to go on."""
+    """The batches read of a partition, and the position to read on."""
 
     leader_epoch: int
     position: int
@@ -59,12 +60,12 @@ class _Seen:
 
 
 def _wider(window: int, size: int) -> int:
-    """How many offsets to look at next, where that many held too few bytes: little more than is enough."""
+    """Return the next window if `window` offsets held too few bytes: little more than enough."""
     return min(_WIDER * window, window * _ENOUGH * 5 // (4 * max(1, size)))
 
 
 class RecentBatches:
-    """Reads the ends of some partitions' logs; producer ids as they stand in the log."""
+    """Reads the ends of some partitions' logs; producer ids are as the log has them."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
@@ -73,7 +74,7 @@ class RecentBatches:
     async def read_to(
         self, ends: Mapping[Key, LogOffset], deadline: float
     ) -> dict[Key, tuple[ProducerMark, ...]]:
-        """Each partition's newest marks below its given end; Unreachable where that cannot be read in time."""
+        """Return each partition's newest marks below its given end; raise Unreachable if the read takes too long."""
         known = {
             key: seen
             for key, seen in self._seen.items()
@@ -85,7 +86,7 @@ class RecentBatches:
         return {key: tuple(seen.marks.values()) for key, seen in known.items()}
 
     async def _from_behind(self, ends: Mapping[Key, LogOffset], deadline: float) -> dict[Key, _Seen]:
-        """Read from further and further before the end, until it was enough (A)."""
+        """Read from further and further before the end, until the read is enough (A)."""
         starts = await self._starts(ends)
         out: dict[Key, _Seen] = {}
         windows = dict.fromkeys(ends, _FIRST_WINDOW)
@@ -131,14 +132,14 @@ class RecentBatches:
         if answer.error or any(part.error for part in answer.partitions):
             await self._look_again(keys, seen)
         elif not any(part.records for part in answer.partitions):
-            # Where a log cleaner has left no batch up to the end, there is nothing more to come.
+            # If a log cleaner has left no batch up to the end, nothing more will come.
             for part in answer.partitions:
                 key = (part.topic, part.partition)
                 if part.high_watermark >= ends[key].offset:
                     seen[key].position = ends[key].offset
 
     async def _look_again(self, keys: list[Key], seen: Mapping[Key, _Seen]) -> None:
-        """The leader may have moved, and retention may have taken what was to be read."""
+        """Refresh leaders and log starts: the leader may have moved, and retention may have deleted unread records."""
         await sleep(0.01)
         await self._client.refresh({topic for topic, _ in keys})
         for key, start in (await self._starts(keys)).items():

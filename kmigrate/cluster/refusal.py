@@ -1,9 +1,9 @@
-"""Whether a topic's leaders refuse every append because of its size limit, asked without a risk.
+"""Checks without risk whether a topic's leaders refuse every append because of its size limit.
 
-The question is a batch whose checksum is wrong, so that no broker ever stores it. The size of a batch is judged before
-its checksum: a partition that takes writes answers CORRUPT_MESSAGE (2), one with `max.message.bytes=1` answers
-MESSAGE_TOO_LARGE (10). A limit counts only where the leader itself shows it: it is in force some 50 ms after it is set
-(V4), broker by broker.
+The probe is a batch with a wrong checksum, which no broker ever stores. A broker checks the size of a batch before the
+checksum. So a partition that accepts writes answers CORRUPT_MESSAGE (2), and a partition with `max.message.bytes=1`
+answers MESSAGE_TOO_LARGE (10). The limit counts only if the leader itself shows the limit: each broker applies a new
+limit some 50 ms after the change (V4).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGER_THAN_A_MARKER = bytes(32)
 
 
 class Takes(Enum):
-    """What a partition's leader does with a batch."""
+    """A leader's treatment of a batch."""
 
     WRITES = "writes"
     NOTHING = "nothing"
@@ -37,7 +37,7 @@ _TOLD = {Code.CORRUPT_MESSAGE: Takes.WRITES, Code.MESSAGE_TOO_LARGE: Takes.NOTHI
 
 
 async def asked_to_append(client: ClusterClient, topic: str, partitions: Sequence[int]) -> dict[int, Takes]:
-    """What each partition's leader says now; raises Unreachable where one is away or is no leader any more."""
+    """Return each partition's state by its leader's answer; raise Unreachable if a leader is away or has changed."""
     leaders: dict[int, list[int]] = {}
     for partition in partitions:
         leaders.setdefault(client.leader(topic, partition), []).append(partition)
@@ -51,9 +51,9 @@ async def _ask(client: ClusterClient, node: int, topic: str, partitions: Sequenc
     if node < 0:
         raise Unreachable("no-leader", f"{topic}-{partitions[0]} has no leader now")
     batch = one_record_batch(_LARGER_THAN_A_MARKER, None, timestamp=now_ms(), producer_id=-1, epoch=-1, sequence=-1)
-    batch[_LAST_BYTE] ^= 0xFF  # after the checksum was made
+    batch[_LAST_BYTE] ^= 0xFF  # after the checksum was computed
     connection = await client.connection(node, "probe")
-    # acks=1: with acks=-1 a partition that misses replicas answers that first, and tells nothing.
+    # acks=1: with acks=-1, a partition that misses replicas reports that first, and the size check stays unknown.
     body = encode_produce([(topic, partition, batch) for partition in partitions], acks=1)
     frame = await connection.call_raw(
         PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=client.settings.request_timeout_s

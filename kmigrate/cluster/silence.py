@@ -1,8 +1,8 @@
-"""Brokers that take connections and questions and answer nothing: who they are, and how others are asked as well.
+"""Silent brokers, which accept connections and requests and answer nothing; other brokers are asked instead.
 
-A broker that stands still, or that nothing comes back from, refuses nobody. Its cluster has others lead what it has
-led within seconds, but who asks it alone never hears of that: so what any broker can tell is asked of the next one
-after a moment, and of the silent ones last.
+A broker that stands still, or whose responses get lost, refuses nobody. Its cluster elects other leaders within
+seconds, but a client that asks only the silent broker never hears of them. So a request that any broker can answer goes
+to the next broker after a moment, and to silent brokers last.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ __all__ = ["Silence", "first_answer"]
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
-"""For an answer that any broker can give, before another is asked for it as well."""
+"""Seconds for an answer that any broker can give, before another broker is asked as well."""
 
 
 class Silence:
-    """Of one cluster's brokers, by address."""
+    """The silent brokers of a cluster, by address."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self.last_heard = ""
-        """Who answered last."""
+        """The broker that answered last."""
 
     def __contains__(self, address: str) -> bool:
         return address in self._since
 
     def since(self, address: str) -> float:
-        """When a question to it was last found to have no answer; 0 where it has answered since."""
+        """Return when a request to this broker was last found unanswered; 0 if the broker has answered since."""
         return self._since.get(address, 0.0)
 
     def note(self, *addresses: str) -> None:
         self._since.update(dict.fromkeys(addresses, monotonic()))
 
     def failed(self, address: str, error: Unreachable) -> None:
-        """A question to it has failed; one that was lost with its connection says nothing of the next."""
+        """Note a failed request; a request lost with its connection says nothing about the next request."""
         if error.ref == "no-answer":
             self.note(address)
 
@@ -51,7 +51,7 @@ class Silence:
         self.last_heard = address
 
     def spoke(self, address: str) -> None:
-        """It has answered something that only it was asked for."""
+        """Note an answer to a request that only this broker got."""
         self._since.pop(address, None)
 
 
@@ -62,16 +62,16 @@ async def first_answer(
     silence: Silence,
     timeout: float,
 ) -> _T:
-    """What is heard in the first answer of the brokers that are asked one after the other; raises Failed.
+    """Ask brokers one after the other, and return what `hear` makes of the first answer; raise Failed.
 
-    Whose answer is none of this cluster's, at which `hear` raises Unreachable, is asked last from then on, too.
+    If a broker of another cluster answers, `hear` raises Unreachable. That broker is asked last from then on, too.
     """
     deadline = monotonic() + timeout
     asking: dict[asyncio.Future[bytearray], BrokerConnection] = {}
     refused: AuthenticationFailed | None = None
     try:
         while (left := deadline - monotonic()) > 0:
-            if refused is None:  # else to ask others would only lock the account
+            if refused is None:  # otherwise further logins would only lock the account
                 try:
                     await _ask_another(asking, any_broker, ask, left)
                 except AuthenticationFailed as error:
@@ -91,7 +91,7 @@ async def first_answer(
     finally:
         for answer in asking:
             if not answer.cancel():
-                answer.exception()  # seen: another answer stands for it
+                answer.exception()  # marks the exception as seen: another answer counts
 
 
 async def _ask_another(
@@ -100,7 +100,7 @@ async def _ask_another(
     ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
     left: float,
 ) -> None:
-    """Ask one that was not asked yet, where there is one; an answer that comes meanwhile waits for no connection."""
+    """Ask a broker that was not asked yet, if there is one; stop opening a connection when an answer arrives."""
     if not asking:
         connection = await any_broker()
         asking[ask(connection)] = connection
@@ -126,7 +126,7 @@ def _first(
     hear: Callable[[bytearray], _T],
     silence: Silence,
 ) -> _T | None:
-    """The answer of one of those that are done, raising the last failure; None while others may answer."""
+    """Return a finished answer; None while other brokers may answer; raise the last failure if no broker is left."""
     for answered in done:
         connection = asking.pop(answered)
         failure = answered.exception()
@@ -142,5 +142,5 @@ def _first(
                 return told
         if not asking:
             raise failure
-        silence.note(connection.address)  # else it would be the next one to be asked, at once and without an end
+        silence.note(connection.address)  # otherwise this broker would be asked next, at once and without end
     return None

@@ -1,6 +1,6 @@
-"""Follows one partition from its start to its end and on, batch by batch, through leader moves.
+"""Follows a partition from its start to its end and on, batch by batch, across changes of the leader.
 
-It never jumps: an offset out of range, a diverging epoch (W7) or an end lower than what was read is an error.
+A tail never jumps. An offset out of range, a diverging epoch (W7) or an end below the offsets already read is an error.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ from kmigrate.records.batch import Batch, walk
 __all__ = ["PlaceLostError", "Tail"]
 
 _EMPTY_ANSWERS = 3
-"""A broker of Kafka's says so but once; others might answer so in haste."""
+"""Consecutive empty answers that are believed.
+
+A Kafka broker sends a single such answer; other brokers may send an empty answer too early.
+"""
 
 
 class PlaceLostError(StateLogBroken):
-    """The leader does not have what was read, or not where: its log was cut, or was filled anew when it was compacted.
+    """The leader lacks the offsets that were read, or has them elsewhere: its log was cut, or compacted while refilled.
 
-    A broker that lost its disk knows only the epochs of which compaction has left records (W7): of any other it tells
-    where the next begins, as if that were an end. Which of the two it is shows in what the log holds from its start.
+    A broker that lost its disk knows only epochs of which compaction has left records (W7). For any other epoch such a
+    broker reports the start of the next epoch as if it were an end. Only a read from the log's start shows which case
+    it is.
     """
 
 
 class Tail:
-    """A reader of one partition; `on_batch` gets each batch once, `position` is the next offset to read.
+    """A reader of a partition; `on_batch` gets each batch once, `position` is the next offset to read.
 
-    `leaders` are the brokers it was read from: each has a log cleaner of its own, and they differ in how far they are.
+    `leaders` are the brokers that answered. Each broker has its own log cleaner, and the log cleaners differ in their
+    progress.
     """
 
     def __init__(
@@ -55,14 +60,14 @@ class Tail:
         self.high_watermark = -1
         self.leaders: set[int] = set()
         self._empty = 0
-        """Answers of nothing, one after another, that end below the high watermark."""
+        """Consecutive answers without records that end below the high watermark."""
 
     @property
     def reached(self) -> int:
         """The offset below which there is nothing more to read.
 
-        Compaction may leave no batch up to the log's end. `position` then stays where it is, for a wrong answer of
-        nothing must not lead past a batch.
+        Compaction may leave no batch up to the log's end. `position` then stays unchanged, because a wrong empty answer
+        must not skip a batch.
         """
         return max(self.position, self.high_watermark) if self._empty >= _EMPTY_ANSWERS else self.position
 
@@ -74,7 +79,7 @@ class Tail:
         until: Callable[[], bool] = lambda: False,
         max_wait_ms: int = 500,
     ) -> None:
-        """Read on; calls `on_progress` after each answer, `on_trouble` for errors it retries."""
+        """Read on; call `on_progress` after each answer, and `on_trouble` for errors that are retried."""
         while not until():
             try:
                 await self.poll(max_wait_ms)
@@ -86,7 +91,7 @@ class Tail:
                 await sleep(0.1)
 
     async def poll(self, max_wait_ms: int) -> None:
-        """One Fetch; raises Unreachable where the leader cannot be asked now, BrokerRefused where READ is missing."""
+        """Send a Fetch; raise Unreachable if the leader cannot be asked now, BrokerRefused if READ is missing."""
         node = await self._leader()
         try:
             frame = await while_it_leads(self._client, self._topic, self._partition, self._asked(node, max_wait_ms))
@@ -95,7 +100,7 @@ class Tail:
             raise
         topic, partition = self._topic, self._partition
         told = decode_fetch(frame)
-        if not told.partitions:  # beyond our quota a broker answers so, and takes its time with the next question
+        if not told.partitions:  # a broker answers so beyond our quota, and delays its next answer
             return
         answer = told.partitions[0]
         if answer.diverging is not None:

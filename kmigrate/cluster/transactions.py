@@ -1,8 +1,8 @@
-"""Open transactions as partitions and coordinators tell them: what a read_committed reader waits for, by name.
+"""Open transactions, by partitions and coordinators: the named cause of a waiting read_committed reader.
 
-A partition knows the producer id and where its transaction begins (DescribeProducers, Kafka ≥ 2.8); only the
-coordinators know the transactional id and since when it is open (ListTransactions, DescribeTransactions, ≥ 3.0).
-A transaction that no coordinator knows is a hanging one: nothing but an operator will ever end it (KIP-664).
+A partition knows the producer id and the first offset of a transaction (DescribeProducers, Kafka ≥ 2.8). Only
+coordinators know the transactional id and the start time (ListTransactions, DescribeTransactions, ≥ 3.0). A transaction
+that no coordinator knows is hanging: only an operator can end a hanging transaction (KIP-664).
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ __all__ = [
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
 _OF_TRANSACTIONS = 1
 _MOST_DESCRIBED = 1_000
-"""Transactional ids of one DescribeTransactions request."""
+"""Most transactional ids of a DescribeTransactions request."""
 _OFFSETS = "__consumer_offsets"
 _MOST_NAMED = 5
-"""Partitions of a transaction that are named."""
+"""Most partitions of a transaction that a message names."""
 _NOBODYS_GROUP = "__kmigrate_nobody"
 _GONE = "Dead"
 """State of an id that its coordinator is about to forget."""
 STILL_OPEN = 1 << 62
-"""In place of when a transaction began: younger than any, by whosever clock its age is told."""
+"""Start time of an open transaction in `last_begun`: later than any time, whatever clock gives the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """The first open transaction of a partition; times in ms since the epoch, −1 where unknown."""
+    """The first open transaction of a partition; times in ms since the epoch, −1 if unknown."""
 
     offset: int
-    """Its first record: readers of committed data get nothing from here on."""
+    """The transaction's first record: read_committed readers get nothing from here on."""
     producer_id: int
     last_write_ms: int
     transactional_id: str = ""
-    """'' where the cluster cannot tell, or where no coordinator knows the transaction any more."""
+    """'' if the cluster cannot tell, or if no coordinator knows the transaction any more."""
     started_ms: int = -1
     hanging: bool = False
-    """No coordinator has it open."""
+    """True if no coordinator has the transaction open."""
 
     def open_ms(self, now_ms: int) -> int:
-        """How long it is open; where only its last write is known, at least so long."""
+        """Return how long the transaction is open; if only its last write is known, at least that long."""
         since = self.started_ms if self.started_ms >= 0 else self.last_write_ms
         return max(0, now_ms - since)
 
     def told(self, now_ms: int) -> str:
-        """Whom the partition waits for, for a person."""
+        """Return the transaction that the partition waits for, in words."""
         who = f"producer {self.producer_id}"
         if self.transactional_id:
             who = f"{self.transactional_id} ({who})"
@@ -81,7 +81,7 @@ class OpenTransaction:
 async def open_transactions(
     client: ClusterClient, keys: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], OpenTransaction]:
-    """The transaction that each partition's stable end waits for; partitions without one are left out."""
+    """Return the transaction that each partition's last stable offset waits for; leave out partitions without one."""
     if not keys:
         return {}
     apis = await _apis(client)
@@ -94,7 +94,7 @@ async def open_transactions(
     if named is None:
         return found
     nameless = [key for key, each in found.items() if each.producer_id not in named]
-    # It may just have ended. A coordinator calls a transaction ended only after all partitions have its marker.
+    # The transaction may just have ended. A coordinator reports an end only after all partitions have the marker.
     still = await _begun(client, nameless) if nameless else {}
     out: dict[tuple[str, int], OpenTransaction] = {}
     for key, each in found.items():
@@ -107,10 +107,10 @@ async def open_transactions(
 
 
 async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str, frozenset[str]] | None:
-    """Of these transactional ids those that have a transaction open, each with its topics whose marker is not written.
+    """Return the ids with an open transaction, each with its topics that lack the marker.
 
-    Asked of every broker: each knows the ids that it coordinates. None before Kafka 3.0; Unreachable where a broker
-    cannot tell now.
+    Every broker is asked, because each broker knows the ids that it coordinates. Return None before Kafka 3.0. Raise
+    Unreachable if a broker cannot tell now.
     """
     if not names:
         return {}
@@ -127,12 +127,12 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class GroupTransaction:
-    """An open transaction that keeps a group's committed offsets back, as its coordinator tells the transaction."""
+    """An open transaction that holds back a group's committed offsets, as its coordinator describes the transaction."""
 
     transactional_id: str
     producer_id: int
     started_ms: int
-    """Start of the transaction, ms since the epoch; -1 where unknown."""
+    """Start of the transaction, ms since the epoch; −1 if unknown."""
     partitions: tuple[tuple[str, int], ...]
     """Partitions that have no marker of the transaction yet."""
 
@@ -148,7 +148,7 @@ class GroupTransaction:
 async def group_transactions(client: ClusterClient, group: str, names: Collection[str]) -> list[GroupTransaction]:
     """Return the open transactions that may hold committed offsets of a group; none before Kafka 3.0.
 
-    These are the transactions of `names`, and those that have the group's partition of the offsets topic. Raises
+    These are the transactions of `names`, and the transactions with the group's partition of the offsets topic. Raise
     BrokerRefused or Unreachable.
     """
     if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
@@ -173,11 +173,12 @@ def group_partition(group: str, partitions: int) -> int:
 
 
 async def open_writers(client: ClusterClient, topic: str, partitions: int) -> dict[str, frozenset[int]]:
-    """Who has a transaction open at a topic, or markers of one to come, each with what tells it from the next one.
+    """Return the writers with an open transaction or a missing marker at a topic, each with the transaction's start.
 
-    By transactional id with the time when it began, from Kafka 3.0 on, where coordinators tell also of what has written
-    nothing yet, and not of what hangs: nobody will write markers for that. Before, by the producer's number, as its
-    partitions know it, with the offsets where it began.
+    The start distinguishes a transaction from the writer's next transaction. From Kafka 3.0 on, the result has start
+    times by transactional id. Coordinators also report transactions that have written nothing yet. Coordinators do not
+    report hanging transactions, whose markers nobody will write. Before Kafka 3.0, the result has start offsets by
+    producer id, as the partitions know them.
     """
     found: dict[str, frozenset[int]] = {}
     if {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
@@ -196,14 +197,15 @@ async def open_writers(client: ClusterClient, topic: str, partitions: int) -> di
 
 
 async def tells_transactions(client: ClusterClient) -> bool:
-    """Whether a cluster's coordinators tell of their transactions (Kafka ≥ 3.0)."""
+    """Return whether a cluster's coordinators describe their transactions (Kafka ≥ 3.0)."""
     return _DESCRIBE_TRANSACTIONS in await _apis(client)
 
 
 async def listed_ids(client: ClusterClient) -> set[str]:
-    """Transactional ids that a cluster knows and names to us, by one question to each broker.
+    """Return the transactional ids that a cluster shows us, by a request to each broker.
 
-    Of others it may know, too: before Kafka 3.0 it names none, later none without DESCRIBE on it, and none that moves.
+    The list may be incomplete. A cluster lists no id before Kafka 3.0. Later a cluster lists no id without DESCRIBE on
+    that id, and no id that moves to another coordinator.
     """
     if _LIST_TRANSACTIONS not in await _apis(client):
         return set()
@@ -219,7 +221,7 @@ async def listed_ids(client: ClusterClient) -> set[str]:
 
 
 async def transaction_timeouts(client: ClusterClient) -> dict[str, int]:
-    """Return the transaction.timeout.ms of each transactional id that the cluster names; none before Kafka 3.0."""
+    """Return the transaction.timeout.ms of each transactional id that the cluster lists; none before Kafka 3.0."""
     if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
         return {}
     if not client.metadata.brokers:
@@ -240,10 +242,10 @@ async def transaction_timeouts(client: ClusterClient) -> dict[str, int]:
 
 
 async def last_begun(client: ClusterClient, name: str) -> int | None:
-    """When a transactional id began its last transaction, ms since the epoch; None where the cluster knows no such id.
+    """Return when a transactional id began its last transaction, ms since the epoch; None for an unknown id.
 
-    −1 for never, also where it cannot be told (before Kafka 3.0, or without DESCRIBE on the id); STILL_OPEN for an open
-    transaction.
+    Return −1 for no transaction, also if the cluster cannot tell (before Kafka 3.0, or without DESCRIBE on the id).
+    Return STILL_OPEN for an open transaction.
     """
     if _DESCRIBE_TRANSACTIONS not in await _apis(client):
         return -1
@@ -264,11 +266,12 @@ async def last_begun(client: ClusterClient, name: str) -> int | None:
 
 
 async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int, int]) -> int:
-    """An empty transaction: its id counts as used, and nobody sees it; the broker's error code.
+    """Run an empty transaction, so that its id counts as used; return the broker's error code.
 
-    It names a group that nobody has and not a topic, so its marker stands in no topic but that of group offsets.
+    Nobody sees the transaction. It names a group that nobody has, and no topic, so its marker stands only in the topic
+    of committed offsets.
     """
-    await client.find_coordinator(_NOBODYS_GROUP)  # which makes that topic where it is missing
+    await client.find_coordinator(_NOBODYS_GROUP)  # creates that topic if it is missing
     node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
     add, end = entity(25, 3, "request"), entity(26, 3, "request")
     holder = {"transactional_id": name, "producer_id": producer[0], "producer_epoch": producer[1]}
@@ -279,7 +282,7 @@ async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int,
 
 
 async def add_partition(client: ClusterClient, holder: tuple[str, int, int], topic: str, partition: int) -> int:
-    """Put a partition into the transaction of a holder (transactional id, producer id, epoch); the broker's code."""
+    """Add a partition to a transaction of `holder` (transactional id, producer id, epoch); return the broker's code."""
     name, producer_id, epoch = holder
     node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
     add = entity(24, 3, "request")
@@ -299,7 +302,7 @@ async def add_partition(client: ClusterClient, holder: tuple[str, int, int], top
 async def _begun(
     client: ClusterClient, keys: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], OpenTransaction]:
-    """The first open transaction of each partition, as the partition knows it."""
+    """Return the first open transaction of each partition, as the partition knows the transaction."""
     found: dict[tuple[str, int], OpenTransaction] = {}
     for key, (error, producers) in (await client.describe_producers(keys)).items():
         waiting = [p for p in producers if p.txn_start_offset >= 0]
@@ -311,7 +314,7 @@ async def _begun(
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """An open transaction as its coordinator tells it: its topics whose marker is not written, and since when."""
+    """An open transaction as its coordinator describes it: the topics without marker, and the start time."""
 
     topics: frozenset[str]
     began: int
@@ -320,7 +323,7 @@ class _Open:
 
 
 async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | None = None) -> dict[str, _Open]:
-    """The open transactions of a coordinator, of these ids or of all."""
+    """Return the open transactions of a coordinator, of these ids or of all ids."""
     listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
     listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
     if code_of(listed.error_code):
@@ -344,14 +347,14 @@ async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | Non
 
 
 async def _apis(client: ClusterClient) -> set[int]:
-    """API keys of a broker: an older one answers an unknown request by closing the connection."""
+    """Return the API keys of a broker, because an older broker closes the connection on an unknown request."""
     request = entity(_API_VERSIONS, 3, "request")
     answer = await client.call(request(client_software_name="kmigrate", client_software_version="1"))
     return {int(api.api_key) for api in answer.api_keys}
 
 
 async def _named(client: ClusterClient, producers: set[int]) -> dict[int, tuple[str, int]] | None:
-    """Transactional id and start by producer id; None where a coordinator could not be asked."""
+    """Return transactional id and start by producer id; None if a coordinator could not be asked."""
     if not client.metadata.brokers:
         await client.refresh([])
     named: dict[int, tuple[str, int]] = {}

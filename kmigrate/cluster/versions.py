@@ -1,6 +1,7 @@
-"""Whether a cluster speaks what kmigrate speaks, asked before anything else is.
+"""Checks that a cluster supports the API versions that kmigrate sends, before any other request.
 
-A broker closes the connection on a version that it does not know, without a word: it would be tried for ever.
+A broker that does not know a version closes the connection without a response. Without this check kmigrate would retry
+for ever.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from kmigrate.protocol.hot import FETCH, FETCH_VERSION, PRODUCE, PRODUCE_VERSION
 __all__ = ["OLDEST", "ask_versions", "newest_versions", "refuse_too_old"]
 
 OLDEST = "2.8"
-"""The first Kafka that has all of them: Metadata 10 brought topic ids (KIP-516)."""
+"""The first Kafka version with all needed API versions: Metadata 10 brought topic ids (KIP-516)."""
 _NEEDED = {METADATA: METADATA_VERSION, FETCH: FETCH_VERSION, PRODUCE: PRODUCE_VERSION}
 _API_VERSIONS = 18
 
 
 def ask_versions(connection: BrokerConnection) -> asyncio.Future[bytearray]:
-    """Ask a broker what it speaks, in the words that every broker knows."""
+    """Send ApiVersions 0, which every broker knows."""
     return connection.send(_API_VERSIONS, 0, [encode_body(entity(_API_VERSIONS, 0, "request")())], flexible=False)
 
 
 def newest_versions(answer: Any) -> dict[int, int]:
-    """The newest version of each request that a broker takes, by API key, of its answer to ApiVersions."""
+    """Return the newest version of each request by API key, from a broker's answer to ApiVersions."""
     return {int(api.api_key): int(api.max_version) for api in answer.api_keys}
 
 
 def refuse_too_old(told: memoryview, settings: ClusterSettings) -> None:
-    """Raise Refused where the broker that has told what it speaks is older than the oldest that is served."""
+    """Raise Refused if the broker that sent this ApiVersions response is older than the oldest supported version."""
     answer = decode_body(entity(_API_VERSIONS, 0, "response"), told, response_body_offset(told, flexible=False))
     newest = newest_versions(answer)
     missing = [f"{API_NAMES[key]} {version}" for key, version in _NEEDED.items() if newest.get(key, -1) < version]

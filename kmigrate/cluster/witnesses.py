@@ -1,17 +1,18 @@
-"""Where logs end by the word of their leaders, and by the word of their replicas that these lead still.
+"""Log ends as leaders report them, with proof from their replicas that these leaders still lead.
 
-A leader that is cut off from its controller, or that stood still, goes on to answer as leader while another one takes
-records. It names what it knows, and so does a former leader that has become a follower: asked for its log's end
-(replica id −2), that one answers without an error, too, under the new leader's epoch. So every question names the
-leader epoch that we know, and is asked of all replicas. Seen on 2.8.2, 3.9.1 and 4.3.1:
+A leader that is cut off from its controller, or that stood still, goes on to answer as leader while another leader
+takes records. Asked for its log end (replica id −2), a former leader that has become a follower answers without an
+error, too, under the new leader's epoch. So every request names the leader epoch that we know, and goes to all
+replicas. Seen on 2.8.2, 3.9.1 and 4.3.1:
 
-A  Who answers without an error under an epoch that it is said to lead is the one leader of that epoch.
-B  A replica that knows a later epoch refuses (FENCED_LEADER_EPOCH): another has been elected. One that does not know
-   even this one refuses, too (UNKNOWN_LEADER_EPOCH), and says with that that it leads nothing later.
-C  Without an unclean election the next leader is one of those in sync, and knows that it is before it takes a record.
-   So when each of these has answered that it knows no later epoch, nobody has acknowledged what the leader lacks.
-   Where one of them has not answered, nobody can say so (REPLICA_NOT_AVAILABLE). A broker that is dead is in sync for
-   seconds yet, until its cluster takes it out; writes with acks=all wait for the same.
+A  If the leader that metadata names for an epoch answers under that epoch without an error, this broker is the only
+   leader of that epoch.
+B  A replica that knows a later epoch refuses (FENCED_LEADER_EPOCH): another leader has been elected. A replica that
+   does not know even this epoch refuses, too (UNKNOWN_LEADER_EPOCH). Such a replica leads no later epoch.
+C  Without an unclean election the next leader is a replica in sync, and knows of its leadership before it takes a
+   record. So if each replica in sync has answered that it knows no later epoch, no acknowledged record is missing at
+   the leader. If a replica in sync has not answered, nothing is proven (REPLICA_NOT_AVAILABLE). A dead broker stays in
+   sync for seconds, until its cluster removes it; writes with acks=all wait for the same.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from kmigrate.protocol.codes import Code
 __all__ = ["refuse_unwitnessed", "witnessed_ends"]
 
 _PATIENCE_S = 1.0
-"""For the other replicas, once the leaders have answered."""
+"""Seconds for the other replicas, once the leaders have answered."""
 _NO_LATER_LEADER = frozenset({0, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})
 
 _Key = tuple[str, int]
 _Told = Mapping[int, Mapping[_Key, LogOffset]]
-"""By broker; nothing of one that has not answered."""
+"""Answers by broker; a broker that has not answered is missing."""
 
 
 async def witnessed_ends(client: ClusterClient, keys: Iterable[_Key]) -> dict[_Key, LogOffset]:
-    """Log ends of partitions as they are known to be led; the error where it is not proven that they still are.
+    """Return the log ends of partitions under their known leaders; an error if the leadership is not proven.
 
-    Who knows a later leader is asked for it, so that the next question goes there. Raises Failed where a leader does
-    not answer.
+    A replica that knows a later leader is asked for its metadata, so that the next request goes to that leader. Raise
+    Failed if a leader does not answer.
     """
     asked = list(keys)
     unknown = {topic for topic, partition in asked if client.leader(topic, partition) < 0}
@@ -52,7 +53,8 @@ async def witnessed_ends(client: ClusterClient, keys: Iterable[_Key]) -> dict[_K
         await client.topic_told_by(node, topic)
     judged = {key: _judged(key, part, told) for key, part in parts.items()}
     unheard = {key for key, end in judged.items() if end.error == Code.REPLICA_NOT_AVAILABLE}
-    if unheard:  # who has just left, or died, may have been taken out since we heard who is in sync
+    # A broker that has just left or died may have been removed from the replicas in sync since the last metadata.
+    if unheard:
         await client.refresh({topic for topic, _ in unheard})
         for key in unheard:
             now = client.metadata.partition(*key)
@@ -63,7 +65,7 @@ async def witnessed_ends(client: ClusterClient, keys: Iterable[_Key]) -> dict[_K
 
 
 def refuse_unwitnessed(client: ClusterClient, ends: Mapping[_Key, LogOffset]) -> None:
-    """Raise Refused where nobody can say whether another broker leads by now (C)."""
+    """Raise Refused if nobody can say whether another broker leads by now (C)."""
     for (topic, partition), end in ends.items():
         if end.error == Code.REPLICA_NOT_AVAILABLE:
             part = client.metadata.partition(topic, partition)
@@ -76,7 +78,7 @@ def refuse_unwitnessed(client: ClusterClient, ends: Mapping[_Key, LogOffset]) ->
 
 
 async def _told(client: ClusterClient, parts: Mapping[_Key, PartitionInfo]) -> _Told:
-    """What the replicas say; of those that lead nothing only what comes in time."""
+    """Return the replicas' answers; answers of replicas that lead no partition count only in time."""
     hosted: dict[int, dict[_Key, int]] = {}
     for key, part in parts.items():
         for node in {part.leader, *part.replicas}:

@@ -21,7 +21,7 @@ class Given:
     value: Any
     origin: str
     text: bool = False
-    """Whether the value can only be text (environment, flag), so that '9092' may mean a number."""
+    """True if the value can only be text (environment, flag), so that '9092' may mean a number."""
 
 
 def bad_value(given: Given, expected: str, why: str = "") -> UsageError:

@@ -14,7 +14,7 @@ def listen_address(text: str) -> tuple[str, int] | None:
     host, _, port = text.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if ":" in bare and bare == host:
-        return None  # an IPv6 address without brackets: the begin of the port is unknown
+        return None  # an IPv6 address without brackets: the start of the port is ambiguous
     number = whole_number(port)
     if number is None or number > 65535 or any(c.isspace() for c in bare):
         return None

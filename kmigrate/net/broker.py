@@ -119,7 +119,7 @@ class BrokerConnection:
 
     @property
     def holds(self) -> bool:
-        """Whether a login is under way, for which requests wait."""
+        """True if a login is under way, for which requests wait."""
         return self._held is not None
 
     @property

@@ -6,7 +6,7 @@ most bytes of large Fetch responses. While much of such a frame is missing, the 
 arrived (SO_RCVLOWAT), not for every segment. An untrusted peer gets memory for the bytes that it has sent, and not for
 the bytes that it has announced (`on_trust`).
 
-An owner that wants a large frame in pieces, while the frame arrives, says so at the frame's begin (`on_begin`). A piece
+An owner that wants a large frame in pieces, while the frame arrives, says so at the frame's start (`on_begin`). A piece
 holds the bytes that arrived since the last piece, and the bytes that the owner left of the last piece. Many pieces lie
 in the same memory, one behind the other.
 
@@ -229,15 +229,15 @@ class FrameStream(asyncio.BufferedProtocol):
         self._head = b""
         """Received bytes that are not cut yet: up to three bytes of a frame's size, or all waiting frames."""
         self._waits = False
-        """Whether received frames wait for their turn, or for the owner to resume reading."""
+        """True if received frames wait for their turn, or for the owner to resume reading."""
         self._turns = False
-        """Whether a turn of this stream is scheduled."""
+        """True if a turn of this stream is scheduled."""
         self.stopped = False
-        """Whether the owner has paused reading."""
+        """True if the owner has paused reading."""
         self._over = False
-        """Whether no further frame is handed over."""
+        """True if no further frame is handed over."""
         self._end_due = False
-        """Whether the connection is lost, and `on_lost` is called once no frame waits."""
+        """True if the connection is lost, and `on_lost` is called once no frame waits."""
         self._coming: _Whole | _Pieces | None = None
         """The frame of which a part has arrived."""
         self._waits_for = _NONE_WAITED_FOR
@@ -254,7 +254,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self.on_large: Callable[[], None] | None = None
         """Called when a large frame begins to arrive: from then on memory is kept for the frame."""
         self.on_begin: Callable[[], TakePiece | None] | None = None
-        """Called at the begin of a frame worth pieces; returns the taker of the pieces, or None for a whole frame."""
+        """Called at the start of a frame worth pieces; returns the taker of the pieces, or None for a whole frame."""
         self.lost = False
         self._reason: Exception | None = None
 

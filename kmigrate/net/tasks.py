@@ -21,7 +21,7 @@ async def together(*works: Coroutine[Any, Any, _A]) -> tuple[_A, ...]: ...
 
 
 async def together(*works: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
-    """Return the results of all works; the first failure ends the other works and is raised.
+    """Return the results of all coroutines; the first failure ends the other coroutines and is raised.
 
     A cancellation of the caller outranks any failure. asyncio's task group raises only the failure if both happen
     (until Python 3.13). Then a loop that retries failures would run for ever, and the code that cancelled the loop
@@ -40,7 +40,7 @@ async def together(*works: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
 
 
 async def accompanied(work: Coroutine[Any, Any, _A], *others: Coroutine[Any, Any, Any]) -> _A:
-    """Return the result of `work`, and end the other works with it; failures and cancellation are as in `together`."""
+    """Return the result of `work`, then end `others`; failures and cancellation are as in `together`."""
     loop = asyncio.get_running_loop()
     main = loop.create_task(work)
     tasks: list[asyncio.Task[Any]] = [main, *(loop.create_task(other) for other in others)]
@@ -60,7 +60,7 @@ def _failed(task: asyncio.Task[Any]) -> bool:
 
 
 def _raise_failure(tasks: list[asyncio.Task[Any]], done: set[asyncio.Task[Any]]) -> None:
-    """Raise the failure that ended the other works, not a failure that their end caused."""
+    """Raise the failure that ended the other tasks, not a failure that their end caused."""
     for task in tasks:
         if task in done and not task.cancelled() and (failure := task.exception()) is not None:
             raise failure

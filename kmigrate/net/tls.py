@@ -95,7 +95,7 @@ class ServerTls:
         self._current = self._blank()
         """The context of the newest files.
 
-        Never loaded again, because a context keeps the authorities that it has.
+        The context is never loaded again, because a context keeps old authorities.
         """
         self.renew()
 
@@ -111,8 +111,8 @@ class ServerTls:
     def for_connection(self) -> ssl.SSLContext:
         """Return the context for the handshake of a connection, with the newest files.
 
-        A client that resumes a session shows no certificate. So for two hours a certificate would count that has
-        expired since, or whose authority was removed. OpenSSL keeps the keys of tickets and the sessions of TLS 1.2 in
+        A client that resumes a session shows no certificate. So for two hours an expired certificate would count,
+        or a certificate of a removed authority. OpenSSL keeps the keys of tickets and the sessions of TLS 1.2 in
         the context of the handshake, and Python cannot switch off these sessions. So a listener that asks for
         certificates has a context per connection, and no client finds a session there.
         """

@@ -282,7 +282,7 @@ def _written(
 def _move(data: _Bytes, at: _Ints, out: _Bytes, to: _Ints, sizes: _Ints) -> None:
     """Copy a piece of each size from its position to its new position.
 
-    Each piece is copied as two words: one word at the piece's begin, one word at the piece's end. The word is the
+    Each piece is copied as two words: one word at the piece's start, one word at the piece's end. The word is the
     widest power of two that is not longer than the piece. numpy spends some 10 ns on each word, whatever its width.
     """
     widths = np.frexp(sizes)[1]

@@ -75,7 +75,7 @@ class OldMessages:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether a log cleaner removed messages between the first and the last."""
+        """True if a log cleaner removed messages between the first and the last."""
         return len(self.messages) != self.next_offset - self.base_offset
 
     def runs(self, start: int) -> list[Run]:

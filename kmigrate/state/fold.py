@@ -51,7 +51,7 @@ class Fold:
     producer_id: int
     """Producer id of the state log's own producer (invariant C)."""
     following: bool = False
-    """Whether the log was read to its end once (invariant D)."""
+    """True if the log was read to its end once (invariant D)."""
     next_offset: int = 0
     sequence: int = 0
     producer_epoch: int = 0
@@ -74,7 +74,7 @@ class Fold:
     Other processes may have read a record at the missing offset, and wait until this reader has read that far.
     """
     _stays: bool = False
-    """Whether the newest batch is a valid record with a value: compaction keeps such a record until the next record."""
+    """True if the newest batch is a valid record with a value: compaction keeps such a record until the next record."""
 
     @property
     def state(self) -> State:
