@@ -202,7 +202,7 @@ class _Process:
         )
 
     async def _serve_clients(self, router: Router, name: str, until_closed: AsyncExitStack, *, alone: bool) -> None:
-        """Run the router; where it was replaced, go on without it unless the process is a router `alone`."""
+        """Run the router; after a replacement go on without the router, unless the process is a router `alone`."""
         try:
             await router.run()
         except Refused as replaced:

@@ -42,7 +42,7 @@ def process_registry() -> Registry:
 
 
 def show_strays(registry: Registry, log: StateLog) -> None:
-    """Put what a process has found in kmigrate's topics into its registry."""
+    """Show a process's count of stray records in the process's registry."""
     registry.add(_STRAYS, lambda: [((topic,), strays.count) for topic, strays in log.strays().items()])
 
 

@@ -48,12 +48,12 @@ class Answer:
 _TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """What makes a terminal show text in another order than it is in."""
 _HARMLESS = {code: "?" for code in (*range(32), *range(127, 160), *_TURNS) if chr(code) not in "\t\n"}
-"""What a terminal would act on: the last line of defence, behind `cli.words`."""
+"""Characters that a terminal would act on: the last line of defence, behind `cli.words`."""
 _LONGEST_LINE = 4000
 
 
 def harmless_json(text: str) -> str:
-    """Return JSON whose texts are shown by a terminal as they are: what would act stands as an escape of JSON's."""
+    """Return JSON that a terminal only shows: characters that would act become escapes of JSON."""
     if text.isascii():
         return text
     return "".join(

@@ -383,7 +383,7 @@ class _Outlooks:
 
 
 def _total(sizes: Iterable[int]) -> str:
-    """Return a sum of bytes in words; `≥` where one of them is unknown, `?` where all are, '' for nothing."""
+    """Return a sum of bytes in words; `≥` where some size is unknown, `?` where all are, '' for nothing."""
     told = list(sizes)
     known = [size for size in told if size >= 0]
     if told and not known:

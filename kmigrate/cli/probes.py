@@ -50,7 +50,7 @@ async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
 
 
 async def probe_settings(settings: ClusterSettings) -> BrokerSettings:
-    """Read the broker settings of one cluster; raises where the cluster does not answer, or does not tell."""
+    """Read the broker settings of a cluster; raises where the cluster does not answer, or does not tell."""
     try:
         async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
             with Admin(client.settings) as admin:

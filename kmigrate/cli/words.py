@@ -1,4 +1,4 @@
-"""Text for a person's terminal: the one place where names from outside become harmless.
+"""Text for a person's terminal: the only place where names from outside become harmless.
 
 Groups, client ids, software names, transactional ids and brokers' messages may hold anything: rich's markup, emoji
 codes, escape sequences, line breaks, characters that turn the order of a line. `Text` and `SafeTable` show all of these
@@ -22,13 +22,13 @@ __all__ = ["SafeTable", "Text", "below"]
 
 
 class Text(RichText):
-    """A rich text without markup, whose words are shown in one line."""
+    """A rich text without markup, shown in a single line."""
 
     def __init__(self, text: str = "", style: str | Style = "", **more: Any) -> None:
         super().__init__(one_line(text), style, **more)
 
     def append(self, text: RichText | str, style: str | Style | None = None) -> Text:
-        """Add words, harmless; a text is taken as it is."""
+        """Add words, harmless; a text is added without a change."""
         super().append(one_line(text) if isinstance(text, str) else text, style)
         return self
 
@@ -39,18 +39,18 @@ class Text(RichText):
 
 
 def below(lines: Iterable[RichText | str], *, indent: str = "") -> RichText:
-    """Return texts as lines, one below the other."""
+    """Return texts as lines below each other."""
     made = [Text(each) if isinstance(each, str) else each for each in lines]
     return RichText("\n" + indent).join(made)
 
 
 class SafeTable(Table):
-    """A rich table whose cells are no markup."""
+    """A rich table without markup in cells."""
 
     def add_row(self, *cells: Any, **more: Any) -> None:
-        """Add a row; a cell that is a str is shown as it is."""
+        """Add a row; a str cell is shown without markup."""
         super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **more)
 
     def add_column(self, header: Any = "", *args: Any, **more: Any) -> None:
-        """Add a column; a header that is a str is shown as it is."""
+        """Add a column; a str header is shown without markup."""
         super().add_column(Text(header) if isinstance(header, str) else header, *args, **more)

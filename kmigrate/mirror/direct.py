@@ -21,7 +21,7 @@ _MOST = 64
 """Most writers of a partition that are kept apart. Those that wrote longest ago are only counted."""
 _MOST_ROUTED = 1000
 READ_PAUSE_MS = 2_000
-"""A lane whose source was silent for longer cannot tell an interval."""
+"""Longest silence of a source behind which a lane can still tell an interval."""
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ class RoomRule:
         self.low = {place: each for place, each in self.low.items() if place[0] in kept}
 
     def _wanted(self, place: Place, total: int) -> int:
-        """The limit; a fifth more for a log directory that was below it, as far as its volume allows."""
+        """Return the limit; a fifth more for a log directory that was below the limit, as far as its volume allows."""
         least = self.least(total)
         more = max(0, min(least, total - least)) // 5 if place in self.low else 0
         return least + more
@@ -94,7 +94,7 @@ class DiskGuard:
 
     @property
     def low(self) -> str:
-        """What has too little room, and what to do about that; '' where nothing has."""
+        """Name the log directories with too little room, and the remedy; '' where there is none."""
         low = [self.rule.text(each) for _, each in sorted(self.rule.low.items())]
         more = [f"and {len(low) - _MOST_TOLD} more"] if len(low) > _MOST_TOLD else []
         if not low:
@@ -107,7 +107,7 @@ class DiskGuard:
         )
 
     def held(self, key: Key) -> str:
-        """Why a partition's copy has to wait, in few words, for each partition says them; '' where it may go on."""
+        """Say in few words why a partition's copy has to wait; '' where the copy may go on."""
         if not self.rule.low:
             return ""
         info = self._target.metadata.partition(*key)
@@ -184,7 +184,7 @@ class DiskGauge:
 
     @property
     def use(self) -> DiskUse:
-        """What is known now."""
+        """Return the present figures."""
         if self.sizes is None:
             return DiskUse()
         return DiskUse(sum(self.sizes.values()), self._growth.per_hour)

@@ -11,7 +11,7 @@ from kmigrate.state.log import StateLog
 __all__ = ["wait_hidden"]
 
 _PATIENCE_S = 5.0
-"""Longer than a router takes from a record to the word that it follows the record."""
+"""Patience in seconds: longer than a router takes to say that the router follows a record."""
 
 
 async def wait_hidden(log: StateLog, topic: str, epoch: int) -> None:

@@ -35,7 +35,7 @@ __all__ = ["HoleMaker", "Made"]
 _CONNECTIONS = 8
 """To each broker that leads partitions with holes."""
 _RETRY_BITS = 10
-"""Of a coordinator epoch, which has 31: so many requests under one term may have no known outcome."""
+"""Bits of a coordinator epoch, which has 31, that count the requests without a known outcome under a term."""
 _GIVEN_UP = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})
 """What a coordinator says of an identity that it has replaced, or forgotten while it was idle."""
 
@@ -58,7 +58,7 @@ class HoleMaker:
         self._producers: dict[tuple[str, int], tuple[int, tuple[int, int]]] = {}
         """By partition: the term under which its transactional id was initialised, and what came of it."""
         self._unknown: dict[tuple[str, int], tuple[int, int]] = {}
-        """By partition: a term, and how many requests for markers under it have no known outcome."""
+        """A term, and the number of requests for markers without a known outcome under that term, by partition."""
         self._one_transaction = asyncio.Lock()
         self.filler = filler
 
@@ -103,7 +103,7 @@ class HoleMaker:
         epoch = (term << _RETRY_BITS) + min(unknown, (1 << _RETRY_BITS) - 1)
         self._unknown[key] = term, unknown + 1
         made = await self._written_by_markers(key, hole, epoch)
-        # Fenced may be what this process has raised itself, before it made this object.
+        # This process may have raised the epoch, before this object was made.
         answered = made.error not in (0, Code.TRANSACTION_COORDINATOR_FENCED)
         if answered or (not made.error and made.end == hole.end):
             self._unknown[key] = term, unknown

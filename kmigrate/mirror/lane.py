@@ -59,9 +59,9 @@ _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
 """Looked up once: several are asked for with every batch, and each look into an enum costs as much as a call."""
 _SETTLE_S = 0.1
-"""Of a log that takes from us only what comes next: late appends are refused."""
+"""Rest of a log that refuses late appends, and takes from us only the next append."""
 _SETTLE_TORN_S = 1.0
-"""Of a log to which markers may still be written, which brokers never refuse for the place that they come to (W5)."""
+"""Rest of a log to which markers may still be written: brokers never refuse a marker for its place (W5)."""
 _CLEARED = TRANSACTIONAL | DELETE_HORIZON
 
 
@@ -323,7 +323,7 @@ class Lane:
 
     @property
     def settle_s(self) -> float:
-        """How long the target's log must be at rest before its end is believed."""
+        """Return the seconds for which the target's log must be at rest before its end is believed."""
         if self.torn:
             return _SETTLE_TORN_S
         return _SETTLE_S if self.unknown else 0.0

@@ -63,7 +63,7 @@ class MirrorSettings:
     disk_min_free_percent: float = 5.0
     """Free part of a log directory's volume on the target, below which nothing is copied to its broker; 0: no limit."""
     disk_min_free_bytes: int = 0
-    """The same in bytes; the higher one of both counts."""
+    """The same in bytes; the higher of both limits counts."""
     disk_look_s: float = 5.0
     """How often the room on the target's brokers is asked for."""
     disk_size_s: float = 60.0

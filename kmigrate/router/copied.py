@@ -2,7 +2,7 @@
 
 A reader beyond the copy's end has to fetch there again and again (`beyond`). The mirror is milliseconds behind as a
 rule, so a short wait spares most readers that. Clients with OffsetFetch below version 7 are told no committed offset
-before the copy has reached it (`follow`, rule B).
+before the copy has reached that offset (`follow`, rule B).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Edge(Protocol):
     ) -> None:
         """Send to a group coordinator of a source; the connection ends with the client's, whatever is under way.
 
-        `waits`: the coordinator may hold its answer until other members have come. Such requests have a connection of
+        `waits`: the coordinator may hold the answer until other members have come. Such requests have a connection of
         their own, because a broker reads no further on a connection while an answer on that connection is due.
         """
 

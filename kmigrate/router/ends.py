@@ -35,7 +35,7 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True)
 class EndsDesk:
-    """Asks for offsets on behalf of one client connection."""
+    """Asks for offsets on behalf of a client connection."""
 
     core: Core
     edge: Edge
@@ -92,7 +92,7 @@ class EndsDesk:
             self.core.outside.look_up(link, times, seconds, partial(heard, link), read_committed=committed)
 
     def _wait(self, link: str, keys: frozenset[_Key], there: Callable[[str], None]) -> None:
-        """Wait until one link's copies have what the source has now, for a moment at most."""
+        """Wait until a link's copies have what the source has now, for a moment at most."""
         seconds, began = self.core.settings.group_hold_s, self.edge.now()
 
         def told(ends: Mapping[_Key, int]) -> None:

@@ -86,7 +86,7 @@ _TRIED_S = 20.0
 clients wait 30 s for an answer."""
 _AGAIN_S = 0.25
 _COPY_S = 0.1
-"""For so long a question for positions waits for the copy where its client may be told a position beyond the copy."""
+"""Longest wait of an OffsetFetch for the copy where the client may be told a position beyond the copy."""
 _FIRST_TOLD_BEYOND = 7
 """OffsetFetch version from which clients are told such a position: these clients come again after Fetch's error 6."""
 _ASKED_AGAIN = ELSEWHERE | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.UNSTABLE_OFFSET_COMMIT}
@@ -285,14 +285,14 @@ class FollowDesk:
         self._forward(word)
 
     def _forward(self, word: Word) -> None:
-        """Send a commit to the source's coordinator, after a comparison where rule G wants one."""
+        """Send a commit to the source's coordinator, after the comparison that rule G may demand."""
         wanted = {} if word.head.api_key in DELETES else committed_in(word.request)
         member = word.head.api_key != OFFSET_COMMIT or bool(word.member_id)
         marked = self._core.untold.marked(word.group, wanted, id(self), self._edge.now(), of_member=member)
         if not marked:
             self._talk.ask(word, lambda answer: self._resolved(word, answer))
             return
-        self._trying = word  # so that no later commit passes it
+        self._trying = word  # so that no later commit passes this commit
 
         def answered(answer: Any) -> None:
             if codes_in(answer) - {Code.NONE}:
@@ -309,7 +309,7 @@ class FollowDesk:
         self._talk.ask(Word(head, question, word.group, word.link, answered), answered)
 
     def _not_compared(self, word: Word) -> None:
-        """The committed offset cannot be had: try the commit again, or have its client commit again (14)."""
+        """Try a commit again whose committed offset cannot be had, or have the client commit again (14)."""
         if self._edge.now() < word.until and not self._talk.gone:
             self._put_off(word)
         else:

@@ -20,12 +20,12 @@ from kmigrate.model.routes import RoutingTable, Serve
 __all__ = ["Forwards"]
 
 _Marks = dict[int, tuple[int, int, float]]
-"""By producer id: epoch, last sequence, and when the source acknowledged it."""
+"""Epoch, last sequence, and time of the source's acknowledgement, by producer id."""
 _MOST_MARKS = 10_000
 """Marks kept of a topic, the newest first to stay, and marks in one presence record, of all fenced topics together: the
 record must fit into one message, and is said by the router's event loop."""
 _LONGEST_S = 900.0
-"""A client sends a batch again for two to five minutes by default; after that nobody asks for its mark."""
+"""A client sends a batch again for two to five minutes by default; after that nobody asks for the mark of the batch."""
 _EXPIRE_S = 60.0
 
 
@@ -121,7 +121,7 @@ class Forwards:
         return self._drained.get(key) == fence_epoch
 
     def fences(self, table: RoutingTable) -> dict[str, FenceAck]:
-        """This router's word on every fenced topic of a table; who says 0 of a fence forwards nothing any more.
+        """Return this router's word on every fenced topic of a table; a router that says 0 forwards nothing any more.
 
         The marks of a topic go along once nothing of the topic is in flight: they are final then, and made once. After
         the flip nobody asks for marks, and a seal may stay on for days.

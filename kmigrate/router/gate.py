@@ -76,7 +76,7 @@ class Gate:
 
     marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
     _told: dict[tuple[str, int], tuple[ProducerMark, ...]] = field(default_factory=dict)
-    """What the marks were made of."""
+    """The records that the marks were made from."""
     _routes: Mapping[str, TopicRoute] | None = None
     """Topics of the newest table that was loaded."""
     opened: set[GateKey] = field(default_factory=set)

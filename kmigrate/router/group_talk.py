@@ -24,7 +24,7 @@ _FIND_COORDINATOR = entity(10, 3, "request")
 _TO_MEMBERS = frozenset({Code.NONE, Code.REBALANCE_IN_PROGRESS})
 """What a coordinator says to members alone: others are told that they are none, or may do nothing there."""
 _WAITING = frozenset({JOIN_GROUP, SYNC_GROUP})
-"""APIs whose answer a coordinator holds until other members have joined, or the leader has assigned partitions."""
+"""APIs whose answer waits at the coordinator for other members' joins, or for the leader's assignment."""
 Told = Callable[[Any], None]
 
 

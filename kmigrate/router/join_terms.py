@@ -14,7 +14,7 @@ from kmigrate.model.presences import JoinTerms
 __all__ = ["JoinBook"]
 
 _MOST_CLIENTS = 50
-"""Client ids of one group that are kept; a presence record must fit into one message."""
+"""Client ids of a group that are kept; a presence record must fit into a message."""
 _WAITING_S = 60.0
 """Age from which a JoinGroup of a held group counts no more: a member that waits repeats the request."""
 

@@ -101,11 +101,11 @@ class Limits:
         return "too many connections"
 
     def has_room(self, host: str) -> str:
-        """Return why a connection that is over its handshake, and counts as one before a login, is not taken."""
+        """Return why a connection behind the handshake that still counts as before a login is not taken."""
         return self._full(host, self.max_connections - 1)
 
     def not_logged_in(self, who: object, host: str, end: Callable[[], None]) -> None:
-        """Count an admitted connection as one before its login, and end another where there are too many."""
+        """Count an admitted connection as before the login, and end another connection where there are too many."""
         self._before_login[who] = host, end
         if len(self._before_login) > self.max_before_login:
             crowd = Counter(host for host, _ in self._before_login.values())
@@ -116,12 +116,12 @@ class Limits:
             end()
 
     def logged_in(self, who: object) -> str:
-        """Count a connection as one that is logged in; return why it is not taken as such, '' where it is."""
+        """Count a connection as logged in; return why the connection is not taken as logged in, or ''."""
         host, _ = self._before_login.pop(who, ("", None))
         return self._full(host, self.max_connections) if host else ""
 
     def settled(self, who: object) -> None:
-        """Count a handshake that is over, or a connection that is gone, no more as one before its login."""
+        """Take a handshake that is over, or a connection that is gone, out of the count before the login."""
         self._before_login.pop(who, None)
 
     def _end(self, limit: Ended, who: str) -> None:
@@ -167,7 +167,7 @@ class Limits:
         self.buffered = sum(held.values()) - gone
 
     def _part(self, held: Mapping[Client, int], most: int) -> list[Client]:
-        """Part from those who hold most until the rest fits; return whom."""
+        """End the clients that hold most until the rest fits; return these clients."""
         left, parted = sum(held.values()), []
         for client in sorted(held, key=lambda each: held[each], reverse=True):
             if left <= most:

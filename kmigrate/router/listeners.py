@@ -151,7 +151,7 @@ class ClientConnection:
             self.close(f"the table no longer has {identity.name}")
 
     def make_room(self) -> None:
-        """End it before its login, because too many others are before theirs."""
+        """End this connection before the login, because too many others wait for a login."""
         self.reset("it is not logged in, and too many connections are not")
 
     @property

@@ -204,7 +204,7 @@ class Router:
         return connection.stream
 
     def _client_made(self, connection: ClientConnection) -> None:
-        """There is a connection; one with TLS is admitted already, and still counts as one in its handshake."""
+        """Take in a new connection; a connection with TLS is admitted already, and still counts as in the handshake."""
         limits, host, asks = self._core.limits, connection.session.host, self._core.door.asks
         refusal = ""
         if self._arrivals is None:
@@ -354,7 +354,7 @@ class Router:
             self._note_deaf(await self._state_log.changed_or_broken(1.0))
 
     def _note_deaf(self, broken: KmigrateError | None) -> None:
-        """Say once that the state log cannot be read, and once that it can be again.
+        """Say once that the state log cannot be read, and once that the log is read again.
 
         Clients are served on by the last routing table. Meanwhile this router acknowledges no fence.
         """

@@ -36,7 +36,7 @@ class ShareMembers:
         return self._now(mirrored)
 
     def clear(self, group: str, member: str, version: int) -> None:
-        """Remember a member none of whose topics was mirrored at a version, and whom the target took."""
+        """Remember a member that the target took, and that had no mirrored topic at a version."""
         mark = _mark(group, member)
         self._cleared.pop(mark, None)  # so that the newest stand last
         self._cleared[mark] = version

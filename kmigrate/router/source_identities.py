@@ -1,11 +1,12 @@
 """Asks the sources about a producer identity that neither the state log nor the target knows.
 
-A transaction may have been begun at a source before its client was given the router's address, and be ended by another
-process, which has only the producer id and the epoch. Flink's exactly-once sink commits so after a restart, also what
-was committed before. The source has handed that identity out, so the source alone can judge: the EndTxn goes there
-unchanged.
+A client may have begun a transaction at a source before the client got the router's address. Another process may end
+that transaction, and has only the producer id and the epoch. Flink's exactly-once sink commits so after a restart, also
+what was committed before. The source has handed that identity out, so the source alone can judge: the EndTxn goes
+there unchanged.
 
-Nothing else is done in such an identity. The target does not know it, so its holder could not go on after the promote.
+Nothing else is done in such an identity. The target does not know the identity, so the holder could not go on after
+the promote.
 A holder that begins or goes on with a transaction is told UNKNOWN_PRODUCER_ID: clients abort, and that EndTxn goes to
 the source, too; then they ask for an id anew, which both clusters know.
 """
@@ -29,7 +30,7 @@ _END = entity(26, 3, "request")
 _DESCRIBE = entity(65, 0, "request")
 _OTHER_EPOCH = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 NOT_THE_HOLDER = _OTHER_EPOCH | {Code.INVALID_PRODUCER_ID_MAPPING}
-"""At which a coordinator knows another holder of a transactional id, or none."""
+"""Error codes of a coordinator that knows another holder of a transactional id, or none."""
 _NOT_KNOWN = frozenset(
     {
         Code.INVALID_PRODUCER_ID_MAPPING,
@@ -37,14 +38,14 @@ _NOT_KNOWN = frozenset(
         Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-"""At which a source says nothing of the identity that the client has."""
+"""Error codes that say nothing of the identity that the client has."""
 _SILENT = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS})
 """Told for a source that cannot be asked now, or that does not answer (`source_talk`)."""
 
 
 @dataclass(slots=True)
 class SourceIdentities:
-    """Asks for one client connection, with the client's rights."""
+    """Asks the sources for a client connection, with the client's rights."""
 
     core: Core
     talk: SourceTalk
@@ -66,7 +67,7 @@ class SourceIdentities:
             self._look(errand, refused)
 
     def _end(self, errand: Errand, refused: Callable[[], None]) -> None:
-        """Have the source that knows the identity end its transaction."""
+        """Have the source that knows the identity end the transaction."""
         message = _END(
             transactional_id=errand.name,
             producer_id=errand.producer_id,
@@ -118,7 +119,7 @@ class SourceIdentities:
         refused: Callable[[], None],
         worst: int = Code.NONE,
     ) -> None:
-        """Ask one source after the other until one knows the identity.
+        """Ask the sources in turn until a source knows the identity.
 
         `judged` reads an answer: None for "this source knows the identity, and the client has its answer", 0 for "this
         source does not know the identity", else what the client is told if no other source knows the identity. A

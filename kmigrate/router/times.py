@@ -1,11 +1,11 @@
 """Look-ups by time (ListOffsets) in logs that the mirror copied under the source's offsets: answered as on the source.
 
-The mirror fills holes with control markers, and a broker gives each marker the time at which the broker wrote it. So a
+The mirror fills holes with control markers, and a broker gives each marker the time of writing. So a
 target that is asked for the first record from a time on names the first marker, for every time before the copy. The
 target's answer is never later than the right answer, and often earlier: a reader that begins there reads again.
 
 While the topic is mirrored, the source's answer is the right answer. After the promote the source still holds what
-was copied, as far as its retention allows:
+was copied, as far as retention allows:
 
 A  An answer of the target at or beyond the barrier is right: no marker stands there.
 B  Else the source is believed where its log still reaches down to the target's answer, and the topic is the same.
@@ -55,7 +55,7 @@ def times_asked(routes: Mapping[str, TopicRoute], request: Any) -> dict[_Key, in
 
 @dataclass(slots=True)
 class TimeAnswers:
-    """The target's answer to a request, and what is to be put right in it."""
+    """The target's answer to a request, and what is to be put right there."""
 
     routes: Mapping[str, TopicRoute]
     asked: Mapping[_Key, int]

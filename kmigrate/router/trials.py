@@ -1,4 +1,4 @@
-"""Asks the target before a promote whether it would let members in, and remembers whom it refuses after the promote.
+"""Asks the target before a promote whether members would be let in, and remembers who is refused afterwards.
 
 A  A trial join changes nothing at the target (`apis.trials`). The trial goes through the member's own connection, so
    the target judges the member's own name and rights.

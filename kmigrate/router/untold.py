@@ -1,6 +1,6 @@
 """Partitions of groups that follow whose committed offset a client has asked for and was not told.
 
-A client that takes such an answer for "there is no committed offset" reads from an end of the log, and its next commit
+A client that takes such an answer for "there is no committed offset" reads from an end of the log, and the next commit
 lies below the committed offset. No answer of this router is known to have that effect. Where one has, the commit
 is refused (`follow`, rule G), so that the group keeps its position.
 
@@ -19,7 +19,7 @@ Partition = tuple[str, int]
 _FORGOTTEN_S = 600.0
 """Twice Java's default of `max.poll.interval.ms`: a consumer commits what it was given within that time."""
 _MOST = 100_000
-"""Marks of one router; beyond that the oldest ones are dropped."""
+"""Most marks of a router; beyond that the oldest marks are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class _Mark:
 
 @dataclass(slots=True)
 class Untold:
-    """The marks of all client connections of one router."""
+    """The marks of all client connections of a router."""
 
     refused: int = 0
     """Commits that were refused."""
     _marks: dict[tuple[str, Partition], _Mark] = field(default_factory=dict)
-    """By group and partition, the newest last."""
+    """Marks by group and partition, the newest last."""
 
     def left_out(self, group: str, partitions: Iterable[Partition], connection: int, now: float) -> None:
         """Mark partitions whose committed offset an answer leaves out."""

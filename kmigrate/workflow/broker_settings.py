@@ -192,7 +192,7 @@ async def read_settings(client: ClusterClient, admin: Admin) -> BrokerSettings:
 
 
 def compare_settings(source: BrokerSettings, target: BrokerSettings, scopes: Collection[Scope] = ALL) -> list[Finding]:
-    """Return a warning for each setting whose value on the target does harm. An unknown value is not compared."""
+    """Return a warning for each setting that does harm on the target. An unknown value is not compared."""
     found: list[Finding] = []
     served = any(_NEW_PROTOCOL in _words(value) for value in source.get(_PROTOCOLS, ()))
     for rule in _RULES:

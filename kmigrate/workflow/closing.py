@@ -174,5 +174,5 @@ def _due(record: TopicRecord) -> bool:
 
 
 def closed_topics(records: Iterable[TopicRecord]) -> list[TopicRecord]:
-    """Return the topics whose source has a limit that is to be put back."""
+    """Return the topics with a limit on the source that is to be put back."""
     return [record for record in records if record.closed is not None and not record.closed.denied]

@@ -26,7 +26,7 @@ class GroupLag:
     unplaced: tuple[_Partition, ...] = ()
     """Partitions with records and without a committed position."""
     beyond: tuple[_Partition, ...] = ()
-    """Partitions whose committed position is beyond the log's end."""
+    """Partitions with a committed position beyond the log's end."""
 
 
 UNKNOWN = GroupLag()

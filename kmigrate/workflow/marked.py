@@ -10,8 +10,8 @@ the source's because of that, as long as such a marker is in the log:
 - Retention by time deletes segments from the log's start on and ends at the first segment that is not due (T3). So the
   first marker in the log keeps all that stands behind the marker, for `retention.ms` from the copy on.
 
-A marker of a transaction that was copied while clients wrote it is as old as the copy's lag was. The figures here are
-those of the history: what the source held when the mirror began the topic.
+A transaction that was copied while clients wrote has a marker as old as the copy's lag was. The figures here are those
+of the history: what the source held when the mirror began the topic.
 """
 
 from __future__ import annotations

@@ -337,7 +337,7 @@ class TopicPromotion:
         return self._speechless_router(self.log.state)
 
     def _speechless_router(self, state: State) -> str | None:
-        """A router that lives and whose word on a fence is more than the presence topic takes."""
+        """Return the trouble of a router that lives and cannot say its word on a fence."""
         heard = {p.instance: p for p in self.log.alive(RouterPresence)}
         told = (heard[router.instance].trouble for router in state.routers() if router.instance in heard)
         return next((trouble for trouble in told if trouble), None)

@@ -298,7 +298,7 @@ def _withheld(group: GroupStatus) -> list[RenderableType]:
 
 def _withheld_topic(group: str, each: WithheldTopic) -> RenderableType:
     said = f"! {each.said_of(group)}"
-    # The next step has a line of its own, to be taken as it is.
+    # The next step has its own line, so that a person can copy the line.
     return below([Text(said, style="yellow"), Text.assemble(("  next: ", "dim"), each.next)])
 
 

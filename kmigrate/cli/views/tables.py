@@ -117,7 +117,7 @@ def late_view(late: Sequence[LateFound]) -> RenderableType:
 
 
 def lookup_lines(report: ParityReport) -> list[str]:
-    """Return one line on each partition with differing look-ups by time, of some of these partitions."""
+    """Return a line on each partition with differing look-ups by time, for some of these partitions."""
     shown = [*report.late_lookups, *report.early_lookups][:_SHOWN_EXAMPLES]
     return [
         f"look-up by time {each.topic}-{each.partition}: for {each.time} the source names "

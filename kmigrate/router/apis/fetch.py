@@ -42,7 +42,7 @@ def _nobody_does(_: bytes, __: int) -> bool:
 
 
 class ShownFetch(NamedTuple):
-    """An answer as the client may see it."""
+    """A Fetch answer that the client may see."""
 
     frame: Buffer
     """The frame that came, patched; a new one only where endpoints change."""
@@ -52,7 +52,7 @@ class ShownFetch(NamedTuple):
 def rewrite_fetch(
     frame: bytearray, version: int, book: AddressBook, comes_again: ComesAgain = _nobody_does
 ) -> ShownFetch:
-    """Return a whole answer as the client may see it."""
+    """Return a whole answer that the client may see."""
     walk = _Walk(version, book, comes_again)
     at = walk.over(frame, 0)
     walk.check_end(at, len(frame))
@@ -119,7 +119,7 @@ class _Walk:
         self._step: Callable[[_Writable, int], int] | None = self._head
         self._missed: Exception | None = None
         self.has_records = False
-        """Whether records of any partition have come."""
+        """True once records of any partition have come."""
 
     def over(self, frame: _Writable, at: int) -> int:
         """Go on from `at`, and return how far it went: beyond the bytes that there are, where those are records."""

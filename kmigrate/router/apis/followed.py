@@ -130,7 +130,7 @@ def committed_in(request: Any) -> dict[tuple[str, int], int]:
 
 
 def told_and_left_out(request: Any, answer: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-    """Split the partitions of an OffsetFetch request about one group: told in the answer, and left out.
+    """Split the partitions of an OffsetFetch request about a single group: told in the answer, and left out.
 
     A partition without a committed offset counts as told.
     """

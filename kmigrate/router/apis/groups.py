@@ -63,7 +63,7 @@ _FETCH_BATCHED = 8
 _FETCH_FIRST_UNSTABLE = 7
 """OffsetFetch knows UNSTABLE_OFFSET_COMMIT from this version on."""
 _FETCH_FIRST_OF_WHOLE = 4
-"""From this version on no known client looks for an error of the whole answer at its partitions."""
+"""First version at which no known client looks at partitions for an error of the whole answer."""
 _ASKS_AGAIN = -1000
 """RD_KAFKA_OFFSET_STORED, librdkafka's word for "ask for the committed offset"; others look at the error only."""
 
@@ -129,13 +129,13 @@ def _fetch(kind: type[Any], request: Any, version: int, code: int) -> Any:
 
 
 def _no_positions(kind: type[Any], asked: Any, version: int, code: int, **named: Any) -> Any:
-    """Return an OffsetFetch answer about one group that tells no committed offset.
+    """Return an OffsetFetch answer about a group that tells no committed offset.
 
     aiokafka (up to version 3) looks for errors at partitions alone, and takes an answer without partitions for "no
     committed offsets": then `auto_offset_reset` decides. So the partitions bear the error up to version 3.
 
     From version 4 on the partitions are left out, as brokers leave them out. librdkafka forgets a partition that
-    bears an error, and nobody reads the partition until it is assigned anew.
+    bears an error, and nobody reads the partition before the partition is assigned anew.
 
     COORDINATOR_LOAD_IN_PROGRESS becomes UNSTABLE_OFFSET_COMMIT of each partition where clients know that error. All of
     them ask again in silence. If the assignment of a librdkafka consumer has changed since the request, librdkafka

@@ -94,7 +94,7 @@ class _Walk:
         self._book = AddressBook(offset)
         self._hidden = hidden
         self._cuts: list[tuple[int, int, bytes]] = []
-        """Begin and end of what is left out, and the bytes in its place."""
+        """Begin and end of the bytes that are left out, and the bytes that stand there instead."""
         self._count_behind = 0
         """End of the array's count of topics."""
         self._told = 0

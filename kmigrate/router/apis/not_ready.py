@@ -58,7 +58,7 @@ def _not_ready(index: int, version: int) -> bytes:
 
 
 class _Walk:
-    """The way through one whole Fetch answer, partition by partition."""
+    """The way through a whole Fetch answer, partition by partition."""
 
     def __init__(self, frame: bytearray, version: int) -> None:
         self._frame = frame

@@ -4,7 +4,7 @@ The state log, the presence log and the offset maps stand on the target beside t
 writes, alters or deletes them ends the migration, so no client reaches them through a router:
 
 - An answer that lists topics leaves kmigrate's topics out.
-- A request that names them is split. The router refuses the named elements itself and forwards the rest.
+- A request that names them is split. The router refuses the named elements and forwards the rest.
 - A refusal is TOPIC_AUTHORIZATION_FAILED for a name and UNKNOWN_TOPIC_ID for a topic id. Every name with the prefix
   gets the same refusal, so a client does not learn which of these topics exist.
 - A transaction gets no partition at all (OPERATION_NOT_ATTEMPTED), as brokers do where a partition is refused.
@@ -68,7 +68,7 @@ REFUSING: dict[int, tuple[tuple[str, ...], str]] = {
     91: (("topics",), "responses"),
     92: (("topics",), "responses"),
 }
-"""By API: the request's arrays that name topics, and the response's array that takes refusals ('': none does)."""
+"""The request's arrays that name topics, and the response's array that takes refusals ('': none does), by API."""
 
 HIDING = frozenset({METADATA, 9, 35, 43, 46, _CONSUMER_HEARTBEAT, 69, 74, 75, _SHARE_HEARTBEAT, 77, 90})
 """APIs whose responses name topics that the request did not name."""
@@ -210,7 +210,7 @@ def _code(each: Any) -> Code:
 
 
 def _refusal(kind: type[Any], asked: Any, code: int) -> Any:
-    """Return the response's element for a refused element of the request, its partitions with it."""
+    """Return the response's element, with partitions, for a refused element of the request."""
     values: dict[str, Any] = {}
     names = {field.name for field in dataclasses.fields(kind)}
     for name in names:
@@ -262,7 +262,7 @@ def _partition_type(kind: Any, name: str) -> Any:
 def _with(
     head: RequestHead, where: str, told: tuple[Any, ...], places: tuple[int, ...] | None, answer: bytearray
 ) -> bytes:
-    """Return the target's answer with refusals: behind its own elements, or in their places."""
+    """Return the target's answer with refusals: behind the target's elements, or in their places."""
     heard = decode_answer(entity(head.api_key, head.version, "response"), answer)
     elements = list(getattr(heard, where) or ())
     if places is None:

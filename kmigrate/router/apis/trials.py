@@ -1,6 +1,6 @@
 """Trial joins: a member's own JoinGroup or ConsumerGroupHeartbeat, under a member id that the target does not know.
 
-A coordinator checks rights, session timeout, protocols and assignor before it looks for the member. So the answer is
+A coordinator checks rights, session timeout, protocols and assignor before the look for the member. So the answer is
 either the refusal that the member would get, or that the member is unknown. The group stays as it is (fact C19).
 """
 
@@ -39,7 +39,7 @@ _OVERCOME = frozenset(
         Code.STALE_MEMBER_EPOCH,
     }
 )
-"""Errors that a member gets over by itself, or that say nothing against the member."""
+"""Errors that a member gets over without help, or that say nothing against the member."""
 
 
 def says_subscription(request: Any) -> bool:
@@ -65,7 +65,7 @@ def lets_in(code: int) -> bool:
 
 
 def refusal_in(code: int, *, trial: bool) -> str:
-    """Return the name of an error that a member cannot get over by itself; '' for any other code.
+    """Return the name of an error that a member cannot get over without help; '' for any other code.
 
     A trial heartbeat finds no group of the new protocol (69), which says nothing against the member.
     """
