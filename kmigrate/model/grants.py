@@ -37,7 +37,7 @@ GRANTS: tuple[Grant, ...] = (
     Grant("target", "TOPIC", "DESCRIBE_CONFIGS", "check the target topic's configs"),
     Grant("target", "TOPIC", "ALTER_CONFIGS", "relax limits, restore them at promote; configs of the state log"),
     Grant("target", "GROUP", "READ", "give a promoted group its offsets"),
-    Grant("target", "CLUSTER", "DESCRIBE", "compare the access rules", "kafka-cluster"),
+    Grant("target", "CLUSTER", "DESCRIBE", "compare ACLs; watch the disks (DescribeLogDirs)", "kafka-cluster"),
     Grant("target", "CLUSTER", "ALTER", "carry access rules over; control markers (W5)", "kafka-cluster"),
     Grant("target", "CLUSTER", "DESCRIBE_CONFIGS", "how long producers are remembered; defaults", "kafka-cluster"),
     Grant("target", "CLUSTER", "ALTER_CONFIGS", "make them remember long enough, and put it back", "kafka-cluster"),

@@ -30,7 +30,8 @@ class _Calling(Copier):
 
     def __init__(self) -> None:
         nowhere = cast("ClusterClient", None)
-        super().__init__(nowhere, nowhere, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
+        settings = MirrorSettings(disk_min_free_percent=0, disk_min_free_bytes=0)  # no disk is watched
+        super().__init__(nowhere, nowhere, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), settings)
         self.looks: list[float] = []
         self.calls = True
 
