@@ -168,7 +168,7 @@ class ClusterClient:
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
         """Return the names, except those that a broker calls unknown topics; keep nothing about them.
 
-        A client may have chosen the names. The number of invalid and invisible names has no limit.
+        A client may have chosen the names, so there may be any number of invalid or invisible names.
         """
         return await self._told_by_any(tuple(topics), names_told)
 

@@ -1,9 +1,8 @@
 """Groups with members of both protocols, and a placeholder member that keeps a group in the new protocol.
 
 During the first rebalance of a classic group, the coordinator fails when a member of the new protocol joins (KIP-848).
-The coordinator then has the classic members start again. Clients of both protocols notice that by errors that end them
-or reach their applications (C17). In a group that already uses the new protocol, both kinds of members join without an
-error.
+The coordinator then has the classic members start again. Clients of both protocols get errors that end them or reach
+their applications (C17). In a group that already uses the new protocol, both kinds of members join without an error.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class _Reader:
                 raise self._bad("credentials", "tables named [clients.NAME]", f"{path}: [{section}] is none")
             for name, keys in table.items():
                 found[name] = self._entry(name, keys, path, mapped, sasl)
-        if mapped and not found:  # a file that a person is about to write has no client
+        if mapped and not found:  # such as a file that is still empty
             raise self._bad("credentials", "tables named [clients.NAME]", f"{path} has no client, and login is mapped")
         return found
 

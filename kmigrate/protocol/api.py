@@ -15,7 +15,7 @@ that Kafka 2.8 (source) and 4.x (target) both support that version (D6).
 | WriteTxnMarkers | 1 | flexible; the version measured in M2 |
 | AddPartitionsToTxn, EndTxn | 3 | newest version for clients; newer versions are for brokers (D6) |
 | DescribeProducers | 0 | Kafka ≥ 2.8 |
-| IncrementalAlterConfigs | 1 | the one admin call that confluent-kafka cannot make: default broker resource (W1) |
+| IncrementalAlterConfigs | 1 | the only admin call that confluent-kafka cannot make: default broker resource (W1) |
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ term (`model/mapledger`). A reader follows the topic to its end and keeps the ne
 no chunk is a stray (`strays`): void, and counted. A map with a chunk of a newer version is unreadable.
 
 Compaction keeps the newest record of a key, from any writer. So the owner of a map stores a chunk again that another
-writer has overwritten (`mend`). The owner knows the bytes of its own chunks. For a chunk of an earlier owner, only a
-stray is seen: a well-formed chunk or a tombstone could come from that earlier owner.
+writer has overwritten (`mend`). The owner knows the bytes of its own chunks. Over a chunk of an earlier owner, the
+owner recognises only a stray: a well-formed chunk or a tombstone may come from that earlier owner.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["MAP_TOPIC", "OffsetMaps"]
 
 MAP_TOPIC = "__kmigrate_offset_maps"
 _MOST_UNPACKED = 16 << 20
-"""Bytes of a stray batch that are unpacked for its keys."""
+"""Most bytes of a stray batch that are decompressed to find the keys."""
 
 _Of = tuple[str, str, int]
 """Link uuid, topic and partition."""
@@ -57,7 +57,7 @@ class OffsetMaps:
         self._read: dict[ChunkKey, tuple[bytes | None, int]] = {}
         """Newest record under a key of `_ours` with its offset, until `mend` compares both.
 
-        To decode such a record when it is read would cost as much as to write the chunk.
+        Decoding each such record at once would cost as much as writing the chunk.
         """
         self._covered: set[ChunkKey] = set()
         """Keys whose newest record is a stray."""
@@ -226,19 +226,19 @@ class OffsetMaps:
     def _lock_of(self, key: ChunkKey) -> asyncio.Lock:
         return self._writing.setdefault(_of(key), asyncio.Lock())
 
-    # what somebody else has overwritten
+    # chunks that another writer has overwritten
 
     async def mend(self, is_needed: Callable[[ChunkKey, MapChunk | None], bool]) -> list[ChunkKey]:
         """Store chunks again that another writer has overwritten, and return the keys; raise Failed.
 
-        Only the owner of the link's maps may call. `is_needed` tells if a chunk belongs to a present topic's map. A key
-        is written at the second call that finds the key overwritten: the first call may meet a write of this process
-        that was not read back yet.
+        Only the owner of the link's maps may call. `is_needed` returns whether a chunk belongs to a present topic's
+        map. A key is written at the second call that finds the key overwritten: the first call may meet a write of this
+        process that was not read back yet.
         """
         await self.read_to_end()
         overwritten = self._overwritten()
         found = {key for key in overwritten if is_needed(key, self._meant(key))}
-        for key in overwritten - found:  # of a topic that is forgotten
+        for key in overwritten - found:  # chunks of forgotten topics
             self._disown(key)
         again = sorted(found & self._suspects)
         self._suspects = frozenset(found)
