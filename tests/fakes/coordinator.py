@@ -1,4 +1,4 @@
-"""A source's coordinator of one transactional id, as 2.8.2, 3.9.1 and 4.3.1 answered when they were asked."""
+"""A fake coordinator of a transactional id on the source, with the measured answers of 2.8.2, 3.9.1 and 4.3.1."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from kmigrate.workflow import promote, revoking, sealing
 
 @dataclass
 class Coordinator:
-    """`before` is called with the name of each question before it is answered: what slips in comes from there."""
+    """A transaction coordinator with a single transactional id.
+
+    `before` is called with the name of each request before the answer, so that a test can slip something in.
+    """
 
     producer_id: int = 9
     epoch: int = 8
     state: str = "CompleteCommit"
     tells: bool = True
-    """From Kafka 3.0 on."""
+    """True from Kafka 3.0 on: the coordinator describes transactions."""
     forgives: bool = False
-    """From 4.x on: who has had a transaction aborted by raising an epoch is given the next one when he asks again."""
+    """True from 4.x on.
+
+    If a raised epoch aborted a client's transaction, the client gets the next epoch when it asks again.
+    """
     denies: bool = False
     topics: tuple[str, ...] = ()
-    """Of the open transaction."""
+    """The topics of the open transaction."""
     began: int = 1
     asked: list[str] = field(default_factory=list)
     before: Callable[[str], None] = lambda _: None
@@ -52,11 +58,11 @@ class Coordinator:
 
     @property
     def refuses(self) -> bool:
-        """Whether it takes no word of the identity that it began with."""
+        """True if the coordinator refuses every request with the first identity."""
         return (self.producer_id, self.epoch) != (9, 8)
 
     def begins(self, *topics: str) -> None:
-        """A late AddPartitionsToTxn of the first identity."""
+        """Take a late AddPartitionsToTxn of the first identity."""
         if not self.refuses:
             self.state, self.topics = "Ongoing", topics
 
@@ -107,5 +113,5 @@ class Coordinator:
         return 0
 
     async def describe_producers(self, keys: Any) -> Any:
-        """What the partitions' leaders tell of its transactions' records, of which there are none."""
+        """Return what the partitions' leaders say of the producer: no transaction is open in any of their logs."""
         return dict.fromkeys(keys, (0, (ProducerState(self.producer_id, self.epoch, 1, 1, -1),)))

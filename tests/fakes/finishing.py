@@ -1,4 +1,4 @@
-"""An estate in memory for `link finish`: a log, routers' words, and scripted bootstrap addresses."""
+"""An estate in memory for `link finish`: a log, routers' presences, and scripted bootstrap addresses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Estate:
-    """What the verbs use of an estate; `asked` is what is found at the bootstrap addresses."""
+    """The parts of an estate that the verbs use. `leads` says where every bootstrap address leads."""
 
     def __init__(self, *records: Record, words: tuple[RouterPresence, ...] = (WORD,)) -> None:
         self.log = MemoryLog(*(records or (LINK, TOPIC, GROUP, ROUTER)))
@@ -63,11 +63,11 @@ class Estate:
         return None, None
 
     async def members(self, _: Any, group: str) -> tuple[GroupMember, ...]:
-        """A group's members on the source."""
+        """Return a group's members on the source."""
         return self.on_source.get(group, ())
 
     async def committed(self, _: Any, group: str, *, stable: bool) -> dict[tuple[str, int], CommittedOffset]:
-        """Return a group's positions on the source."""
+        """Return a group's committed offsets on the source."""
         assert not stable, "an open transaction does not delay a finish"
         return self.positions.get(group, {})
 

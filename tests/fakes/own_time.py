@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while nothing is left to do: what sleeps never waits, and nothing is late."""
+"""An event loop whose clock advances only while nothing is left to do: no sleep really waits, and nothing is late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class _Idle(selectors.SelectSelector):
-    """Waiting for nothing but a moment brings that moment."""
+    """A selector that advances the clock where an ordinary selector would wait."""
 
     now = 100.0
 
@@ -25,7 +25,7 @@ class _Idle(selectors.SelectSelector):
 
 
 class OwnTime(asyncio.SelectorEventLoop):
-    """`OwnTime().run(scene())`; `time` is its monotonic clock."""
+    """An event loop with a clock of its own, used as `OwnTime().run(scene())`. `time` is the monotonic clock."""
 
     def __init__(self) -> None:
         self._idle = _Idle()

@@ -18,7 +18,7 @@ Presence = MirrorPresence | RouterPresence | ControllerPresence
 
 
 class MemoryLog:
-    """Appends are atomic; `on_append` hears of every one and may raise, as a crash would."""
+    """A state log with atomic appends. `on_append` gets every appended record and may raise, as a crash would."""
 
     def strays(self) -> dict[str, Strays]:
         return {}
@@ -27,7 +27,7 @@ class MemoryLog:
         self.state = State()
         self.history: list[Record | None] = []
         self.ahead_ms = 0
-        """How far its clock is ahead of ours."""
+        """How far the log's clock is ahead of the test's clock."""
         self.presence: dict[str, tuple[Presence, float]] = {}
         self._changed = asyncio.Event()
         self.on_append: Callable[[Record | None], None] = lambda _: None
@@ -70,7 +70,7 @@ class MemoryLog:
         return self.state
 
     def meanwhile(self, write: Callable[[State], Any]) -> None:
-        """Have somebody write in front of what is written next."""
+        """Let another writer append before the next append."""
         append = self.append
 
         async def late(decide: Callable[[State], Any], timeout: float = 30.0) -> State:
