@@ -1,6 +1,6 @@
 """Records that a careless stranger may write into any topic: bytes, JSON of odd types, damaged copies, deep nesting.
 
-A seed names a stream of them.
+A seed names a stream of such records.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NUMBERS = (-1, 0, 1, 2, 99, 1 << 31, 1 << 63, 10**40, 1e308, -0.0)
 
 
 class Rubbish:
-    """An endless stream of keys and values; `known` are real records, of which damaged copies are made."""
+    """An endless stream of keys and values. `known` are real records, from which damaged copies are made."""
 
     def __init__(self, seed: int, known: Sequence[tuple[bytes, bytes]]) -> None:
         self._chance = random.Random(seed)
         self._known = known
 
     def next(self) -> tuple[bytes | None, bytes | None]:
-        """Return a key and a value; a null of either is as likely as anything."""
+        """Return a key and a value. A null of either is as likely as anything else."""
         chance = self._chance
         keys = [key for key, _ in self._known] + [b"router/i", b"mirror/l/i", b"u/t/0/1/0", chance.randbytes(6)]
         return chance.choice(keys), self._value()
@@ -53,7 +53,7 @@ class Rubbish:
         return json.dumps(self._json(4)).encode()
 
     def _odd(self, body: Any) -> bytes:
-        """Return a real record with a part of another type; its offset is never the right one."""
+        """Return a real record with a part of another type. The record's offset is never the right offset."""
         part = body
         while isinstance(part, dict) and part:
             key = self._chance.choice(list(part))

@@ -1,7 +1,7 @@
-"""Clients' requests that are nearly right: every offered API and version with something in it, then damaged by chance.
+"""Clients' requests that are nearly right: every offered API and version with some content, then random damage.
 
-A seed names a stream of them, so that what was found once can be found again. Messages are made and written by kio
-from Kafka's own schemas; the damage knows nothing of them.
+A seed names a stream of requests, so that a finding can be repeated. kio makes and writes the messages from Kafka's own
+schemas. The damage knows nothing of the schemas.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["HARMLESS", "Nonsense", "framed", "request"]
 
 PRODUCE = 0
 HARMLESS = frozenset({0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 22, 23, 24, 26, 28, 32, 60, 61, 65, 66, 68, 69})
-"""APIs that change nothing but what the names in the request stand for: these may be sent to clusters of others."""
+"""APIs that change nothing but what the names in the request stand for. These may be sent to clusters of others."""
 _LENGTHS = (-(1 << 31), -2, -1, 0, 1, 0x7F, 0x80, 0xFFFF, 100_001, 1 << 24, (1 << 31) - 1)
 _NUMBERS = (-(1 << 63), -1, 0, 1, 1 << 31, 1 << 40, (1 << 62) + 3, (1 << 63) - 1)
 
@@ -39,7 +39,7 @@ def framed(body: bytes) -> bytes:
 def request(
     api: int, version: int, body: bytes, *, correlation: int = 1, client: bytes | None = b"x", tags: bytes = b"\0"
 ) -> bytes:
-    """A whole request; `tags` are the header's, where the version has them."""
+    """Return a whole request. `tags` are the header's tagged fields, in versions that have them."""
     name = struct.pack(">h", -1) if client is None else struct.pack(">h", len(client)) + client
     known = api in OFFERED and OFFERED[api][0] <= version <= OFFERED[api][1]
     head = struct.pack(">hhi", api, version, correlation) + name
@@ -47,7 +47,7 @@ def request(
 
 
 class Nonsense:
-    """An endless stream of such requests; `topics` and `groups` are the names that they use."""
+    """An endless stream of damaged requests. `topics` and `groups` are the names in the requests."""
 
     def __init__(
         self, seed: int, topics: Sequence[str], groups: Sequence[str], apis: frozenset[int] = frozenset(OFFERED)
@@ -101,7 +101,7 @@ class Nonsense:
     # messages
 
     def message(self, kind: type[Any]) -> Any:
-        """A message with one or two elements in each array, none of it null but by chance."""
+        """Return a message with at most two elements in each array, and nulls by chance."""
         hints = typing.get_type_hints(kind)
         return kind(**{field.name: self._value(field.name, hints[field.name]) for field in dataclasses.fields(kind)})
 
