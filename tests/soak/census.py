@@ -1,4 +1,4 @@
-"""How much a process remembers: the length of each container that hangs on an object of kmigrate, by where that is."""
+"""The memory of a process: the length of each container that hangs on an object of kmigrate, by the object's path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IS = (Mapping, Set, list, tuple, deque)
 
 
 def census(root: object) -> dict[str, int]:
-    """Lengths by path; those of one path are summed up, as of all connections."""
+    """Return lengths by path. Lengths of the same path are summed up, for example over all connections."""
     found: Counter[str] = Counter()
     seen: set[int] = set()
     line: deque[tuple[str, object]] = deque([("", root)])
@@ -48,9 +48,10 @@ def _named(slots: str | Iterable[str]) -> Iterable[str]:
 def grown(
     early: Iterable[Mapping[str, int]], late: Iterable[Mapping[str, int]], bounds: Mapping[str, int]
 ) -> dict[str, tuple[int, int]]:
-    """What is longer late than early, with both lengths: the shortest that was seen of each, since work comes and goes.
+    """Return the containers that are longer late than early, with both lengths.
 
-    `bounds` are paths that may grow, and how far.
+    The shortest length that was seen of each path counts, because work comes and goes. `bounds` are paths that may
+    grow, and how far.
     """
     early, late = list(early), list(late)
     out: dict[str, tuple[int, int]] = {}
@@ -62,4 +63,4 @@ def grown(
 
 
 _SLACK = 8
-"""Connections that came a moment ago, and what they have under way."""
+"""Room for connections that came a moment ago, and for their work under way."""

@@ -1,4 +1,4 @@
-"""What a soak does to the mirrors and the brokers: kills, leader moves, brokers that stand still or start anew."""
+"""The disturbances of a soak: kills of mirrors, leader moves, brokers that stand still or start anew."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ __all__ = ["Disturbance", "Fleet", "disturb", "move_leaders", "wait_in_sync"]
 _MOMENT_S = (0.0, 2.0)
 _PATIENCE_S = 20.0
 _LEASE_S = 2.0
-"""Long enough for brokers that share two cores with all the others: who does not hear itself takes nothing."""
+"""The lease time, long enough for brokers that share two cores with everything else.
+
+A mirror that does not hear its own presence in time takes nothing.
+"""
 
 
 @dataclass
 class Fleet:
-    """Two mirror processes at all times: whoever is killed is replaced at once, under a name of its own."""
+    """Two mirror processes at all times. A killed mirror is replaced at once, under a new name."""
 
     world: World
     dice: random.Random
@@ -55,12 +58,12 @@ class Fleet:
 
     @property
     def _active(self) -> str:
-        """The running mirror that holds the link's lease; empty where the last holder is dead."""
+        """The running mirror that holds the link's lease; empty if the last holder is dead."""
         lease = self.world.log.state.lease(f"mirror/{self.world.link}")
         return lease.holder if lease is not None and lease.holder in self._running else ""
 
     def kill_one(self) -> None:
-        """Mostly the one that copies; the other one waits for its place and takes it."""
+        """Kill a mirror, mostly the mirror that copies. The other mirror waits for the place and takes it."""
         active = self._active
         name = active if active and self.dice.random() < 0.7 else self.dice.choice(list(self._running))
         process = self._running.pop(name)
@@ -73,7 +76,10 @@ class Fleet:
         self.start()
 
     async def suffer(self, kills: int) -> None:
-        """Be killed so many times: most often while one copies, else whatever they are at, starting or taking over."""
+        """Kill mirrors up to a number of kills.
+
+        Most kills come while a mirror copies. The other kills come at any moment, during a start or a take-over, too.
+        """
         while self.kills < kills:
             if self.dice.random() < 0.75:
                 await self._until_active()
@@ -86,7 +92,7 @@ class Fleet:
             await self.world.log.changed(0.1)
 
     def note_crashes(self) -> None:
-        """Also of those that nobody came to kill."""
+        """Note the crashes of mirrors that nobody came to kill, too."""
         self.crashes += [code for each in self._running.values() if (code := each.poll()) is not None]
 
 
@@ -96,7 +102,7 @@ class Fleet:
 async def move_leaders(
     cluster: KafkaCluster, topics: list[str], dice: random.Random, moves: dict[str, int], gap_s: tuple[float, float]
 ) -> None:
-    """For ever: make another replica of a random partition the preferred leader, and elect it."""
+    """Make another replica of a random partition the preferred leader, and elect it, for ever."""
     async with ClusterClient(settings_of(cluster.spec.name, cluster.bootstrap)) as client:
         while True:
             await asyncio.sleep(dice.uniform(*gap_s))
@@ -111,11 +117,11 @@ async def move_leaders(
                 await _reorder(client, topic, partition, (*replicas[turn:], *replicas[:turn]))
                 moves[cluster.spec.name] += await _elect(client, topic, partition)
             except Failed:
-                continue  # a broker that stands still, or a topic that is just being made: the next turn comes
+                continue  # a broker stands still, or a topic is just being made: the next turn comes
 
 
 async def _reorder(client: ClusterClient, topic: str, partition: int, replicas: tuple[int, ...]) -> None:
-    """The same replicas in another order: nothing is copied, the first one is preferred."""
+    """Put the same replicas in another order: nothing is copied, and the first replica is preferred."""
     request = entity(45, 0, "request")
     topic_type = element_type(request, "topics")
     part_type = element_type(topic_type, "partitions")
@@ -124,7 +130,7 @@ async def _reorder(client: ClusterClient, topic: str, partition: int, replicas: 
 
 
 async def _elect(client: ClusterClient, topic: str, partition: int) -> bool:
-    """Whether the partition's leadership moved to its preferred replica."""
+    """Elect the preferred replica of a partition, and return whether the leadership moved."""
     request = entity(43, 2, "request")
     where = element_type(request, "topic_partitions")(topic=topic, partitions=(partition,))
     answer = await client.call(request(election_type=0, topic_partitions=(where,)))
@@ -143,7 +149,10 @@ class Disturbance:
 async def disturb(
     clusters: list[KafkaCluster], dice: random.Random, done: Disturbance, gap_s: tuple[float, float], restarts: int
 ) -> None:
-    """For ever: one broker at a time stands still for a while, and `restarts` times one is killed and started anew."""
+    """Disturb a broker at a time, for ever.
+
+    A broker stands still for a while. `restarts` times a broker is killed and started anew.
+    """
     while True:
         await asyncio.sleep(dice.uniform(*gap_s))
         cluster = dice.choice(clusters)
@@ -167,7 +176,7 @@ async def disturb(
 
 
 def wait_in_sync(cluster: KafkaCluster, timeout: float = 60) -> None:
-    """Until every replica of every topic is in sync again: two brokers may then not fail one after the other."""
+    """Wait until every replica of every topic is in sync again: before that, two brokers may not fail in turn."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

@@ -9,8 +9,8 @@ source is closed afterwards, in what becomes of late records, and in the size of
 must be on the target, in the quarantine topic, refused by the source, or named by `status` with the offset. No client
 of a router may be named. librdkafka reads the logs; the ids of batches are read from the source's batch headers.
 
-Writes build/soak/direct-writers.json: rounds, written, on_target, quarantined, refused, named, missing, falsely_named.
-Exit code 1 if a record is missing or a router's client is named.
+The soak writes build/soak/direct-writers.json: rounds, written, on_target, quarantined, refused, named, missing,
+falsely_named. Exit code 1 if a record is missing or a router's client is named.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Figures:
     on_target: int = 0
     quarantined: int = 0
     refused: int = 0
-    """They are in no log: the source refused them, or their transaction was aborted."""
+    """Records in no log: the source refused them, or their transaction was aborted."""
     named: int = 0
-    """They are on the source alone, and `status` names their offsets."""
+    """Records on the source alone, whose offsets `status` names."""
     missing: int = 0
     falsely_named: int = 0
     """Clients of a router that are called direct writers, and their records that are called late."""
@@ -79,7 +79,7 @@ class Figures:
 
 @dataclass
 class Writer:
-    """A client in a thread that writes until told to stop."""
+    """A client that writes in a thread until it is told to stop."""
 
     topic: str
     name: str
@@ -101,7 +101,7 @@ class Writer:
         while True:
             self._write(producer, in_transactions)
             if self.stop.wait(self.every_s):
-                with suppress(KafkaException):  # it was fenced
+                with suppress(KafkaException):  # the producer was fenced
                     producer.flush(20)
                 return
 
@@ -145,7 +145,7 @@ def writers_of(run: Migration, topic: str, number: int, seconds: float, rng: ran
 
 
 def one_round(run: Migration, number: int, seconds: float) -> Figures:
-    """Promote one topic while direct writers write to it; return what became of their records."""
+    """Promote a topic while direct writers write to the topic, and return the fates of their records."""
     rng = random.Random(number)
     topic = f"round-{number}"
     on_late = ("alarm", "copy", "quarantine")[number % 3]
@@ -247,7 +247,7 @@ async def identities(run: Migration, topic: str, places: set[tuple[int, int]]) -
 
 
 def soak(run: Migration, rounds: int, at_once: int, seconds: float) -> Iterator[Figures]:
-    """Run rounds on a migration with running engines; yields the figures of each."""
+    """Run rounds on a migration with running engines, and yield the figures of each round."""
     for first in range(0, rounds, at_once):
         numbers = range(first, min(rounds, first + at_once))
         for number in numbers:

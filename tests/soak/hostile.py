@@ -8,9 +8,9 @@ idempotence, transactions that are committed or aborted. Others send damaged req
 bytes to the metrics page. Groups and clients have hostile names. Verbs are called one after the other, each with a
 deadline. In the middle clients are rolled, and the group and its topic are promoted.
 
-Writes build/soak/hostile.json: seconds, records and requests that were sent, processes that ended, verbs that outlived
-their deadline or ended with an internal error, and anomalies that the judge found. Exit code 1 where one of these is
-not 0.
+The soak writes build/soak/hostile.json: seconds, records and requests that were sent, processes that ended, verbs that
+outlived their deadline or ended with an internal error, and anomalies that the judge found. Exit code 1 where one of
+these is not 0.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _VERBS = (
 )
 _DEADLINE_S = 60.0
 _RECORD_S, _REQUEST_S = 0.05, 0.005
-"""Between two records, or two requests, of one stranger: the machine has to carry a migration beside them."""
+"""The pause of a stranger between two records, or two requests: the machine has to carry a migration, too."""
 
 
 @dataclass
 class Report:
-    """What was sent, and what came of it."""
+    """The figures of a run: what was sent, and the faults that were seen."""
 
     seconds: float = 0.0
     records: int = 0
@@ -80,7 +80,7 @@ class Report:
 
 @dataclass
 class _Strangers:
-    """Threads that act until they are told to stop; a failure of one is kept."""
+    """Threads that act until they are told to stop. A thread's failure is kept."""
 
     report: Report
     seed: int
@@ -110,7 +110,7 @@ class _Strangers:
             raise self.failures[0]
 
     def write(self, dice: random.Random, bootstrap: str, topic: str, kind: str) -> None:
-        """Write rubbish into one topic, straight at the target."""
+        """Write rubbish into a topic, straight at the target."""
         kinds: dict[str, dict[str, Any]] = {
             "single": {"linger.ms": 0},
             "batches": {"enable.idempotence": True, "compression.type": "zstd", "linger.ms": 100},
@@ -137,7 +137,7 @@ class _Strangers:
         self.report.records += sum(error is None for error in told)
 
     def ask(self, dice: random.Random, address: tuple[str, int]) -> None:
-        """Send damaged requests to one listener, over connections that end in the middle of anything."""
+        """Send damaged requests to a listener, over connections that end in the middle of anything."""
         nonsense = Nonsense(dice.randrange(1 << 30), [*_TOPICS, *HOSTILE_NAMES], list(HOSTILE_NAMES), _APIS)
         while not self.over.is_set():
             with suppress(OSError), socket.create_connection(address, 10) as wire:
@@ -173,7 +173,7 @@ class _Strangers:
             consumer.close()
 
     def call(self, dice: random.Random, run: Migration) -> None:
-        """Call one verb after the other."""
+        """Call verbs one by one."""
         while not self.over.is_set():
             words = dice.choice(_VERBS)
             done = run._call(words).end(_DEADLINE_S)
@@ -220,7 +220,7 @@ def _attacked(run: Migration, report: Report, seed: int, metrics: int) -> Iterat
 
 
 def play(folder: Path, seconds: float, seed: int) -> Report:
-    """Attack a migration for so many seconds, and promote in the middle."""
+    """Attack a migration for `seconds`, and promote in the middle."""
     report = Report()
     (metrics,) = free_ports(1)
     settings = (
@@ -230,7 +230,7 @@ def play(folder: Path, seconds: float, seed: int) -> Report:
     with ExitStack() as stack:
         run = stack.enter_context(fresh_migration(folder, settings))
         run.make_topic("orders", 3)
-        run.make_topic("aside", 1)  # of the hostile groups, which nobody promotes
+        run.make_topic("aside", 1)  # for the hostile groups, which nobody promotes
         run.run_clients(usual_clients("orders", "billing"))
         run.does("link", "create", "blue", "--source", "source", "--target", "target")
         run.start("run")
@@ -261,7 +261,7 @@ def play(folder: Path, seconds: float, seed: int) -> Report:
 
 
 def _make_maps(run: Migration) -> None:
-    """Have the topic of offset maps, as a mapped topic would."""
+    """Create the topic of the offset maps, as a mapped topic would."""
     admin = AdminClient(dict(run.target.client()))
     admin.create_topics([NewTopic(MAP_TOPIC, 1, 1, config={"cleanup.policy": "compact"})])[MAP_TOPIC].result(30)
     wait_until(lambda: MAP_TOPIC in admin.list_topics(timeout=10).topics, 20, f"topic {MAP_TOPIC}")

@@ -1,4 +1,4 @@
-"""The judge of a soak: what librdkafka reads on both sides, against each other and against the writers' ledgers."""
+"""The judge of a soak: librdkafka's reads of both sides, against each other and against the writers' ledgers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE_S = 180.0
 
 @dataclass(frozen=True)
 class Record:
-    """A record as a read_committed consumer is given it; `told` stands for key, value, headers and timestamp."""
+    """A record as a read_committed consumer gets it. `told` stands for key, value, headers and timestamp."""
 
     offset: int
     writer: str
@@ -32,23 +32,26 @@ class Verdict:
     """Anomalies by name, in records."""
 
     lost: int = 0
-    """Acknowledged on the source, not on the target."""
+    """Records that were acknowledged on the source and are not on the target."""
     duplicated: int = 0
-    """More often than on the source: a writer without idempotence may have doubled a record there itself."""
+    """Records that are on the target more often than on the source.
+
+    A writer without idempotence may have doubled a record on the source itself.
+    """
     reordered: int = 0
-    """Behind a record that its writer's partition has later on the source."""
+    """Records behind a record that their writer has later in the partition on the source."""
     altered: int = 0
-    """Another key, value, header or timestamp than at the same offset of the source."""
+    """Records with another key, value, header or timestamp than at the same offset of the source."""
     misplaced: int = 0
-    """At an offset where the other side has no record."""
+    """Records at an offset where the other side has no record."""
     resurrected: int = 0
-    """Of an aborted transaction."""
+    """Records of an aborted transaction."""
     lost_by_source: int = 0
-    """Acknowledged, and not at the source's own promised offset: the test bed's fault, not the mirror's."""
+    """Acknowledged records that are not at the source's own promised offset: the test bed's fault, not the mirror's."""
     bounds_differ: int = 0
     """Partitions whose log begins or ends at another offset."""
     torn: int = 0
-    """Transactions of unknown outcome of which the target has some records and lacks some."""
+    """Transactions of unknown outcome of which the target has some records and lacks others."""
 
     @property
     def offsets_identical(self) -> bool:
@@ -64,11 +67,11 @@ class Verdict:
 
 Log = dict[int, list[Record]]
 Places = dict[tuple[str, int], list[int]]
-"""Offsets of each writer's each number on the source."""
+"""The offsets of each number on the source, by writer and number."""
 
 
 def judge(source: str, target: str, topic: str, ledgers: Mapping[str, Ledger]) -> Verdict:
-    """Compare one topic's two logs; `ledgers` by what the writers call themselves."""
+    """Compare the two logs of a topic. `ledgers` are by the writers' names in the records."""
     verdict = compare(_read(source, topic), _read(target, topic), ledgers)
     theirs, ours = bounds(source, topic), bounds(target, topic)
     verdict.bounds_differ = sum(theirs.get(partition) != ours.get(partition) for partition in theirs.keys() | ours)
@@ -76,7 +79,7 @@ def judge(source: str, target: str, topic: str, ledgers: Mapping[str, Ledger]) -
 
 
 def compare(wanted: Log, found: Log, ledgers: Mapping[str, Ledger]) -> Verdict:
-    """The target's records against the source's and against what the writers were promised."""
+    """Compare the target's records with the source's, and with what the writers were promised."""
     verdict = Verdict()
     seen_in: dict[int, set[tuple[str, int]]] = {}
     for partition in wanted.keys() | found:
@@ -105,7 +108,10 @@ def _side_by_side(verdict: Verdict, theirs: Mapping[int, Record], ours: Mapping[
 
 
 def _in_order(verdict: Verdict, records: list[Record], stored: Places) -> set[tuple[str, int]]:
-    """Every record as often as on the source, each writer's in the order in which it stored them; what was seen."""
+    """Count doubled and reordered records, and return the writers and numbers that were seen.
+
+    Every record must stand as often as on the source, each writer's in the order in which the source stored them.
+    """
     seen: Counter[tuple[str, int]] = Counter()
     last: dict[str, int] = {}
     for record in records:

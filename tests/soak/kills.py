@@ -7,7 +7,7 @@ link is throttled below the rate of the writers, so the copy falls behind, and t
 member stays on the source and commits beyond the copy. Each kill comes at a random moment; then the process starts
 again, and a random member leaves and comes back, so that partitions move from the member on the source to members at
 the router. In the end the throttle is taken away, the last members move, and groups and topics are promoted. The judge
-is the sandbox's checker. Writes build/soak/kills.json; exit code 1 where a run is not clean.
+is the sandbox's checker. The soak writes build/soak/kills.json; exit code 1 where a run is not clean.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 
 @dataclass
 class Run:
-    """A migration, and what the judge says of it."""
+    """A migration, and the judge's findings."""
 
     seed: int
     kills: int = 0

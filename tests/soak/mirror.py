@@ -2,10 +2,10 @@
 
     python -m tests.soak.mirror [--kills 100] [--records 500000] [--restarts 4] [--seed N]
 
-Three brokers a side. Idempotent, plain and transactional producers write as the kills go on, so that there is always
-something to copy. It ends when as many records are acknowledged, as many mirrors killed and the copy has caught up;
-what librdkafka then reads on both sides is compared with each other and with the producers' own ledgers. Writes
-build/soak/mirror.json; exit code 1 on any anomaly.
+Each side has three brokers. Idempotent, plain and transactional producers write as the kills go on, so that there is
+always something to copy. The soak ends when enough records are acknowledged, enough mirrors are killed and the copy has
+caught up. Then librdkafka reads both sides. The records are compared with each other and with the producers' own
+ledgers. The soak writes build/soak/mirror.json; exit code 1 on any anomaly.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ say = Console(stderr=True, highlight=False).print
 
 _PARTITIONS = 3
 _TOPICS = {"plain": ("small", "bare"), "mixed": tuple(kind.name for kind in KINDS)}
-"""Who writes to which topic. One is all small batches, which come in long stretches and are merged."""
+"""The writers of each topic. Topic `plain` has only small batches, which come in long stretches and are merged."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of everything."""
+    """The amounts of a soak."""
 
     kills: int = 100
     records: int = 500_000
@@ -61,13 +61,13 @@ class Plan:
 
 @dataclass
 class Report:
-    """What was done, and what came of it."""
+    """The events of a soak, and the findings."""
 
     plan: Plan
     kills: int = 0
     kills_of_active: int = 0
     records: int = 0
-    """Acknowledged by the source, and committed."""
+    """Records that the source acknowledged, and committed."""
     aborted: int = 0
     unknown: int = 0
     leader_moves: dict[str, int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Report:
     broker_restarts: int = 0
     crashes: list[int] = field(default_factory=list)
     stopped: dict[str, str] = field(default_factory=dict)
-    """What the mirror said of partitions that did not come to the end."""
+    """The mirror's words on partitions that did not come to the end."""
     verdict: Verdict = field(default_factory=Verdict)
     catch_up_s: float = 0.0
     seconds: float = 0.0
@@ -99,7 +99,7 @@ class Report:
 
 
 async def soak(source: KafkaCluster, target: KafkaCluster, plan: Plan, name: str) -> Report:
-    """The whole scene between two running clusters; `name` keeps its topics and link apart from others."""
+    """Play the whole scene between two running clusters. `name` keeps topics and link apart from others."""
     report = Report(plan)
     began = time.monotonic()
     topics = [f"{name}-{each}" for each in _TOPICS]
@@ -140,7 +140,7 @@ def _join(writers: list[Writer]) -> None:
 
 
 async def _suffer(fleet: Fleet, plan: Plan, pace: Pace) -> None:
-    """All kills; the writers may always be one part ahead of them."""
+    """Do all kills. The writers may always be a part ahead of the kills."""
     told = 0
     for kill in range(plan.kills):
         pace.part = (kill + 1) / plan.kills
@@ -155,7 +155,7 @@ async def _suffer(fleet: Fleet, plan: Plan, pace: Pace) -> None:
 async def _chaos(
     source: KafkaCluster, target: KafkaCluster, topics: list[str], plan: Plan, report: Report
 ) -> AsyncIterator[None]:
-    """Leaders move and brokers stand still for as long as the block lasts; whole and in sync again after it."""
+    """Move leaders and pause brokers for as long as the block lasts. After the block every broker runs again."""
     report.leader_moves = {cluster.spec.name: 0 for cluster in (source, target)}
     done = Disturbance()
 
@@ -176,7 +176,7 @@ async def _chaos(
 
 
 async def _catch_up(world: World, topics: list[str], patience_s: float) -> tuple[float, dict[str, str]]:
-    """Seconds until both sides' logs end alike; or what the mirror says of the partitions that do not."""
+    """Return the seconds until both logs end alike, and the mirror's words on the partitions that do not."""
     began = time.monotonic()
     behind: dict[str, str] = {}
     while time.monotonic() < began + patience_s:

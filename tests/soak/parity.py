@@ -2,9 +2,9 @@
 
     python -m tests.soak.parity [--records 5000000] [--partitions 5] [--seed N]
 
-Two sandbox brokers; both sides are written by librdkafka, the target's with the faults (tests.soak.planted). Beside the
-planted topic lies a sound one with a tenth of the records, of which nothing may be said. Both are one check. Writes
-build/soak/parity.json; exit code 1 if anything is missed, misnamed or made up.
+There are two sandbox brokers. librdkafka writes both sides, the target's with the faults (tests.soak.planted). Beside
+the planted topic lies a sound topic with a tenth of the records, about which the check must say nothing. Both topics
+are in the same check. The soak writes build/soak/parity.json; exit code 1 if anything is missed, misnamed or made up.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ say = Console(stderr=True, highlight=False).print
 
 @dataclass
 class Report:
-    """What was planted, and what the check said."""
+    """The planted faults, and the findings of the check."""
 
     records: int
     seed: int
     found: list[dict[str, Any]] = field(default_factory=list)
     missed: list[dict[str, Any]] = field(default_factory=list)
     made_up: list[dict[str, Any]] = field(default_factory=list)
-    """What the check said that was not planted."""
+    """Findings of the check that were not planted."""
     mismatches: int = 0
     sound_mismatches: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Report:
 
 
 def write_both(source: str, target: str, topic: str, planting: Planting) -> None:
-    """The target's log first: the source is given the time of a record that the target's broker stamps."""
+    """Write both logs, the target's first: the source gets the time of a record that the target's broker stamps."""
     for bootstrap in (source, target):
         make_topic(bootstrap, topic, planting.partitions)
     for partition in range(planting.partitions):

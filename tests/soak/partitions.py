@@ -2,12 +2,12 @@
 
     python -m tests.soak.partitions [--topics 40] [--partitions 100] [--rate 400]
 
-Two sandbox brokers; one mirror, one controller, one router. All topics are mirrored by one expression; then a producer
-(librdkafka, idempotent) writes through the router to partitions at random, while first one topic and then all the
-others are promoted. In the end librdkafka reads the target: every acknowledged record once, where its acknowledgement
-said, and nothing else. Says how long each step took, what the processes cost when nothing moves, and how long the
-producer waited. Writes build/soak/partitions.json; exit code 1 if a record is not where it belongs, or the producer met
-an error.
+There are two sandbox brokers, a mirror, a controller and a router. All topics are mirrored by a single expression. Then
+a producer (librdkafka, idempotent) writes through the router to partitions at random, while first a topic and then all
+other topics are promoted. In the end librdkafka reads the target: every acknowledged record must be there once, at the
+acknowledged place, and nothing else. The soak says how long each step took, what the processes cost when nothing moves,
+and how long the producer waited. The soak writes build/soak/partitions.json; exit code 1 if a record is not where it
+belongs, or the producer met an error.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ Place = tuple[str, int, int]
 
 @dataclass
 class Report:
-    """What each step took, in seconds, and what became of the records."""
+    """The seconds of each step, and the fates of the records."""
 
     partitions: int
     seconds: dict[str, float] = field(default_factory=dict)
     idle_cores: dict[str, float] = field(default_factory=dict)
     resident_mb: dict[str, float] = field(default_factory=dict)
     ack_ms: dict[str, dict[str, float]] = field(default_factory=dict)
-    """How long producers waited in each stretch: p50, p99 and max."""
+    """The waits of producers in each stretch: p50, p99 and max."""
     acknowledged: int = 0
     missing: int = 0
     strange: int = 0
-    """Records on the target that stand where no acknowledgement says so: doubled ones, too."""
+    """Records on the target at a place that no acknowledgement names, doubled records among them."""
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -66,7 +66,7 @@ class Report:
 
 
 class Writer:
-    """Writes through the router for as long as the block runs, and keeps what was acknowledged."""
+    """A writer through the router for as long as the block runs. The writer keeps the acknowledged records."""
 
     def __init__(self, bootstrap: str, topics: list[str], rate: float) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True})
@@ -113,7 +113,7 @@ class Writer:
 
 
 class Soak:
-    """One run."""
+    """A run of the soak."""
 
     def __init__(self, run: Migration, topics: int, partitions: int, rate: float) -> None:
         self._run = run
@@ -177,7 +177,7 @@ class Soak:
         say(f"  idle, in cores: {self.report.idle_cores}")
 
     def _waited(self, writer: Writer, stretch: str) -> None:
-        """Note how long acknowledgements took since the last stretch."""
+        """Note the times of the acknowledgements since the last stretch."""
         waits, writer.waits_ms = writer.waits_ms, []
         if len(waits) > 1:
             percentiles = statistics.quantiles(waits, n=100)

@@ -1,8 +1,8 @@
-"""Two logs that differ by planted faults: what is written to each side, and what a check must say of it.
+"""Two logs that differ by planted faults: the records of each side, and the findings that a check must report.
 
-Offsets are counted, not read back: every log begins at 0 and has no holes, so a record's offset is its number plus what
-the faults before it have added or taken. Records are written by librdkafka. One whose timestamp type shall differ is
-written while the topic stamps its own time, and the source is then given that time.
+Offsets are counted, not read back. Every log begins at 0 and has no holes, so a record's offset is its number plus the
+records that the faults before it have added or taken. librdkafka writes the records. A record whose timestamp type
+shall differ is written while the topic stamps its own time, and the source then gets that time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Record:
-    """What a producer is given."""
+    """A record as a producer gets it."""
 
     key: bytes
     value: bytes
@@ -37,14 +37,14 @@ class Record:
 
 
 def record(place: Place) -> Record:
-    """The record that belongs there; no two are alike."""
+    """Return the record that belongs at a place. No two records are alike."""
     partition, number = place
     name = b"%d:%d:" % (partition, number)
     return Record(b"key-%d" % (number % 997), name.ljust(RECORD_BYTES, b"."), (("n", name),), START_OF_TIME + number)
 
 
 def _flipped(data: bytes) -> bytes:
-    """The same with one bit of its last byte changed."""
+    """Return the data with a bit of the last byte changed."""
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
@@ -56,19 +56,19 @@ _CHANGES = {
     "timestamp type": lambda each: each,
 }
 KINDS = ("lost", "duplicated", "reordered", "misplaced", *_CHANGES)
-"""Every kind of fault; an altered record by the part that changed."""
+"""Every kind of fault. An altered record is named by the changed part."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One planted fault at a source place; `other` is where a second copy or a misplaced record comes to stand."""
+    """A planted fault at a source place. `other` is the place of a second copy or of a misplaced record."""
 
     kind: str
     at: Place
     other: Place | None = None
 
     def edits(self) -> dict[Place, list[Record]]:
-        """What the target gets in place of some records."""
+        """Return the records that the target gets in place of some of the source's records."""
         here = record(self.at)
         if self.kind == "lost":
             return {self.at: []}
@@ -81,7 +81,10 @@ class Fault:
         return copy if self.kind == "duplicated" else {self.at: [], **copy}
 
     def told(self, topic: str, at_target: Mapping[Place, int]) -> set[Anomaly]:
-        """What a check may say of it; of two neighbours that changed places either one may be called reordered."""
+        """Return what a check may say of the fault.
+
+        Of two neighbours that changed places either may be called reordered.
+        """
 
         def there(place: Place, and_more: int = 0) -> Place:
             return place._replace(offset=at_target[place] + and_more)
@@ -99,39 +102,39 @@ class Fault:
 
 @dataclass
 class Planting:
-    """Some faults among `records` of each partition."""
+    """Some faults among the records of each partition."""
 
     partitions: int
     records: int
     faults: Sequence[Fault]
     stamps: dict[Place, int] = field(default_factory=dict)
-    """Times that the target's broker gave: the source has them, too."""
+    """Times that the target's broker gave. The source has these times, too."""
 
     def __post_init__(self) -> None:
         self._edits = {place: made for fault in self.faults for place, made in fault.edits().items()}
 
     def source(self, partition: int, numbers: Iterable[int] | None = None) -> Iterator[Record]:
-        """The source's records, or those with these numbers."""
+        """Yield the source's records, or the records with these numbers."""
         for place in self._places(partition, numbers):
             made = record(place)
             yield replace(made, timestamp=self.stamps[place]) if place in self.stamps else made
 
     def target(self, partition: int, numbers: Iterable[int] | None = None) -> Iterator[tuple[Place, Record]]:
-        """The target's, each with the place of the source at which it is written."""
+        """Yield the target's records, each with the place of the source at which the record is written."""
         for place in self._places(partition, numbers):
             for made in self._edits.get(place, (record(place),)):
                 yield place, made
 
     def touched(self) -> set[Place]:
-        """The places of the source at which the target's log has anything else."""
+        """Return the places of the source at which the target's log has anything else."""
         return set(self._edits)
 
     def stamped(self) -> set[Place]:
-        """Where the target's broker shall stamp its own time."""
+        """Return the places where the target's broker shall stamp its own time."""
         return {fault.at for fault in self.faults if fault.kind == "timestamp type"}
 
     def told(self, topic: str) -> list[set[Anomaly]]:
-        """For each fault what a check may say of it."""
+        """Return for each fault what a check may say."""
         at_target: dict[Place, int] = {}
         for partition in range(self.partitions):
             moved = 0
@@ -145,7 +148,7 @@ class Planting:
 
 
 def plant(partitions: int, records: int, kinds: Iterable[str], seed: int) -> Planting:
-    """One fault of each kind, anywhere, but none beside another."""
+    """Plant a fault of each kind, anywhere, but none beside another."""
     dice = random.Random(seed)
     apart, ends = 50, 100
     slots = {Place(p, n) for p in range(partitions) for n in dice.sample(range(ends, records - ends, apart), 20)}
@@ -168,13 +171,13 @@ def plant(partitions: int, records: int, kinds: Iterable[str], seed: int) -> Pla
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """Without retention: the records' times are years old."""
+    """Create a topic without retention, because the records' times are years old."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})])[topic].result(60)
 
 
 def write(bootstrap: str, topic: str, partition: int, records: Iterable[Record]) -> tuple[int, int]:
-    """Write the records in their order; what the broker said of the last one's time: its type, and the time."""
+    """Write the records in order, and return the last record's timestamp type and time as the broker gave them."""
     said: list[tuple[int, int]] = [(0, 0)]
     failed: list[KafkaError] = []
 
@@ -191,7 +194,7 @@ def write(bootstrap: str, topic: str, partition: int, records: Iterable[Record])
             "linger.ms": 50,
             "batch.size": 256 << 10,
             "queue.buffering.max.messages": 200_000,
-            "log_level": 0,  # a fresh broker's coordinator is asked again without a word
+            "log_level": 0,  # a fresh broker's coordinator is asked again in silence
         }
     )
     for number, each in enumerate(records):
@@ -219,7 +222,7 @@ def write(bootstrap: str, topic: str, partition: int, records: Iterable[Record])
 def write_target(
     bootstrap: str, topic: str, partition: int, planting: Planting, numbers: Iterable[int] | None = None
 ) -> None:
-    """Write the target's records, to be done before the source's: times that the broker stamps come back to it."""
+    """Write the target's records. Call this before writing the source's, which get the times that the broker stamps."""
     stamped = planting.stamped()
     for alone, group in groupby(planting.target(partition, numbers), lambda each: each[0] in stamped):
         if alone:
@@ -230,7 +233,7 @@ def write_target(
 
 
 def _stamped_by_broker(bootstrap: str, topic: str, partition: int, each: Record) -> int:
-    """Write one record as a broker that stamps its own time: the topic does so for this record alone."""
+    """Write a record with the broker's own time: the topic stamps its own time for this record alone."""
     _stamp_by(bootstrap, topic, "LogAppendTime")
     kind, stamp = write(bootstrap, topic, partition, [each])
     _stamp_by(bootstrap, topic, "CreateTime")
@@ -240,10 +243,11 @@ def _stamped_by_broker(bootstrap: str, topic: str, partition: int, each: Record)
 
 
 def _stamp_by(bootstrap: str, topic: str, kind: str) -> None:
-    """Change the topic, and wait until the broker writes by it.
+    """Change the topic's timestamp type, and wait until the broker writes by it.
 
-    What the broker says of a configuration may be ahead of its logs by an instant. A topic that is made only then, and
-    takes a record, tells that all before it is in force: a broker applies the changes of its cluster one by one.
+    The broker's answer about a configuration may be ahead of the broker's logs by an instant. A broker applies the
+    changes of its cluster one by one. So a topic that is created only then, and takes a record, tells that all changes
+    before are in force.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     name = "message.timestamp.type"

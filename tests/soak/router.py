@@ -2,9 +2,9 @@
 
     python -m tests.soak.router [--kills 50] [--rounds 100] [--seed N]
 
-First one of two routers after the other is killed with -9 and started again, while idempotent and transactional
-producers of librdkafka, aiokafka and Java write through both. Then rounds of promotes (`router_rounds`). The judges are
-librdkafka's readers and the clients' own histories. Writes build/soak/router.json; exit code 1 on any anomaly.
+First the two routers are killed with -9 in turn and started again, while idempotent and transactional producers of
+librdkafka, aiokafka and Java write through both. Then come rounds of promotes (`router_rounds`). The judges are
+librdkafka's readers and the clients' own histories. The soak writes build/soak/router.json; exit code 1 on any anomaly.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ _PARTITIONS = 3
 _TOPICS = ("plain", "transactions", "java", "java-transactions")
 _JAVA_RATE = 100
 _KILL_S = 3.0
-"""About what a kill takes, with the restart: Java's tool is told beforehand how many records it shall write."""
+"""About the time of a kill with the restart. Java's tool is told beforehand how many records to write."""
 
 
 @dataclass
 class Report:
-    """What is written down."""
+    """The figures of a soak."""
 
     seed: int
     kills: int = 0
     records: int = 0
     anomalies: dict[str, int | Finding] = field(default_factory=dict)
-    """Of the kills, by name: what the judge of the sandbox names, and what Java's producers say and left behind."""
+    """Anomalies of the kills, by name: from the sandbox's judge, and from Java's producers and their records."""
     java_said: dict[str, str] = field(default_factory=dict)
-    """The end of what a producer of Java's said that gave up, by topic."""
+    """The end of the output of a Java producer that gave up, by topic."""
     rounds: list[Round] = field(default_factory=list)
     grown_later: int = 0
-    """Records that the source took behind a barrier, looked at once more when all rounds were over."""
+    """Records that the source took behind a barrier, counted once more when all rounds were over."""
     promotes_given_up: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -87,13 +87,13 @@ class Report:
 
 @contextmanager
 def migration(settings: str = "") -> Iterator[Migration]:
-    """A migration on fresh clusters in a folder that goes with them."""
+    """Run a migration on fresh clusters in a folder that is removed with them."""
     with tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder, fresh_migration(Path(folder), settings) as run:
         yield run
 
 
 def kills(run: Migration, count: int, report: Report) -> None:
-    """One router after the other dies and comes back; everything that was acknowledged is there, once and in order."""
+    """Kill the routers in turn and start them again: everything acknowledged must be there, once and in order."""
     for topic in _TOPICS:
         run.make_topic(topic, _PARTITIONS)
     specs: list[ClientSpec] = [
@@ -148,7 +148,7 @@ def _alike(run: Migration, topic: str) -> bool:
 
 
 def _java(folder: Path, bootstrap: str, topic: str, records: int) -> JavaProgram:
-    """Kafka's own producer: idempotent, or in transactions of 50 ms; its values count up."""
+    """Start Kafka's own producer: idempotent, or in transactions of 50 ms. The producer's values count up."""
     transactional = topic.endswith("transactions")
     producer = JavaProgram(folder, topic, level="info")
     producer.run(
@@ -161,7 +161,7 @@ def _java(folder: Path, bootstrap: str, topic: str, records: int) -> JavaProgram
 
 
 def _judge_java(bootstrap: str, topic: str, wanted: int, code: int, said: str) -> dict[str, int]:
-    """Every number that was to be written stands there once; each partition's count up."""
+    """Count anomalies: every number must stand in the topic once, and each partition's numbers must count up."""
     by_partition: dict[int, list[int]] = {}
     for record in read_topic(bootstrap, topic):
         by_partition.setdefault(record.partition, []).append(int(record.value or b"-1"))
@@ -175,7 +175,7 @@ def _judge_java(bootstrap: str, topic: str, wanted: int, code: int, said: str) -
 
 
 def rounds(run: Migration, count: int, report: Report) -> None:
-    """Promotes under each fault in turn."""
+    """Play promotes under each fault in turn."""
     with Relay(run.target.bootstrap) as relay, Rounds(run, relay, random.Random(report.seed)) as playing:
         report.rounds, report.promotes_given_up = playing.rounds, playing.given_up
         for number, fault in enumerate(islice(cycle(Fault), count), start=1):

@@ -1,9 +1,9 @@
-"""Promotes while one of two routers is cut off, stands still or is killed with bytes under way: never both accept.
+"""Promotes while a router of two is cut off, stands still or is killed with bytes under way: never both accept.
 
-Each round has a topic of its own, with one idempotent librdkafka producer at each router, and in every fourth round a
-transactional one at each besides. What is asked in the end:
-every value once and in order on the target; the source's log as long as the barrier that was read before the flip, also
-when everything that was late has arrived; and the source taking writes again once nobody is late any more.
+Each round has a topic of its own, with an idempotent librdkafka producer at each router. Every fourth round also has a
+transactional producer at each router. The end of a round checks that every value is on the target once and in order.
+The source's log must be as long as the barrier that was read before the flip, also when everything late has arrived.
+And the source must take writes again once nobody is late any more.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MOMENT_S = (0.0, 1.0)
 _PATIENCE_S = 60.0
 _TRIES = 4
 _EVERY = 4
-"""Rounds: each fault has its share, as there are three."""
+"""Every fourth round has transactions. There are three faults, so each fault has its share."""
 _IMPATIENT = {"transaction.timeout.ms": 5000}
-"""What hangs on a router that stands still is aborted by its coordinator within 15 s."""
+"""Settings with which the coordinator aborts, within 15 s, what hangs on a router that stands still."""
 SETTINGS = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 1.0\nrouter_silent_s = 1.5\n"
 
 
 class Fault(StrEnum):
-    """What becomes of router b while a topic is promoted."""
+    """The faults of router b while a topic is promoted."""
 
     CUT_OFF = "cut off from the state log"
     STOPPED = "stopped between its check and its send"
@@ -51,13 +51,13 @@ class Fault(StrEnum):
 
 @dataclass
 class Round:
-    """One promote and what was found after it."""
+    """A promote and the findings after it."""
 
     fault: Fault
     transactions: int = 0
-    """Committed ones."""
+    """Committed transactions."""
     aborted: int = 0
-    """Transactions that clients had to abort, and wrote again: no error, and told."""
+    """Transactions that clients had to abort, and wrote again. They are no error, and are reported."""
     sealed: bool = False
     records: int = 0
     lost: int = 0
@@ -67,9 +67,9 @@ class Round:
     both_accepted: int = 0
     """Records that the source took behind the barrier."""
     fence_to_flip_ms: int = 0
-    """Of the promote that succeeded: with the wait for the router's silence, and the seal."""
+    """The time of the promote that succeeded, with the wait for the router's silence, and the seal."""
     slowest_s: float = 0.0
-    """Longest time from a record's sending to its acknowledgement: at the router that was disturbed, too."""
+    """The longest time from sending a record to its acknowledgement, also at the disturbed router."""
 
     @property
     def clean(self) -> bool:
@@ -77,7 +77,7 @@ class Round:
 
 
 class Rounds:
-    """Two routers in front of a migration; b is the one that suffers."""
+    """Two routers in front of a migration. Router b suffers."""
 
     def __init__(self, run: Migration, relay: Relay, dice: random.Random) -> None:
         self._run = run
@@ -88,7 +88,7 @@ class Rounds:
         self._barriers: dict[str, list[int]] = {}
         self.rounds: list[Round] = []
         self.given_up: list[str] = []
-        """Why promotes were given up before they succeeded."""
+        """The reasons why promotes were given up before they succeeded."""
 
     def __enter__(self) -> Rounds:
         self._run.does("link", "create", "blue", "--source", "source", "--target", "target")
@@ -104,13 +104,13 @@ class Rounds:
             router.kill()
 
     def _start(self, name: str) -> None:
-        # It finds that it stood still after some rounds and not after others.
+        # Router b finds that it stood still after some rounds and not after others.
         suffers: dict[str, Any] = {"state_via": self._relay.address, "stood_still_s": 4.0} if name == "b" else {}
         port = self._ports["ab".index(name)]
         self._routers[name] = start_router(name, self._run.target, port, log_level="ERROR", **suffers)
 
     def play(self, fault: Fault) -> Round:
-        """One round; the next one begins when everything of it has come to rest."""
+        """Play a round. The next round begins when everything of this round has come to rest."""
         found, topic = Round(fault), f"round-{len(self.rounds)}"
         self._run.make_topic(topic, _PARTITIONS)
         self._run.does("topic", "mirror", topic)
@@ -148,7 +148,7 @@ class Rounds:
 
     @contextmanager
     def _disturbed(self, fault: Fault) -> Iterator[None]:
-        """Router b suffers for as long as the block lasts and a moment more, and is whole again after it."""
+        """Disturb router b for as long as the block lasts and a moment more, and make router b whole again."""
         b, dice = self._routers["b"], self._dice
         resume = threading.Timer(dice.uniform(0.3, 2.5), self._run.source.resume, [1])
         match fault:
@@ -177,7 +177,7 @@ class Rounds:
             self._run.does("router", "forget", "b", "--dead", "--yes")
 
     def _promote(self, topic: str) -> Any:
-        """The promoted topic's record; a promote that is given up says why, and is asked for again."""
+        """Promote the topic and return its record. A promote that is given up is noted and asked for again."""
         for _ in range(_TRIES):
             made = self._run.cli("promote", topic, "--yes")
             if made.code == 0:
@@ -186,7 +186,7 @@ class Rounds:
         raise AssertionError(f"{topic} was not promoted: {self.given_up[-_TRIES:]}\n{self._run.logs()}")
 
     def _sealed(self, topic: str) -> bool:
-        """Whether the source still refuses writes, as Kafka's own client is told."""
+        """Return whether the source still refuses writes, as librdkafka is told."""
         admin = AdminClient({"bootstrap.servers": self._run.source.bootstrap})
         resource = ConfigResource(ResourceType.TOPIC, topic)
         return str(admin.describe_configs([resource])[resource].result(30)["max.message.bytes"].value) == "1"
@@ -218,7 +218,7 @@ class Rounds:
         found.both_accepted = self.grown([topic])
 
     def grown(self, topics: Iterable[str] = ()) -> int:
-        """Records behind the barriers of all rounds, or of some topics, on the source now."""
+        """Return the number of records behind the barriers of all rounds, or of some topics, on the source now."""
         behind = [
             now - then
             for topic in topics or self._barriers

@@ -1,11 +1,11 @@
-"""Whole live migrations between other versions of Kafka than the demo's: old to new, new to old, and equal ones.
+"""Whole live migrations between other Kafka versions than the demo's: old to new, new to old, and equal versions.
 
     python -m tests.soak.versions [--pair 2.8.2:3.9.1 ...] [--records 20000]
 
-Each pair of source and target is one `kmigrate sandbox demo` in a process of its own: clients that live through the
-migration, the playbook, and librdkafka as judge. Brokers before 3.3 run beside a ZooKeeper. Says for each pair what
-was acknowledged, whether offsets stayed and how long producers stood at promotes. Writes build/soak/versions.json;
-exit code 1 if a migration failed, or was not clean.
+Each pair of source and target is a `kmigrate sandbox demo` in a process of its own: clients that live through the
+migration, the playbook, and librdkafka as judge. Brokers before 3.3 run beside a ZooKeeper. The soak says for each pair
+what was acknowledged, whether offsets stayed and how long producers stood at promotes. The soak writes
+build/soak/versions.json; exit code 1 if a migration failed, or was not clean.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from rich.console import Console
 from tests.figures import save
 
 _PAIRS = ("2.8.2:3.9.1", "3.0.2:4.3.1", "3.3.2:3.8.1", "3.6.2:4.0.0", "4.1.1:4.3.1", "4.3.1:4.3.1", "4.3.1:3.9.1")
-"""Over each border where brokers change what they say: KRaft (3.3), KIP-890 (3.6 and 4.0), the end of old requests
-(4.0); one pair of equals, and one back to an older version."""
+"""Pairs over each border where brokers change what they say.
+
+The borders are KRaft (3.3), KIP-890 (3.6 and 4.0) and the end of old requests (4.0). A pair has equal versions, and a
+pair goes back to an older version.
+"""
 _LIMIT_S = 600.0
 
 say = Console(stderr=True, highlight=False).print
@@ -34,7 +37,7 @@ say = Console(stderr=True, highlight=False).print
 
 @dataclass(frozen=True)
 class Row:
-    """One migration: as the demo's report has it, or why there is none."""
+    """A migration: the figures of the demo's report, or the reason why there is no report."""
 
     source: str
     target: str
@@ -48,7 +51,7 @@ class Row:
 
 
 def migrate(source: str, target: str, records: int, folder: Path) -> Row:
-    """Run the demo between these two versions; never raises for a migration that fails."""
+    """Run the demo between these two versions. Never raise for a migration that fails."""
     report = folder / f"{source}-{target}.json"
     words = [
         *(sys.executable, "-m", "kmigrate", "sandbox", "demo", "--json", "--records", str(records)),
@@ -65,7 +68,7 @@ def migrate(source: str, target: str, records: int, folder: Path) -> Row:
 
 
 def row_of(source: str, target: str, found: dict[str, Any]) -> Row:
-    """What matters of a demo's report, which must be of brokers that are what was asked for."""
+    """Return the figures of a demo's report. The brokers must have had the versions that were asked for."""
     real = (found["source_version"], found["target_version"])
     error = "" if real == (source, target) else f"the brokers were {real[0]} and {real[1]}"
     return Row(

@@ -1,12 +1,13 @@
-"""A router behind which clients live for weeks, in minutes: what it holds is the same after 200 route changes.
+"""A router behind which clients live for weeks, in minutes: the router holds the same after 200 route changes.
 
     python -m tests.soak.weeks [--changes 200] [--idle 10] [--busy 50]
 
-One router process, 50 producers that write all the time and 10 connections that say nothing. At each change the topic
-that all write is fenced, drained and given back; meanwhile topics, groups and links are mirrored and forgotten, and
-clients come and go, each with a client id, a transactional id and a group that nobody had before. Now and then such a
-topic is promoted. Measured are memory, files, asyncio tasks, and the length of everything that the router remembers
-(`census`), over the first quarter and the last. Writes build/soak/weeks.json; exit code 1 where anything has grown.
+There are a router process, 50 producers that write all the time, and 10 connections that say nothing. At each change
+the topic to which all producers write is fenced, drained and given back. Meanwhile topics, groups and links are
+mirrored and forgotten, and clients come and go. Each of these clients has a client id, a transactional id and a group
+that nobody had before. Now and then such a topic is promoted. The soak measures memory, files, asyncio tasks, and the
+length of everything that the router remembers (`census`), over the first quarter and the last. The soak writes
+build/soak/weeks.json; exit code 1 where anything has grown.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ _BOUNDS = {
     f"{_OF_SOURCES}.layout.known.topics": 200,
     f"{_OF_SOURCES}.layout.known.topics[].partitions": 200 * _PARTITIONS,
 }
-"""What may grow for long, and not for ever."""
+"""Containers that may grow for long, and not for ever."""
 _EACH_PROMOTE = 10
 
 
 @dataclass
 class Sample:
-    """What the router process held at one moment."""
+    """The holdings of the router process at a moment."""
 
     change: int
     rss_kb: int
@@ -67,25 +68,25 @@ class Sample:
 
 @dataclass
 class Report:
-    """What is written down."""
+    """The figures of a soak."""
 
     changes: int = 0
     promotes: int = 0
     records: int = 0
     client_errors: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
-    """The longest that a write waited for its answer, and so for a fence."""
+    """The longest wait of a write for its answer, and so for a fence."""
     samples: list[Sample] = field(default_factory=list)
     seconds: float = 0.0
 
     def _quarter(self, *, last: bool) -> list[Sample]:
-        """Of the samples after the first tenth, in which everything is used for the first time."""
+        """Return a quarter of the samples after the first tenth, in which everything is used for the first time."""
         counted = self.samples[len(self.samples) // 10 :]
         count = max(1, len(counted) // 4)
         return counted[-count:] if last else counted[:count]
 
     def figures(self) -> dict[str, tuple[float, float]]:
-        """Early and late."""
+        """Return the early and the late median of each figure."""
         early, late = self._quarter(last=False), self._quarter(last=True)
         reads: dict[str, Callable[[Sample], int]] = {
             "rss_kb": lambda sample: sample.rss_kb,
@@ -113,7 +114,7 @@ class Report:
 
 
 def play(report: Report, changes: int, idle: int, busy: int) -> None:
-    """On fresh clusters, in a folder that goes with them."""
+    """Run the soak on fresh clusters, in a folder that is removed with them."""
     with tempfile.TemporaryDirectory(prefix="kmigrate-weeks-") as folder, running_clusters(
         Path(folder), *source_and_target(1)
     ) as (source, target):
@@ -149,7 +150,7 @@ async def _play(
 
 
 async def _change(world: World, running: RouterProcess, number: int, report: Report) -> None:
-    """One fence that is given back, while everything else comes and goes."""
+    """Make a fence and give it back, while everything else comes and goes."""
     log = world.log
     record = await world.fence(_BUSY)
     await world.put(f"passing-{number}", TopicPhase.MIRRORING)
@@ -177,7 +178,7 @@ async def _change(world: World, running: RouterProcess, number: int, report: Rep
 
 
 async def _promote(world: World, running: RouterProcess, topic: str) -> None:
-    """A topic of its own, since its writers stay at the target."""
+    """Promote a topic of its own, because the topic's writers stay at the target."""
     await quietly(_make, world.source, world.target, topic)
     await world.put(topic, TopicPhase.MIRRORING)
     await world.routers_apply()
@@ -203,7 +204,7 @@ def _idle(bootstrap: str, number: int) -> Iterator[None]:
 
 
 def _visit(bootstrap: str, number: int) -> list[str]:
-    """Clients that come once: a transaction, and a group that reads; what went wrong."""
+    """Be clients that come once (a transaction, and a group that reads), and return what went wrong."""
     errors: list[str] = []
     base = {"bootstrap.servers": bootstrap, "client.id": f"visitor-{number}"}
     till = Producer({**base, "transactional.id": f"till-{number}", "linger.ms": 0}, logger=None)
@@ -227,7 +228,7 @@ def _visit(bootstrap: str, number: int) -> list[str]:
 
 
 def _look(running: RouterProcess, change: int) -> Sample:
-    """What the process says of itself, and what the system says of it."""
+    """Return the figures of the process from the process and from the system."""
     running.process.send_signal(signal.SIGUSR2)
     assert running.process.stdout is not None
     told = json.loads(running.process.stdout.readline())

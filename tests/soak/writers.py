@@ -1,9 +1,9 @@
-"""Live producers of a soak: librdkafka in its usual forms, each with a ledger of what the source promised it.
+"""Live producers of a soak: librdkafka in its usual forms, each with a ledger of the source's promises.
 
-A record names its writer (key) and its number within writer and partition (value), so that a reader can tell loss,
-doubling and disorder from the records alone. Idempotent writers never double. The others never retry what they are told
-may be stored, but a leader that steps down may say NOT_LEADER_OR_FOLLOWER of what it did store: then the source itself
-holds it twice, and so must the target. Their order, too, is the source's.
+A record names its writer (key) and its number within writer and partition (value). So a reader can tell loss, doubling
+and disorder from the records alone. Idempotent writers never double. The other writers never retry a record that may be
+stored. But a leader that steps down may answer NOT_LEADER_OR_FOLLOWER for a record that the leader did store. Then the
+source itself holds the record twice, and so must the target. The order of these writers' records, too, is the source's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Told = Callable[[KafkaError | None, Message], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """One way of producing, and its share of a topic's records."""
+    """A way of producing, and its share of a topic's records."""
 
     name: str
     share: float
@@ -53,21 +53,21 @@ KINDS = (
 
 @dataclass
 class Ledger:
-    """What the source said of one writer's records."""
+    """The source's answers on the records of a writer."""
 
     acked: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    """Offset of each number that was stored (and committed), by partition; negative where a retry was told "again"."""
+    """The offset of each number that was stored (and committed), by partition; negative where a retry got no offset."""
     aborted: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     in_doubt: list[list[tuple[int, int]]] = field(default_factory=list)
-    """Partitions and numbers of each transaction whose outcome nobody was told: all are stored, or none."""
+    """Partitions and numbers of each transaction of unknown outcome: all are stored, or none."""
     count: int = 0
     unknown: int = 0
-    """Records without a word of the source, or with a refusal: they may be there or not."""
+    """Records without an answer of the source, or with a refusal: they may be there or not."""
 
 
 @dataclass
 class Pace:
-    """How far the writers are to be by now: `part` of what each has as its share of `records`."""
+    """How far the writers are to be by now: `part` of each writer's share of `records`."""
 
     records: int
     part: float = 0.0
@@ -80,7 +80,7 @@ class Pace:
 
 
 class Writer(threading.Thread):
-    """One producer that writes its share to every partition in turn, in bursts, as the pace allows."""
+    """A producer that writes its share to every partition in turn, in bursts, as the pace allows."""
 
     def __init__(self, kind: Kind, bootstrap: str, topic: str, partitions: Sequence[int], pace: Pace) -> None:
         super().__init__(name=f"writer-{topic}-{kind.name}", daemon=True)
@@ -107,7 +107,7 @@ class Writer(threading.Thread):
             self.failure = error
 
     def _due(self, burst: int) -> int:
-        """How many records to write now."""
+        """Return how many records to write now."""
         return min(burst, self._pace.allowed(self.kind) - (self._sent - self._gone))
 
     def _next(self) -> tuple[int, int]:
@@ -175,10 +175,10 @@ class Writer(threading.Thread):
                 continue
             turn += 1
             if not self._transaction(producer, due, abort=turn % 4 == 0):
-                producer = None  # its next init_transactions ends what is open
+                producer = None  # the next init_transactions ends what is open
 
     def _transaction(self, producer: Producer, count: int, *, abort: bool) -> bool:
-        """One transaction; False where how it ended is not known."""
+        """Write a transaction. Return False if nobody knows how the transaction ended."""
         stored: list[Message] = []
         written: list[tuple[int, int]] = []
 
@@ -222,7 +222,7 @@ def _number(message: Message) -> int:
 
 
 def _persist(step: Callable[[float], object]) -> None:
-    """Take a step of a transaction until it is taken; librdkafka says after which errors it may be tried again."""
+    """Repeat a step of a transaction until it is taken. librdkafka says after which errors a repeat is allowed."""
     while True:
         try:
             step(30)
