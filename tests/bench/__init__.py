@@ -1,1 +1,1 @@
-"""Benchmarks on real brokers: each a script of its own, a ratio to a stated baseline in one run."""
+"""Benchmarks on real brokers: each a script of its own, a ratio to a stated baseline in a single run."""

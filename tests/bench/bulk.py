@@ -1,11 +1,11 @@
-"""The bulk copy on Spark against one mirror process, on the same data, in one run.
+"""The bulk copy on Spark against a mirror process, on the same data, in a single run.
 
     python -m tests.bench.bulk [--pairs 3] [--records 2000000]
 
-Each pair is one copy by each, alternating who goes first, all into one target broker that is warm by then
-(`tests.bench.mirror`). Spark is `local[2]`, its session has started. Both clocks run from the first record on the
-target to the last; `job_mb_per_s` is the whole Spark job, the start of its Python workers included. `make bench-spark`
-takes `bulk_case` into its report; alone this writes build/bench/bulk.json.
+Each pair is a copy by each, in alternating order, all into the same target broker, which is warm by then
+(`tests.bench.mirror`). Spark is `local[2]`, with a session that has started. Both clocks run from the first record on
+the target to the last. `job_mb_per_s` is the whole Spark job, the start of its Python workers included.
+`make bench-spark` takes `bulk_case` into its report; alone this bench writes build/bench/bulk.json.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PATIENCE_S = 180.0
 
 
 def bulk_case(root: Path, source: KafkaCluster, *, records: int = 2_000_000, pairs: int = 3) -> dict[str, Any]:
-    """`mb_per_s` and `ratio_to_daemon` of the bulk copy, with what they were made from."""
+    """Return `mb_per_s` and `ratio_to_daemon` of the bulk copy, with the figures behind them."""
     case = replace(CASES["1kB"], name="bulk", records=records)
     topic = f"bench-{case.name}"
     make_topic(source.bootstrap, topic, PARTITIONS)
@@ -99,7 +99,7 @@ def _by_spark(
 async def _copy(
     spark: SparkSession, source: KafkaCluster, target: KafkaCluster, case: Case, topic: str, link: str
 ) -> tuple[CopyRun, Round]:
-    """The topic's bulk copy beside a mirror process, which makes the topic and copies nothing of it."""
+    """Make the topic's bulk copy beside a mirror process, which creates the topic and copies nothing of it."""
     ours, theirs = settings_of("source", source.bootstrap), settings_of("target", target.bootstrap)
     ends = EndReader(target.bootstrap, topic, PARTITIONS)
     try:

@@ -1,10 +1,10 @@
-"""How many transactions a second are mirrored, by the distance to the target.
+"""The number of transactions mirrored per second, by the distance to the target.
 
     python -m tests.bench.holes [--seconds 6] [--round-trips 0,2,10]
 
-Behind each transaction of ten records is a marker. With identical offsets it becomes a hole on the target
-(`kmigrate/mirror/lane.py`, D), with mapped ones it is left out.
-A relay in front of the target hands on what it gets after half of the round trip. Writes build/bench/holes.json.
+Behind each transaction of ten records is a marker. With identical offsets the marker becomes a hole on the target
+(`kmigrate/mirror/lane.py`, D). With mapped offsets the marker is left out. A relay in front of the target hands
+everything on after half of the round trip. The bench writes build/bench/holes.json.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PATIENCE_S = 60.0
 
 @contextmanager
 def far_target(root: Path) -> Iterator[tuple[KafkaCluster, Relay]]:
-    """A target whose clients reach it through a relay, once they have asked it where it is."""
+    """Run a target that clients reach through a relay, once they have asked the target for its address."""
     with Relay() as relay:
         listener = {"advertised.listeners": f"PLAINTEXT://{relay.address}"}
         target = KafkaCluster.create(ClusterSpec("target", TARGET_VERSION, config=listener), root)
@@ -51,7 +51,7 @@ def far_target(root: Path) -> Iterator[tuple[KafkaCluster, Relay]]:
 def transactions_per_s(
     source: KafkaCluster, target: KafkaCluster, case: Case, partitions: int, offsets: str, tag: str, seconds: float
 ) -> float:
-    """While the topic is copied anew, from the first sight of its records on."""
+    """Return the transactions per second while the topic is copied anew, from the first sight of its records on."""
     end = case.offsets if offsets == "identical" else case.records
     ends = EndReader(target.bootstrap, case.name, partitions)
 

@@ -1,4 +1,4 @@
-"""What a benchmark must show: one table of figures and limits, judged when the figures are saved."""
+"""The requirements of a benchmark: a table of figures and limits, judged when the figures are saved."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Limit", "at_least", "at_most", "conclude", "missed"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A figure by its place (`cases.1kB.cpu_ratio`), and a number, or the place of another figure, that bounds it."""
+    """A figure by its place (`cases.1kB.cpu_ratio`) with a bound: a number, or the place of another figure."""
 
     figure: str
     bound: float | str
     lowest: bool
-    """Whether the bound is the least that is good, or the most."""
+    """True if the bound is the least good value, False if it is the most."""
 
     def missed(self, found: Mapping[str, Any], *, whole: bool) -> str | None:
-        """How the figure misses its bound, in words; None where it does not. A `whole` run has every figure."""
+        """Return in words how the figure misses its bound, or None. A `whole` run has every figure."""
         value = _at(found, self.figure)
         bound = _at(found, self.bound) if isinstance(self.bound, str) else self.bound
         if value is None or bound is None:
@@ -56,9 +56,9 @@ def _at(found: Mapping[str, Any], place: str) -> float | None:
 def conclude(
     name: str, found: Mapping[str, Any], limits: Iterable[Limit], say: Callable[[str], None], *, whole: bool
 ) -> int:
-    """Save the figures and what they miss, and say so; the exit code: 1 where one is missed.
+    """Save the figures and their misses, report them, and return the exit code: 1 if a limit is missed.
 
-    A part of a benchmark does not replace what a whole one has left.
+    A partial run of a benchmark does not replace the figures of a whole run.
     """
     misses = missed(found, limits, whole=whole)
     path = save(f"bench/{name}" if whole else f"bench/{name}-part", {**found, "missed": misses})

@@ -1,6 +1,6 @@
-"""Puts a benchmark's records on the source: real librdkafka batches of a stated size, spread over all partitions.
+"""The records of a benchmark on the source: real librdkafka batches of a stated size, spread over all partitions.
 
-Or real transactions of so many records, of several producers for each partition.
+Another form is real transactions of a stated number of records, by several producers for each partition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CASES", "Case", "load", "make_topic", "remove_topics"]
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of data: how many records of how many bytes, and how the source's producer batches them."""
+    """A kind of data: number and size of the records, and the way the source's producer batches them."""
 
     name: str
     records: int
@@ -28,11 +28,11 @@ class Case:
     producer: dict[str, object] = field(default_factory=dict)
     compression: str = "none"
     transaction: int = 0
-    """Records of one transaction, all of one partition; 0 is without transactions."""
+    """Records of a transaction, all in the same partition; 0 is without transactions."""
 
     @property
     def offsets(self) -> int:
-        """What the records take on a log that has their offsets: each transaction's marker is one more."""
+        """The offsets that the records take on a log with the source's offsets, with a marker per transaction."""
         return self.records + (self.records // self.transaction if self.transaction else 0)
 
     @property
@@ -54,12 +54,12 @@ CASES = {
 
 def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
     new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must outlive its answer
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # the client must outlive the answer
     admin.create_topics([new])[topic].result(60)
 
 
 def remove_topics(bootstrap: str, *topics: str) -> None:
-    """Delete topics and wait until their names are free; one that is not there is none to delete."""
+    """Delete topics and wait until their names are free. A missing topic is no error."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_topics(list(topics)).values():
         with contextlib.suppress(KafkaException):
@@ -73,10 +73,10 @@ def remove_topics(bootstrap: str, *topics: str) -> None:
 
 
 def load(bootstrap: str, topic: str, partitions: int, case: Case, *, records: int | None = None) -> None:
-    """Write the case's records, one partition after another in turn; raises where one is not stored."""
+    """Write the case's records to the partitions in turn. Raise an error if a record is not stored."""
     words = random.Random(7)
     half = case.record_bytes // 2
-    # Half noise, half text: what compresses to a half, as business records do.
+    # Half noise, half text: such values compress to a half, as business records do.
     values = [words.randbytes(half) + b"account=settled;" * (half // 16 + 1) for _ in range(512)]
     values = [value[: case.record_bytes] for value in values]
     if case.transaction:

@@ -1,4 +1,4 @@
-"""What a benchmark reads off a process and a log: CPU seconds, resident memory, how far a copy has come."""
+"""The readings of a benchmark from a process and a log: CPU seconds, resident memory, the progress of a copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and all its threads."""
+    """Return the user and system time of a process and all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -32,7 +32,7 @@ def peak_rss_mb(pid: int) -> float:
 
 
 class TreePeak:
-    """The peak memory of a process and of all that it starts, looked at while the block runs."""
+    """The peak memory of a process and of all that the process starts, looked at while the block runs."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -65,7 +65,7 @@ class TreePeak:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, least and most of several runs."""
+    """Return the median, minimum and maximum of several runs."""
     return {
         "median": round(statistics.median(values), 3),
         "min": round(min(values), 3),
@@ -96,7 +96,7 @@ class EndReader:
 
 @dataclass(frozen=True)
 class CopyRun:
-    """One copy of the whole topic, from its first record on the target to its last."""
+    """A copy of the whole topic, from its first record on the target to its last."""
 
     seconds: float
     records: int
@@ -109,7 +109,7 @@ class CopyRun:
 
 
 def measure_copy(ends: EndReader, records: int, pid: int, alive: Callable[[], bool], *, patience_s: float) -> CopyRun:
-    """Wait until `records` are on the target; the clock runs from the first sight of any."""
+    """Wait until `records` are on the target. The clock runs from the first sight of any record."""
     deadline = time.monotonic() + patience_s
     first: tuple[float, float, int] | None = None
     while True:

@@ -1,21 +1,21 @@
-"""kmigrate's mirror against MirrorMaker 2, on the same data, in one run.
+"""kmigrate's mirror against MirrorMaker 2, on the same data, in a single run.
 
     python -m tests.bench.mirror [--pairs 5] [--cases 1kB,small,lz4] [--records N] [--skip latency,idle,align,floors]
 
-One more case is run where it is asked for: txn, transactions of ten records.
+Another case is run where it is asked for: txn, transactions of ten records.
 
-Each pair is one copy by each, alternating who goes first, into a topic that is new to the target. Both clocks run from
-the first record on the target to the last; CPU is the copying process's own in that time. Writes
-build/bench/mirror.json, and says every figure as it is measured.
+Each pair is a copy by each, in alternating order, into a topic that is new to the target. Both clocks run from the
+first record on the target to the last. CPU is the copying process's own in that time. The bench writes
+build/bench/mirror.json, and prints every figure as soon as it is measured.
 
-Figures that are not what they should be (`LIMITS`) are named there, and at the end, with exit code 1. A run of a part
-of it writes mirror-part.json.
+Figures that miss their limits (`LIMITS`) are named there, and at the end, with exit code 1. A partial run writes
+mirror-part.json.
 
-Neither copier shall pay for the machine. All copies of a case go to one target broker, whose code is compiled by then:
-it takes four million records in batches like those that are copied, and then a pair that does not count. (A broker that
-was just started took 6.3 s of CPU for its first 2 GB, 2.0 s for its third: a fast copier waits for its compiler.)
-And before each copy a scratch file of twice its size is written and removed, for memory that a virtual machine touches
-for the first time can be ten times as dear to write to as memory that was in use before.
+Neither copier shall pay for the machine. All copies of a case go to the same target broker, whose code is compiled by
+then: the broker takes four million records in batches like the copied batches, and then a pair that does not count. (A
+broker that was just started took 6.3 s of CPU for its first 2 GB, 2.0 s for its third: a fast copier waits for the
+broker's compiler.) Before each copy a scratch file of twice the copy's size is written and removed. Memory that a
+virtual machine touches for the first time can be ten times as expensive to write to as memory that was in use before.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _RATE = 5_000
 _LATENCY_S = 20
 _WARM_RECORDS = 4_000_000
 _WARM_S = 20
-"""Fresh brokers are cold, and the writer starts before the copier: both copiers get this long to catch up."""
+"""The time that both copiers get to catch up: fresh brokers are cold, and the writer starts before the copier."""
 
 LIMITS = (
     at_least("cases.1kB.throughput_ratio", 2.5),
@@ -74,14 +74,14 @@ LIMITS = (
     at_least("idle.throughput_ratio", 0.8),
     at_most("idle.cpu_cores", 0.05),
 )
-"""What the mirror is to be."""
+"""The requirements of the mirror."""
 
 say = Console(stderr=True, highlight=False).print
 
 
 @contextmanager
 def cluster(name: str, version: str, root: Path) -> Iterator[KafkaCluster]:
-    # What was copied is deleted before the next copy, and shall not be deleted during it.
+    # Copied data is deleted before the next copy, and shall not be deleted during that copy.
     config = {"log.segment.delete.delay.ms": "500"}
     with running_clusters(root, ClusterSpec(name, version, config=config)) as (made,):
         yield made
@@ -91,7 +91,10 @@ def cluster(name: str, version: str, root: Path) -> Iterator[KafkaCluster]:
 
 
 Work = Callable[[int, Callable[[], bool]], Any]
-"""What is done while a copier runs; it is given the copier's process id and whether it is alive."""
+"""The work while a copier runs.
+
+The work gets the copier's process id and a function that says whether the copier is alive.
+"""
 
 
 def by_kmigrate(
@@ -119,7 +122,7 @@ def by_mm2(
     compression: str = "none",
     linger_ms: int = 5,
 ) -> Any:
-    # What an earlier one has copied stands on the target under the source's name.
+    # The copy of an earlier run stands on the target under the source's name.
     process = start_mirror_maker(
         source.bootstrap,
         target.bootstrap,
@@ -177,7 +180,7 @@ class Bench:
         return run
 
     def copied(self, who: str, case: Case, topic: str, target: KafkaCluster) -> CopyRun:
-        """A copy that came to its end; one that stood still is said, counted, and made once more."""
+        """Return a copy that came to its end. A copy that stood still is reported, counted, and made once more."""
         try:
             return self.copy(who, case, topic, target)
         except RuntimeError as stuck:
@@ -215,16 +218,16 @@ class Bench:
         }
 
     def warm(self, target: KafkaCluster, case: Case, topic: str) -> None:
-        """Have the broker compile its code."""
+        """Make the broker compile its code."""
         if topic not in self._samples:
             _, self._samples[topic] = asyncio.run(_fetch_all(self.source, topic, 20_000))
         make_topic(target.bootstrap, "warm-up", PARTITIONS)
         plain = replace(case, transaction=0)
-        load(target.bootstrap, "warm-up", PARTITIONS, plain, records=PARTITIONS)  # it waits until all have leaders
+        load(target.bootstrap, "warm-up", PARTITIONS, plain, records=PARTITIONS)  # waits until all have leaders
         asyncio.run(_produce_all(target, "warm-up", self._samples[topic], _WARM_RECORDS))
 
     def touch_memory(self, case: Case) -> None:
-        """Have the machine give the memory that a copy will need, the page cache of its log above all."""
+        """Make the machine give the memory that a copy will need, above all the page cache of the copy's log."""
         path = self.root / "scratch"
         with path.open("wb", buffering=0) as file:
             for _ in range(2 * case.records * case.record_bytes >> 20):
@@ -234,14 +237,17 @@ class Bench:
     # floors
 
     def floors(self, case: Case) -> dict[str, float]:
-        """What reading alone and writing alone can do with our own wire code: no copier can be faster than both."""
+        """Return the speeds of reading alone and of writing alone with our own wire code.
+
+        No copier can be faster than both.
+        """
         topic = f"bench-{case.name}"
         fetched, sample = asyncio.run(_fetch_all(self.source, topic, case.records))
         with self.fresh_target() as target:
             self.warm(target, case, topic)
             self.touch_memory(case)
             make_topic(target.bootstrap, topic, PARTITIONS)
-            load(target.bootstrap, topic, PARTITIONS, case, records=PARTITIONS)  # it waits until all have leaders
+            load(target.bootstrap, topic, PARTITIONS, case, records=PARTITIONS)  # waits until all have leaders
             produced = asyncio.run(_produce_all(target, topic, sample, case.records))
         say(f"  floors: fetch only {fetched / 1e3:.0f} k rec/s, produce only {produced / 1e3:.0f} k rec/s")
         return {
@@ -308,7 +314,7 @@ class Bench:
     # log starts
 
     def align(self, offsets: int = 40_000_000) -> float:
-        """Offsets per second at which one partition's log start is brought to the source's."""
+        """Return the offsets per second at which a partition's log start is brought to the source's."""
         topic = "aligned"
         make_topic(self.source.bootstrap, topic, 1)
         asyncio.run(_pad(self.source, topic, offsets))
@@ -389,7 +395,7 @@ def _raise_refused(frame: bytearray) -> None:
 
 
 async def _pad(source: KafkaCluster, topic: str, offsets: int) -> None:
-    """A source partition that begins at `offsets`: fillers, then DeleteRecords."""
+    """Make a source partition that begins at `offsets`: fillers, then DeleteRecords."""
     async with ClusterClient(settings_of("source", source.bootstrap)) as client:
         await client.refresh([topic])
         producer, epoch = await client.init_producer_id()
@@ -406,7 +412,7 @@ async def _pad(source: KafkaCluster, topic: str, offsets: int) -> None:
 
 
 def _latencies(source: str, target: str, topic: str) -> list[int]:
-    """Nanoseconds from produce at the source to readable at the target, after a warm-up."""
+    """Return the nanoseconds from produce at the source to readable at the target, after a warm-up."""
     stop = threading.Event()
 
     def write() -> None:

@@ -1,10 +1,10 @@
 """MirrorMaker 2 in its dedicated mode, tuned as its users tune it for throughput.
 
-What is set, and why it is fair: two tasks for two cores, large fetches and polls, 512 kB producer batches with 5 ms
-of linger (1 ms where latency is measured), acks=all, 2 GB of heap (in one, these fetches ended a task for want of
-memory), checkpoints, heartbeats and config sync off, so that it does nothing but copy. Its producer compresses where
-the source's batches are compressed, as a copy must that does not grow. It reads what is committed, as we do. Its clock
-starts at its first record on the target: starting Java and Connect costs it nothing.
+The settings, and why they are fair: two tasks for two cores, large fetches and polls, 512 kB producer batches with 5 ms
+of linger (none where latency is measured), acks=all. The heap has 2 GB (with 1 GB, these fetches ended a task for want
+of memory). Checkpoints, heartbeats and config sync are off, so that MirrorMaker only copies. The producer compresses
+where the source's batches are compressed, because a copy must not grow. The consumer reads committed records, as
+kmigrate does. The clock starts at the first record on the target, so starting Java and Connect costs nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HEAP = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-Dorg.slf4j.simpleLogger.defaultLo
 def start_mirror_maker(
     source: str, target: str, topic: str, folder: Path, *, alias: str, compression: str = "none", linger_ms: int = 5
 ) -> ProcessIdentity:
-    """Mirror one topic from now on, of a source by the name of `alias`; the process ends with its caller."""
+    """Mirror a topic from now on, from a source by the name of `alias`. The process ends with its caller."""
     folder.mkdir(parents=True, exist_ok=True)
     properties = {
         "clusters": f"{alias}, target",

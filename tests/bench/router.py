@@ -1,19 +1,19 @@
-"""The router against no router: Kafka's own performance tools, direct and routed in turn, in one run.
+"""The router against no router: Kafka's own performance tools, direct and routed in turn, in a single run.
 
     python -m tests.bench.router [--pairs 5] [--megabytes 2000] [--small-records 3000000]
                                  [--skip pass,forwarded,latency,connections,ahead]
 
 pass_through  ProducerPerformance and ConsumerPerformance on a topic of the target that is not mirrored.
 forwarded     ProducerPerformance on a mirrored topic: the router forwards to the source. The mirror itself stands
-              still meanwhile, for it would take its share of the machine from both sides.
-latency_ms    What 2,000 records a second wait longer for their acknowledgement, with linger 0, as librdkafka sees it.
-read_ahead    ConsumerPerformance through the router and, in turn, through one beside it that reads nothing ahead.
-connections   The router's memory with so many clients, each of which has asked for metadata and stays.
+              still meanwhile, because the mirror would take its share of the machine from both sides.
+latency_ms    The added wait for acknowledgements of 2,000 records a second, with linger 0, as librdkafka sees it.
+read_ahead    ConsumerPerformance through the router and, in turn, through a second router that reads nothing ahead.
+connections   The router's memory with many clients, each of which has asked for metadata and stays.
 
-Each pair is one direct and one routed run, alternating who goes first. Producers write with acks=all and
-`--throughput -1` to six partitions; both brokers, the router and the tool share the machine. CPU is the router's own.
-Writes build/bench/router.json; figures that are not what they should be (`LIMITS`) are named there, and at the end,
-with exit code 1. A run of a part of it writes router-part.json.
+Each pair is a direct and a routed run, in alternating order. Producers write with acks=all and `--throughput -1` to six
+partitions. Both brokers, the router and the tool share the machine. CPU is the router's own. The bench writes
+build/bench/router.json; figures that miss their limits (`LIMITS`) are named there, and at the end, with exit code 1. A
+partial run writes router-part.json.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ PARTITIONS = 6
 _RATE = 2_000
 _LATENCY_S = 10
 _WARM_S = 15
-"""Fresh brokers are cold: what a p99 shows at first is their compiler."""
+"""The time of the warm-up. Fresh brokers are cold: a p99 at first shows the brokers' compiler."""
 _CONNECTIONS = 5_000
 _TOOL_S = 300
 _SHORT_LIVED = {"retention.bytes": str(256 << 20), "segment.bytes": str(64 << 20)}
-"""A broker keeps some of what producers write, and all of what consumers are to read."""
+"""Settings with which a broker keeps only a part of the records. Topics for consumers keep all of their records."""
 
 LIMITS = (
     at_least("pass_through.1kB.produce_ratio", 0.85),
@@ -68,21 +68,21 @@ LIMITS = (
     at_most("latency_ms.p99_added", 3),
     at_most("connections.rss_mb", 1_000),
 )
-"""What the router is to be."""
+"""The requirements of the router."""
 
 say = Console(stderr=True, highlight=False).print
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a tool: megabytes (of 1e6 bytes) a second, and what the router spent on each gigabyte."""
+    """A run of a tool: megabytes (of 1e6 bytes) a second, and the router's CPU seconds for each gigabyte."""
 
     mb_per_s: float
     cpu_s_per_gb: float
 
 
 class Bench:
-    """Two clusters, a router, and who is asked: a cluster, or the router."""
+    """Two clusters, a router, and the measurements of a cluster or the router."""
 
     def __init__(self, run: Migration, pairs: int) -> None:
         self.run = run
@@ -98,7 +98,7 @@ class Bench:
         create_topics({"bootstrap.servers": cluster.bootstrap}, [NewTopic(name, PARTITIONS, 1, config=configs)])
 
     def mirror(self, topic: str) -> None:
-        """Have the topic mirrored, and the mirror stand still."""
+        """Mirror the topic, and then let the mirror stand still."""
         self.run.does("link", "create", "blue", "--source", "source", "--target", "target")
         self.run.start("mirror")
         self.run.does("topic", "mirror", topic)
@@ -142,7 +142,7 @@ class Bench:
         return Run(read * size / 1e6 / fetch_s, spent / (read * size / 1e9))
 
     def ratio(self, what: str, direct: str, work: Callable[[str], Run], routed: str = "") -> dict[str, Any]:
-        """Runs in pairs; the first of each side warms the brokers up and does not count."""
+        """Return the figures of runs in pairs. The first run of each side warms the brokers up and does not count."""
         routed = routed or self.run.routers
         work(direct), work(routed)
         runs: dict[str, list[Run]] = {direct: [], routed: []}
@@ -182,7 +182,7 @@ class Bench:
         }
 
     def read_ahead(self, records: int, size: int) -> dict[str, Any]:
-        """Consuming through this router and, in turn, through one beside it that reads nothing ahead."""
+        """Measure consuming through this router and, in turn, through a second router that reads nothing ahead."""
         topic = "read-ahead"
         self.topic(self.run.target, topic, {"retention.ms": "-1"})
         self.produce(self.run.target.bootstrap, topic, records, size)
@@ -214,7 +214,7 @@ class Bench:
     # latency
 
     def latency(self) -> dict[str, float | dict[str, float]]:
-        """Median over the pairs of how much later the routed acknowledgement comes."""
+        """Return the median over the pairs of the time by which the routed acknowledgement comes later."""
         topic = "latency"
         self.topic(self.run.target, topic, _SHORT_LIVED)
         target, routed = self.run.target.bootstrap, self.run.routers
@@ -238,7 +238,7 @@ class Bench:
 
 
 def _waits(bootstrap: str, topic: str, seconds: float) -> list[float]:
-    """Seconds from each record's produce to its acknowledgement, at a steady rate."""
+    """Return the seconds from each record's produce to its acknowledgement, at a steady rate."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
     out: list[float] = []
 
@@ -263,7 +263,7 @@ def _waits(bootstrap: str, topic: str, seconds: float) -> list[float]:
 
 
 async def _stay(host: str, port: int, count: int, router: int) -> dict[str, Any]:
-    """Connect so many clients, a hundred at a time; each asks ApiVersions, then Metadata, and stays."""
+    """Connect many clients, a hundred at a time. Each asks for ApiVersions, then Metadata, and stays."""
     hello = _framed(struct.pack(">hhih", 18, 0, 1, 5) + b"bench")
     layout = _framed(struct.pack(">hhih", 3, 4, 2, 5) + b"bench" + struct.pack(">i?", 0, False))
     writers: list[asyncio.StreamWriter] = []

@@ -1,19 +1,18 @@
-"""What a check costs beyond reading: the parity job against a bare count() of the same two topics, in one run.
+"""The cost of a check beyond reading: the parity job against a bare count() of the same two topics, in a single run.
 
     python -m tests.bench.spark [--rounds 5] [--records 500000] [--memory-rounds 3] [--bulk-pairs 3]
 
-kmigrate's own mirror copies two topics of 1 kB records, the second with four times the records of the first. Then:
+kmigrate's own mirror copies two topics of 1 kB records. The second topic has four times the records of the first. Then:
 
-parity_ratio  In one warm session, counts and checks of the larger topic alternate, and who is first alternates, too. A
+parity_ratio  In a warm session, counts and checks of the larger topic alternate, and who is first alternates, too. A
               count reads the same ranges of both clusters through the same source with the same settings. The ratio is
               count time by check time of each round.
 peak_rss_mb   `kmigrate verify --full` on each topic as a person runs it: the peaks of its process and of Spark's.
 rerun_...     `kmigrate verify` where nothing is new: all of its time counts as time over Spark's start, because Spark
               is not started for it.
-
 bulk          Spark's tasks against the mirror process, which copy the same topic in turn (`tests.bench.bulk`).
 
-Writes build/bench/spark.json.
+The bench writes build/bench/spark.json.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ say = Console(stderr=True, highlight=False).print
 
 
 class Bench:
-    """Two topics of 1 kB records that a mirror keeps equal, and what is measured on them."""
+    """Two topics of 1 kB records that a mirror keeps equal, and the measurements on them."""
 
     def __init__(self, run: Migration, records: int) -> None:
         self.run = run
@@ -87,7 +86,7 @@ class Bench:
         ranges = [TopicRange(FOUR, p, *ends) for p, ends in self.ends(FOUR).items()]
         seconds: dict[str, list[float]] = {"count": [], "parity": []}
         with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as spark:
-            for name in seconds:  # the JVM compiles what both need
+            for name in seconds:  # the JVM compiles the code of both
                 self.timed(spark, name, ranges, case)
             for number in range(rounds):
                 for name in ("count", "parity") if number % 2 == 0 else ("parity", "count"):
@@ -143,7 +142,7 @@ class Bench:
         }
 
     def rerun(self, rounds: int = 3) -> dict[str, Any]:
-        """What a check takes that has nothing to read."""
+        """Measure a check that has nothing to read."""
         took = []
         for _ in range(rounds):
             told, seconds, _ = self.verify()
@@ -158,7 +157,7 @@ class Bench:
         }
 
     def verify(self, *words: str) -> tuple[Any, float, float]:
-        """What `kmigrate verify` says, how long it took, and its peak memory with Spark's, MB."""
+        """Return the output of `kmigrate verify`, its seconds, and its peak memory with Spark's, MB."""
         command = [sys.executable, "-m", "kmigrate", "verify", *words, "--config", str(self.run.config), "--json"]
         began = time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
