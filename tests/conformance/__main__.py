@@ -3,8 +3,8 @@
     python -m tests.conformance direct [--suite kgo] [--runs 3]
     python -m tests.conformance routed [--suite kgo]
 
-`direct` writes the reference lists tests/conformance/<suite>.json. `routed` compares with them and writes
-build/conformance.json; the exit code is not 0 when anything is missing, a floor is not met or a suite did not run.
+`direct` writes the reference lists tests/conformance/<suite>.json. `routed` compares with the lists and writes
+build/conformance.json. The exit code is not 0 if anything is missing, a floor is not met or a suite did not run.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SUITES: dict[str, Suite] = {
     suite.name: suite for suite in (KafkaPython(), Librdkafka(), Kgo(), Rdkafka(), JavaTools())
 }
 LOGS = Path("build/conformance")
-"""What each run of a suite said."""
+"""The folder for the output of each run of a suite."""
 
 say = Console(stderr=True, highlight=False).print
 
 
 def run_direct(suite: Suite, runs: int) -> None:
-    """Run a suite so many times, each on a broker of its own, and keep the list."""
+    """Run a suite several times, each time on a broker of its own, and keep the list."""
     suite.prepare()
     told: list[Results] = []
     for number in range(1, runs + 1):
@@ -54,7 +54,7 @@ def run_direct(suite: Suite, runs: int) -> None:
 
 
 def run_routed(suite: Suite) -> Verdict:
-    """Run a suite through a router; a suite that cannot be run is a verdict too."""
+    """Run a suite through a router. A suite that cannot be run is a verdict, too."""
     began = time.monotonic()
     try:
         reference = kept_reference(suite)

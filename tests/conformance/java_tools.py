@@ -1,7 +1,7 @@
-"""Kafka's own verifiable tools, each scene judged by what the tools themselves say they wrote and read.
+"""Kafka's own verifiable tools. Each scene is judged by what the tools themselves say they wrote and read.
 
-The scenes are short forms of what Apache's system tests do with these tools. One of them takes a topic that is
-mirrored when the producer starts and promoted in the middle; on a plain broker it is the same scene without that.
+The scenes are short forms of Apache's system tests with these tools. A scene takes a topic that is mirrored when the
+producer starts and promoted in the middle. On a plain broker the same scene runs without a promote.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _THROUGHPUT = 2_000
 _PARTITIONS = 4
 
 Written = dict[int, list[tuple[int, str]]]
-"""By partition: offset and value, in the order of their offsets."""
+"""Offset and value by partition, in the order of the offsets."""
 
 
 class SceneFailed(Exception):
@@ -79,7 +79,7 @@ class JavaTools:
 
 
 class Tools:
-    """The tools at one address, for one scene with a name of its own."""
+    """The tools at an address, for a scene with a name of its own."""
 
     def __init__(self, place: Place, name: str) -> None:
         self.place = place
@@ -92,17 +92,17 @@ class Tools:
         return [java, *flags, "-cp", f"{self._jars}/*", f"org.apache.kafka.tools.{tool}", *words]
 
     def tool(self, tool: str, *words: str) -> str:
-        """Run a tool to its end; what it said."""
+        """Run a tool to its end and return its output."""
         said = execute(self._command(tool, *words), self.place.folder, self.place.log, seconds=_LIMIT_S)
         if said.code != 0:
             raise SceneFailed(f"{tool} ended with {said.code}: {said.output[-1000:]}")
         return said.output
 
     def topic(self, name: str) -> None:
-        """A topic that is there before it is written.
+        """Create a topic before it is written.
 
-        A broker takes any first sequence on a new partition (B3), so an idempotent producer whose first batch met no
-        leader yet, and whose second did, is out of order for good; also on a plain broker.
+        A broker takes any first sequence on a new partition (B3). So an idempotent producer is out of order for good if
+        its first batch met no leader yet and its second batch did. The same happens on a plain broker.
         """
         try:
             create_topics({"bootstrap.servers": self.place.bootstrap}, [NewTopic(name, _PARTITIONS, 1)])
@@ -146,7 +146,7 @@ class Tools:
 
 
 class Producing:
-    """A VerifiableProducer that runs: what it has written can be waited for."""
+    """A running VerifiableProducer, with a wait for the records that it has written."""
 
     def __init__(self, process: subprocess.Popen[str], count: int) -> None:
         assert process.stdout is not None
@@ -156,7 +156,7 @@ class Producing:
         self._said: list[str] = []
 
     def until(self, count: int) -> None:
-        """Read on until so many records are acknowledged."""
+        """Read on until another `count` records are acknowledged."""
         while count:
             line = self._lines.readline()
             if not line:
@@ -172,7 +172,7 @@ class Producing:
 
 
 def read_events(text: str) -> list[dict[str, Any]]:
-    """What a tool says as one JSON object a line; other lines are its log's."""
+    """Return the events of a tool, a JSON object on each line. Other lines are the tool's log."""
     events = []
     for line in text.splitlines():
         if line.startswith("{"):
@@ -190,7 +190,7 @@ def records(text: str, kind: str) -> Written:
 
 
 def acknowledged(text: str, count: int) -> Written:
-    """What a producer says was stored; each of the values it counts up to exactly once, none refused."""
+    """Return the stored records of a producer. Each value up to `count` must be there once, and none refused."""
     refused = [event for event in read_events(text) if event.get("name") == "producer_send_error"]
     written = records(text, "producer_send_success")
     values = Counter(int(value) for all_of in written.values() for _, value in all_of)
@@ -212,7 +212,7 @@ def produce_then_consume(tools: Tools, protocol: str) -> None:
 
 
 def copy_in_transactions(tools: Tools) -> None:
-    """Two copiers with random aborts, each its own input partition; committed is each record once."""
+    """Run two copiers with random aborts, each with its own input partition. Each record must be committed once."""
     source, out = f"{tools.name}-in", f"{tools.name}-out"
     tools.topic(source)
     tools.topic(out)
@@ -257,7 +257,7 @@ def end_to_end(tools: Tools) -> None:
 
 
 def compatibility(tools: Tools) -> None:
-    """Every API that the tool tries, as it expects it of a broker of today."""
+    """Run the compatibility test over all of its APIs, with what the tool expects of a broker of today."""
     supported = (
         "offsets-for-times", "cluster-id", "create-topics", "describe-acls", "describe-configs",
         "idempotent-producer",
@@ -280,7 +280,7 @@ def promote_in_the_middle(tools: Tools) -> None:
             try:
                 tools.place.promotion.promote(tools.name)
                 done.append(None)
-            except BaseException as failed:  # told where the scene waits for it
+            except BaseException as failed:  # reported where the scene waits for the promote
                 done.append(failed)
 
         thread = threading.Thread(target=promote)

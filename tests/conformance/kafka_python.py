@@ -91,7 +91,7 @@ class KafkaPython:
 
 
 def read_junit(text: str) -> Results:
-    """The outcome of each test in pytest's own report, by the name that pytest takes on its command line."""
+    """Return the outcome of each test in pytest's report, by the name that pytest takes on its command line."""
     found: Results = {}
     for case in ET.fromstring(text).iter("testcase"):
         file = case.get("file", "")

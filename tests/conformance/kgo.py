@@ -24,7 +24,7 @@ _TESTS = (
     "TestShareGroupAckOnClose", "TestShareGroupETL", "TestShareGroupOffsetsAdmin", "TestTxnEtl",
     "TestUnknownGroupOffsetFetchPinned",
 )  # fmt: skip
-"""Those that talk to a broker; the others test the client by itself."""
+"""The tests that talk to a broker. The other tests of the suite test the client by itself."""
 _VERDICTS = {"PASS": Outcome.PASSED, "FAIL": Outcome.FAILED, "SKIP": Outcome.SKIPPED}
 
 
@@ -68,5 +68,5 @@ class Kgo:
 
 
 def read_go_tests(text: str) -> Results:
-    """The outcome of each test, subtests counted with the test they belong to."""
+    """Return the outcome of each test. Subtests count with the test to which they belong."""
     return {name: _VERDICTS[told] for told, name in re.findall(r"^--- (PASS|FAIL|SKIP): (\S+) \(", text, re.MULTILINE)}

@@ -1,7 +1,7 @@
-"""What a suite comes to on a plain broker, kept beside this module as <suite>.json.
+"""The outcomes of a suite on a plain broker, kept beside this module as <suite>.json.
 
-A test is steady where every run told the same of it; anything else is flaky, also a test that one run did not report.
-Only steady passes are demanded of the router.
+A test is steady if every run had the same outcome. Any other test is flaky, also a test that a run did not report. Only
+steady passes are demanded of the router.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Reference", "kept_reference", "reference_of"]
 
 @dataclass
 class Reference:
-    """The outcome of each test over some direct runs, and with what they were made."""
+    """The outcome of each test over some direct runs, and the versions and settings of these runs."""
 
     suite: str
     package: str
@@ -42,13 +42,13 @@ class Reference:
         return path
 
     def made_by(self, suite: Suite) -> bool:
-        """Whether it is of this version with these settings."""
+        """Return whether the reference is of this version with these settings."""
         made: tuple[Any, ...] = (self.package, self.version, self.settings, self.broker, self.broker_settings)
         return made == _made(suite)
 
 
 def reference_of(suite: Suite, runs: Sequence[Results]) -> Reference:
-    """The list that some runs make; what passes and is hidden on purpose is named with its reason."""
+    """Return the reference that some runs make. A passing test that is hidden on purpose is named with its reason."""
     if not all(runs):
         raise Failed("suite-reported-nothing", f"a direct run of {suite.name} reported no test: see its log in build/")
     told: dict[Outcome | None, list[str]] = {Outcome.PASSED: [], Outcome.FAILED: [], Outcome.SKIPPED: [], None: []}
@@ -63,7 +63,7 @@ def reference_of(suite: Suite, runs: Sequence[Results]) -> Reference:
 
 
 def kept_reference(suite: Suite) -> Reference:
-    """The kept list of this version with these settings; another one says nothing about this run."""
+    """Return the kept reference of this version with these settings. Another reference says nothing about this run."""
     path = _path(suite.name)
     next_step = f"make it: make conformance-direct SUITE={suite.name}"
     if not path.exists():

@@ -1,7 +1,7 @@
-"""The crate rdkafka and the C library in it: two suites out of one fetch.
+"""The crate rdkafka and the C library in the crate: two suites out of one fetch.
 
-The crate carries its integration tests; librdkafka, which it is built from, carries its test runner. Both are copied
-out of cargo's folder, for they are built in place.
+The crate carries its integration tests. librdkafka, from which the crate is built, carries its test runner. Both are
+copied out of cargo's folder, because they are built in place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RUST = {"ok": Outcome.PASSED, "FAILED": Outcome.FAILED, "ignored": Outcome.SKIP
 
 
 def _fetch(package: str, folder: Path) -> Path:
-    """The unpacked source of a crate that rdkafka is made of, as cargo fetched it."""
+    """Return the unpacked source of a crate that rdkafka consists of, as cargo fetched it."""
     cargo = need("cargo", f"{package}'s suite")
     folder.mkdir()
     (folder / "Cargo.toml").write_text(
@@ -46,7 +46,7 @@ class Rdkafka:
     limit_s = 600
 
     def prepare(self) -> None:
-        # Built in its final place: cargo writes paths into what it makes, and knows itself what is up to date.
+        # Built in its final place: cargo writes paths into its output, and knows by itself what is up to date.
         must(self._command("--no-run"), self._source(), seconds=1500)
 
     def _source(self) -> Path:
@@ -67,7 +67,7 @@ class Rdkafka:
 
 
 def read_cargo_tests(text: str) -> Results:
-    """The outcome of each test as file::name; what a test writes past the harness may stand before its outcome."""
+    """Return the outcome of each test as file::name. A test's own output may stand before the test's outcome."""
     found: Results = {}
     file = name = ""
     for line in text.splitlines():
@@ -94,7 +94,7 @@ class Librdkafka:
         "0127", "0130", "0140",
     )  # fmt: skip
     full: tuple[str, ...] = ("0018", "0019", "0050", "0061", "0137")
-    """Of these nothing is left when they are run quickly."""
+    """Tests of which nothing is left in a quick run."""
     settings: Mapping[str, str] = {
         "TEST_KAFKA_VERSION": "4.3.1",
         "flags": "-L -E -K -p1, and -Q where anything is left to be run quickly",
@@ -144,9 +144,10 @@ class Librdkafka:
 
 
 def read_runner(text: str) -> Results:
-    """The outcome of each test in the table that librdkafka's runner ends with.
+    """Return the outcome of each test in the table that librdkafka's runner ends with.
 
-    A test of which nothing is left in a quick run, or with these flags, says that it passed in no time: it was skipped.
+    A test of which nothing is left in a quick run, or with these flags, reports that it passed in no time: the test was
+    skipped.
     """
     row = r"^\|\S*\s*(\d{4}_\w+)\s*\|\s*(PASSED|FAILED|SKIPPED)\s*\|\s*([\d.]+)s"
     return {

@@ -1,7 +1,7 @@
-"""Where a suite is run: a plain broker of its own, or a router in front of one.
+"""The place where a suite is run: a plain broker of its own, or a router in front of such a broker.
 
-Routed, nothing is mirrored: everything passes to the target. Only a suite that asks for it gets a topic that comes
-from a source and is promoted while its clients work; the source is started for the first of these.
+Behind the router nothing is mirrored: everything passes to the target. Only a suite that asks for it gets a topic that
+comes from a source and is promoted while the suite's clients work. The source is started for the first of these topics.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ BROKER: Mapping[str, str] = {
     "allow.everyone.if.no.acl.found": "true",
     "super.users": "User:ANONYMOUS",
 }
-"""What the suites expect of a broker, beside what every broker of the sandbox has; some make access rules."""
+"""Settings that the suites expect of a broker, beside those of every sandbox broker. Some suites create ACLs."""
 
 
 @contextmanager
 def direct(suite: Suite) -> Iterator[Place]:
-    """The suite's clients meet a broker and nothing else."""
+    """Let the suite's clients meet a broker and nothing else."""
     with (
         tempfile.TemporaryDirectory(prefix="kmigrate-conformance-") as folder,
         running_clusters(Path(folder), _broker(suite)) as (cluster,),
@@ -45,7 +45,7 @@ def direct(suite: Suite) -> Iterator[Place]:
 
 @contextmanager
 def routed(suite: Suite) -> Iterator[Place]:
-    """The suite's clients meet `kmigrate router`, and behind it the same broker as `direct` gives them."""
+    """Let the suite's clients meet `kmigrate router`, with the same broker behind the router as in `direct`."""
     with tempfile.TemporaryDirectory(prefix="kmigrate-conformance-") as folder:
         target = KafkaCluster.create(_broker(suite), Path(folder))
         source = KafkaCluster.create(ClusterSpec("source", SOURCE_VERSION), Path(folder))
@@ -86,7 +86,7 @@ class _Plain:
 
 @dataclass
 class _Mirrored:
-    """A topic of the source that the router's clients write there, until its promote."""
+    """A topic of the source. The router's clients write to the source until the topic's promote."""
 
     run: Migration
     _linked: bool = field(default=False, init=False)

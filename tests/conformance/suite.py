@@ -1,7 +1,7 @@
-"""What a foreign suite is: how it is fetched, built and run, and what each of its tests came to.
+"""A foreign suite: how the suite is fetched, built and run, and the outcome of each test.
 
-A suite is pinned to one version, comes from the registry of its own language, and is built once into the user's cache
-folder. It is run against a bootstrap address and neither knows nor asks what is behind it.
+A suite is pinned to a version, comes from the registry of its own language, and is built once into the user's cache
+folder. A suite runs against a bootstrap address and neither knows nor asks what is behind the address.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BROKER_VERSION = "4.3.1"
 
 
 class Outcome(StrEnum):
-    """What one test came to."""
+    """The outcome of a test."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -47,19 +47,19 @@ class Outcome(StrEnum):
 
 
 Results = dict[str, Outcome]
-"""By the name that the suite itself gives a test; a test that was never reported is not in it."""
+"""Outcomes by the name that the suite itself gives a test. A test that was never reported is missing."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """Why a test that passes on a plain broker may fail through the router."""
+    """The reason why a test that passes on a plain broker may fail through the router."""
 
     api: str
     reason: str
 
 
 class Promotion(Protocol):
-    """A topic that is mirrored when clients come and promoted while they work; or a plain one, which nobody moves."""
+    """A topic that is mirrored when clients come and promoted while they work, or a plain topic, which nobody moves."""
 
     def mirror(self, topic: str, partitions: int) -> None: ...
 
@@ -68,7 +68,7 @@ class Promotion(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a suite runs: the address its clients are given, a folder for its files, and the log of what it says."""
+    """The place of a run: the address for the suite's clients, a folder for files, and the log of the output."""
 
     bootstrap: str
     folder: Path
@@ -80,38 +80,38 @@ class Place:
 
 
 class Suite(Protocol):
-    """One foreign suite at one version."""
+    """A foreign suite, pinned to a version."""
 
     name: str
     package: str
     version: str
     settings: Mapping[str, str]
-    """What it is told beside the address; part of the reference, for other settings give other lists."""
+    """Settings beside the address. They are part of the reference, because other settings give other lists."""
     broker: Mapping[str, str]
-    """Broker properties of its own."""
+    """The suite's own broker properties."""
     hidden: Mapping[str, Hidden]
 
     @property
     def floor(self) -> int:
-        """So many tests at least must pass through the router."""
+        """The least number of tests that must pass through the router."""
 
     def prepare(self) -> None:
-        """Fetch and build it where the cache does not have it yet."""
+        """Fetch and build the suite if the cache does not have it yet."""
 
     def run(self, place: Place, only: Collection[str] = ()) -> Results:
-        """All of it, or only the tests of these names."""
+        """Run the whole suite, or only the tests with these names."""
 
 
 @dataclass
 class Said:
-    """How a command ended and what it wrote; `code` is None where it was ended for taking too long."""
+    """The end of a command and its output. `code` is None if the command was ended for taking too long."""
 
     code: int | None
     output: str = field(repr=False)
 
 
 def need(tool: str, what_for: str) -> str:
-    """The path of a tool of this machine, or a refusal that says what is missing and for what."""
+    """Return the path of a tool on this machine. Refuse with the tool's name and purpose if the tool is missing."""
     found = shutil.which(tool)
     if found is None:
         raise Refused(
@@ -124,12 +124,12 @@ def need(tool: str, what_for: str) -> str:
 
 
 def built(suite: Suite, build: Callable[[Path], None]) -> Path:
-    """The suite's folder in the user's cache, built where it is not there yet."""
+    """Return the suite's folder in the user's cache, and build the folder first if it is missing."""
     return cached(f"conformance/{suite.name}-{suite.version}", build)
 
 
 def must(command: list[str], cwd: Path, *, env: Mapping[str, str] | None = None, seconds: float = 1200) -> str:
-    """Run a step of a build; a failure names the command and shows the end of what it said."""
+    """Run a step of a build. A failure names the command and shows the end of the output."""
     with tempfile.TemporaryDirectory() as folder:
         said = execute(command, cwd, Path(folder) / "log", env=env, seconds=seconds)
     if said.code != 0:
@@ -150,7 +150,7 @@ def execute(
     env: Mapping[str, str] | None = None,
     seconds: float,
 ) -> Said:
-    """Run a command with its output in a log; it and its children are ended when it takes too long."""
+    """Run a command with its output in a log. A command that takes too long is ended with its children."""
     start = log.stat().st_size if log.exists() else 0
     with log.open("ab") as sink:
         process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""What a routed run must show: every steady pass of the reference, and no fewer tests than the floor.
+"""The requirements of a routed run: every steady pass of the reference, and no fewer tests than the floor.
 
-The machine is noisy and tests have deadlines, so one that does not pass is run again by itself, at most twice; what
-fails three times in a row is missing.
+The machine is noisy and tests have deadlines. So a test that does not pass is run again by itself, at most twice. A
+test that fails three times in a row is missing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["RETRIES", "Verdict", "did_not_run", "judge"]
 RETRIES = 2
 
 Run = Callable[[Collection[str]], Results]
-"""Runs the tests of these names through the router; all tests where there are none."""
+"""A function that runs the tests with these names through the router, or all tests if there are no names."""
 
 
 @dataclass
 class Verdict:
-    """One suite through the router."""
+    """The verdict on a suite through the router."""
 
     direct_passed: int = 0
     routed_passed: int = 0
@@ -34,7 +34,7 @@ class Verdict:
     floor: int = 0
     seconds: int = 0
     did_not_run: str = ""
-    """Why there is no result at all."""
+    """The reason why there is no result at all."""
 
     @property
     def faults(self) -> list[str]:
@@ -46,7 +46,7 @@ class Verdict:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """The three figures first; what was not needed is left out."""
+        """Return the figures. Details that are empty are left out."""
         told: dict[str, Any] = {
             "direct_passed": self.direct_passed,
             "routed_passed": self.routed_passed,
@@ -63,7 +63,7 @@ def did_not_run(reason: str, floor: int) -> Verdict:
 
 
 def judge(reference: Reference, floor: int, run: Run) -> Verdict:
-    """Run the suite, then what it lacks once more and once more."""
+    """Run the suite, then the tests that are not passed once more and once more."""
     hidden = reference.hidden_on_purpose
     wanted = [name for name in reference.passed if name not in hidden]
     results = dict(run(()))
