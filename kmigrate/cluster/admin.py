@@ -117,6 +117,7 @@ class Admin:
 
     @property
     def client(self) -> AdminClient:
+        """The AdminClient with the current password; made anew when certificate files have changed."""
         security = self._settings.security
         if self._client is None or self._files != self._files_now():
             self._make()

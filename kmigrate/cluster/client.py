@@ -376,6 +376,7 @@ class ClusterClient:
         return await self._log_ends.ask(self.leader(*key), key)
 
     async def log_start(self, key: tuple[str, int]) -> LogOffset:
+        """Return a partition's log start; many concurrent callers share a request."""
         return await self._log_starts.ask(self.leader(*key), key)
 
     async def _by_leader(self, keys: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:

@@ -39,6 +39,8 @@ Topics = tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
+    """Leader and replicas of a partition, as a broker reports them."""
+
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
@@ -47,6 +49,8 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
+    """Id and partitions of a topic, as a broker reports them."""
+
     name: str
     topic_id: UUID | None
     partitions: Mapping[int, PartitionInfo]

@@ -42,10 +42,12 @@ class Logins:
             raise self._doubt[1]
 
     def refused(self, address: str, refusal: AuthenticationFailed) -> None:
+        """Note that this broker refused the login."""
         self._doubt = self._refused[address] = monotonic(), refusal
         self._accepted.discard(address)
 
     def accepted(self, address: str) -> None:
+        """Note that this broker accepted the login, which ends the doubt about the login itself."""
         self._refused.pop(address, None)
         self._accepted.add(address)
         self._doubt = None

@@ -39,6 +39,7 @@ class Silence:
         return self._since.get(address, 0.0)
 
     def note(self, *addresses: str) -> None:
+        """Note that these brokers are silent now."""
         self._since.update(dict.fromkeys(addresses, monotonic()))
 
     def failed(self, address: str, error: Unreachable) -> None:
@@ -47,6 +48,7 @@ class Silence:
             self.note(address)
 
     def heard(self, address: str) -> None:
+        """Note that this broker has answered, and answered last."""
         self.spoke(address)
         self.last_heard = address
 

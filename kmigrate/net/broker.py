@@ -185,12 +185,15 @@ class BrokerConnection:
             ) from None
 
     async def drain(self) -> None:
+        """Wait until the broker reads again, or the connection is lost."""
         await self._stream.drain()
 
     def close(self) -> None:
+        """Close after all sent requests have left."""
         self._stream.close()
 
     def abort(self) -> None:
+        """Close at once; requests that have not left are dropped."""
         self._stream.abort()
 
     def give_up(self, why: str) -> None:

@@ -438,6 +438,7 @@ class FrameStream(asyncio.BufferedProtocol):
         await self._writable.wait()
 
     def write(self, data: Buffer) -> None:
+        """Send bytes; while a read's frames are handed over, small writes are collected and sent together."""
         unsent = _UNSENT.parts
         if unsent is not None and len(data) < _LARGE:
             unsent.setdefault(self, []).append(data)
@@ -445,6 +446,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self.write_many([data])
 
     def write_many(self, parts: list[Buffer]) -> None:
+        """Send all parts at once, behind the stream's collected writes."""
         unsent = _UNSENT.parts
         self._send([*unsent.pop(self, ()), *parts] if unsent else parts)
 
@@ -462,10 +464,12 @@ class FrameStream(asyncio.BufferedProtocol):
             self._send(unsent.pop(self))
 
     def pause_reading(self) -> None:
+        """Pause reading; frames that have arrived wait here."""
         self.stopped = True
         self._read(False)
 
     def resume_reading(self) -> None:
+        """Resume reading; waiting frames are handed over first."""
         if not self.stopped:
             return
         self.stopped = False

@@ -83,6 +83,7 @@ class TaskOwner:
         self._on_failure = on_failure
 
     def start(self, work: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
+        """Start a task; the owner keeps a reference until the task is done."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)

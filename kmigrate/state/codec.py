@@ -98,6 +98,7 @@ class PresenceWriter:
         """The kept JSON by link, topic and partition."""
 
     def write(self, record: Word) -> bytes:
+        """Return the JSON of a presence."""
         if not isinstance(record, MirrorPresence | FencedProgress):
             return _text(encode_record(record)).encode()
         rest = encode_record(replace(record, topics={}))

@@ -78,6 +78,7 @@ class Fold:
 
     @property
     def state(self) -> State:
+        """The state after all batches so far."""
         if self._newer or self._state.epoch < self._epoch:
             self._state = self._state.with_records(self._newer, self._epoch)
             self._newer = {}
