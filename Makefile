@@ -37,6 +37,10 @@ unit: $(READY) ## the tests that need no broker
 bench-mirror: $(READY) ## the mirror against MirrorMaker 2 on the same data -> build/bench/mirror.json [ARGS="--pairs 2 --cases 1kB"]
 	$(BIN)/python -m tests.bench.mirror $(ARGS)
 
+.PHONY: bench-producers
+bench-producers: $(READY) ## heap that a broker takes for each producer id -> build/bench/producers.json [ARGS="--ids 30000 --version 3.9.1"]
+	$(BIN)/python -m tests.bench.producers $(ARGS)
+
 .PHONY: bench-holes
 bench-holes: $(READY) ## transactions mirrored a second, by the distance to the target -> build/bench/holes.json [ARGS="--seconds 3"]
 	$(BIN)/python -m tests.bench.holes $(ARGS)

@@ -22,6 +22,7 @@ from kmigrate.cli.probes import probe_cluster
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_transactions
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import CLOSED_SIZE
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
@@ -39,6 +40,7 @@ from tests.integration.mirror_world import (
     settings_of,
     transactions,
 )
+from tests.integration.test_direct_writers import FILLING, delivered, in_transaction, transactional, values
 from tests.integration.test_mirror_batches import COMPACTED, wait_until_cleaned
 
 MakeTopic = Callable[..., None]
@@ -294,6 +296,34 @@ def test_transactions_of_a_2_8_source_are_copied_through_a_kill_of_its_broker(
             await world.caught_up(topic)
 
     asyncio.run(scene())
+
+
+def test_a_2_8_source_that_is_closed_refuses_late_writers_and_ends_every_transaction(
+    old_source: KafkaCluster, make_topic: MakeTopic, set_topic_config: SetConfig, unique_name: Names
+) -> None:
+    """Markers are as small there: one that began before the topic was closed is committed, a late one aborted."""
+    closed, free, at = unique_name("closed"), unique_name("free"), old_source.bootstrap
+    for topic in (closed, free):
+        make_topic(old_source, topic)
+    begun = transactional(at, f"begun-{closed}")
+    begun.begin_transaction()
+    begun.produce(closed, f"begun {FILLING}", partition=0)
+    assert begun.flush(20) == 0
+    set_topic_config(old_source, closed, {"max.message.bytes": str(CLOSED_SIZE)})
+    wait_until(lambda: delivered(at, closed, f"plain {FILLING}") == "MSG_SIZE_TOO_LARGE", 20, "the topic to be closed")
+    for config in ({"enable.idempotence": True}, {"acks": "1"}, {"acks": "1", "compression.type": "gzip"}):
+        assert delivered(at, closed, FILLING, **config) == "MSG_SIZE_TOO_LARGE"
+    begun.commit_transaction(30)
+    late = transactional(at, f"late-{closed}")
+    late.begin_transaction()
+    late.produce(free, f"late {FILLING}", partition=0)
+    late.produce(closed, f"late {FILLING}", partition=0)
+    late.flush(20)
+    late.abort_transaction(30)
+    for number, producer in enumerate((begun, late)):
+        in_transaction(producer, free, number)  # neither id is lost: the coordinator has ended its transaction
+    assert [value for value in values(at, closed) if not value.startswith("plain")] == [f"begun {FILLING}"]
+    assert values(at, free) == ["0", "1"]
 
 
 def test_what_a_2_8_source_lacks_and_what_an_old_topic_means_is_said_beforehand(

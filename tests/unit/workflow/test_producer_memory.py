@@ -53,7 +53,7 @@ def test_raising_is_a_warning_with_an_estimate_for_all_clients(monkeypatch: pyte
     assert (level, ref) == ("warn", "producer-memory-raised")
     assert "from 86,400,000 to 2,147,483,647 (24.8 days) for all its clients" in what
     assert "remember 100,000 producer ids today" in what
-    assert "up to 2,485,513, about 994.2 MB" in what
+    assert "up to 2,485,513, about 1,068.8 MB" in what
 
 
 def test_what_cannot_be_counted_is_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
