@@ -77,7 +77,7 @@ class Upkept:
     problem: str = ""
     """Reason why the target does not follow the source, or ''."""
     gone_s: float | None = None
-    """Seconds since when each look-up found no source broker that knows the topic; None if a broker knows the topic."""
+    """Seconds for which every look-up has found no source broker that knows the topic; None if a broker does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class MirrorPresence:
     The age of anything in the report is measured by this clock, not by the reader's clock.
     """
     let_go: int = -1
-    """Newest state known to this instance; −1 while the instance still works on topics or groups being forgotten."""
+    """Epoch of the newest state known here; −1 while this instance works on a topic or group being forgotten."""
     disk: DiskUse | None = None
     """Room that the link's topics take on the target; reported by the lease's holder."""
     disk_low: str = ""
