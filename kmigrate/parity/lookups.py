@@ -1,4 +1,4 @@
-"""Look-ups by time on both clusters: the offset at which a reader begins that starts at a given time.
+"""Look-ups by time on both clusters: the first offset that a reader gets when the reader starts at a given time.
 
 The times are timestamps of the compared records, some of each partition. If the target names an earlier offset, the
 reader reads records again: control markers of a copy bear the time of the copy, and a broker names the first of them.

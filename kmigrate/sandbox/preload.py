@@ -70,7 +70,7 @@ def preload(
 ) -> Preloaded:
     """Create the demo's topics and groups on an empty source.
 
-    `login` belongs to a user with the rights to create topics and to write, read and delete their records.
+    `login` belongs to a user who may do all of this.
     """
     started = time.monotonic()
     history.unlink(missing_ok=True)

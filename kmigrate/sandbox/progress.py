@@ -48,7 +48,7 @@ class Progress:
         elif event["f"] == "poll":
             slot = (event["topic"], event["partition"])
             self._reached(event["group"], slot, event["offset"] + len(event["values"]) - 1)
-        else:  # below a committed position, read or set by somebody, a group need not read
+        else:  # below a committed position, also if somebody set the position, a group need not read
             for topic, partition, position in event["positions"]:
                 self._reached(event["group"], (topic, partition), position - 1)
 

@@ -1,8 +1,8 @@
 """Live traffic as a set of client processes that can be started, rolled and stopped one by one.
 
 The folder holds everything: `traffic.json` with the clients and their processes' identities, and per client and run a
-launch file, a log and a history. So each verb may come from another process, as `kmigrate sandbox traffic
-start|roll|stop` do. A history survives all of these verbs.
+launch file, a log and a history. So each verb may come from another process, as the verbs of
+`kmigrate sandbox traffic start|roll|stop` do. A history survives all of these verbs.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Traffic:
     def fallen(self) -> list[str]:
         """Return the clients that were started and no longer run.
 
-        Before any client is ended on purpose, these clients ended by themselves.
+        As long as no client is ended on purpose, these are the clients that ended by themselves.
         """
         return [client.name for client in self.clients() if client.run and not client.running]
 

@@ -1,4 +1,4 @@
-// A client of Kafka's own library, driven by lines on its standard input (docs/history.md, "Driven clients").
+// A client of Kafka's own library, driven by lines on standard input (docs/history.md, "Driven clients").
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -41,7 +41,7 @@ public final class Driver {
     private static final BufferedReader IN =
         new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8), 1 << 16);
 
-    /** What is said while the last words are on their way goes with the next ones: all answers of a request are one write. */
+    /** Sends words. Words that come during a write go out with the next write: all answers of a request at once. */
     private static void say(Object... words) {
         synchronized (SAID) {
             note(words);
@@ -49,7 +49,7 @@ public final class Driver {
         }
     }
 
-    /** Of what more is said at once. */
+    /** Adds words that go out with the next words that are said. */
     private static void note(Object... words) {
         synchronized (SAID) {
             for (int i = 0; i < words.length; i++) {
@@ -119,13 +119,13 @@ public final class Driver {
         }
     }
 
-    /** Who drives this may be gone for good: it must not outlive it for long, whatever its library waits for. */
+    /** Ends this process soon, whatever the library waits for: the process that drives this client may be gone for good. */
     private static void endSoon() {
         Thread last = new Thread(() -> {
             try {
                 Thread.sleep(30_000);
             } catch (InterruptedException interrupted) {
-                // then at once
+                // end at once
             }
             Runtime.getRuntime().halt(1);
         });
@@ -221,7 +221,7 @@ public final class Driver {
             settings.put("enable.auto.commit", "false");
             settings.putIfAbsent("auto.offset.reset", "earliest");
             settings.put("isolation.level", "read_committed");
-            if (!"consumer".equals(settings.getProperty("group.protocol"))) { // else the coordinator decides these
+            if (!"consumer".equals(settings.getProperty("group.protocol"))) { // else the coordinator decides these settings
                 settings.putIfAbsent("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
                 settings.put("session.timeout.ms", "10000");
                 settings.put("heartbeat.interval.ms", "1000");
@@ -241,7 +241,7 @@ public final class Driver {
             Thread ears = new Thread(this::listen, "commands");
             ears.setDaemon(true);
             ears.start();
-            if (topics.get(0).startsWith("^")) { // as librdkafka marks a pattern; the coordinator applies it (KIP-848)
+            if (topics.get(0).startsWith("^")) { // as in librdkafka; the coordinator matches (KIP-848)
                 consumer.subscribe(new SubscriptionPattern(topics.get(0)), this);
             } else {
                 consumer.subscribe(topics, this);
@@ -261,7 +261,7 @@ public final class Driver {
                 }
             }
             next.keySet().retainAll(consumer.assignment());
-            commit(named(next), next); // records that were told of since the last word
+            commit(named(next), next); // records that were reported since the last commit
             consumer.close();
         }
 
@@ -271,7 +271,7 @@ public final class Driver {
                     commands.add(line);
                 }
             } catch (java.io.IOException gone) {
-                // as if it had ended
+                // the same as the end of the input
             }
             commands.add("end");
             endSoon();
@@ -338,7 +338,7 @@ public final class Driver {
                 say("revoking", named(partitions));
                 try {
                     while (!obey(commands.take())) {
-                        // commits that were under way come first
+                        // commits that are under way come first
                     }
                 } catch (InterruptedException interrupted) {
                     Thread.currentThread().interrupt();

@@ -1,4 +1,4 @@
-// A client of franz-go, driven by lines on its standard input (docs/history.md, "Driven clients").
+// A client of franz-go, driven by lines on standard input (docs/history.md, "Driven clients").
 package main
 
 import (
@@ -28,7 +28,7 @@ var (
 	spoke = make(chan struct{}, 1)
 )
 
-// What is said while the last words are on their way goes with the next ones: all answers of a request are one write.
+// Sends words. Words that come during a write go out with the next write: all answers of a request at once.
 func say(words ...any) {
 	note(words...)
 	select {
@@ -37,7 +37,7 @@ func say(words ...any) {
 	}
 }
 
-// Of what more is said at once.
+// Adds words that go out with the next words that are said.
 func note(words ...any) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -74,7 +74,7 @@ func data(text string) []byte {
 	return found
 }
 
-// The protocol's own name of an error, where it has one.
+// Returns the protocol's own name of an error, or the error's type if the protocol has no name.
 func name(err error) string {
 	var known *kerr.Error
 	if errors.As(err, &known) {
@@ -84,7 +84,7 @@ func name(err error) string {
 }
 
 func main() {
-	signal.Ignore(syscall.SIGTERM) // it is for who drives this
+	signal.Ignore(syscall.SIGTERM) // the signal is for the process that drives this client
 	go func() {
 		for range spoke {
 			flush()
@@ -108,7 +108,7 @@ func check(err error) {
 	}
 }
 
-// Who drives this may be gone for good: it must not outlive it for long, whatever its library waits for.
+// Ends this process soon, whatever the library waits for: the process that drives this client may be gone for good.
 func endSoon() {
 	time.AfterFunc(30*time.Second, func() { os.Exit(1) })
 }
@@ -206,7 +206,7 @@ type reader struct {
 	stopping bool
 }
 
-// Of settings by Kafka's own names those that this library has an option for.
+// Returns this library's options for settings by Kafka's own names. A setting without an option is an error.
 func chosen(settings []string) []kgo.Opt {
 	var options []kgo.Opt
 	for _, setting := range settings {
@@ -233,7 +233,7 @@ func chosen(settings []string) []kgo.Opt {
 }
 
 func read(options []kgo.Opt, group string, topics []string) {
-	if strings.HasPrefix(topics[0], "^") { // as librdkafka marks a pattern
+	if strings.HasPrefix(topics[0], "^") { // librdkafka's mark of a pattern
 		options = append(options, kgo.ConsumeRegex())
 	}
 	ctx := context.Background()
@@ -284,7 +284,7 @@ func (r *reader) poll(ctx context.Context) {
 		var session *kgo.ErrGroupSession
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
-		case errors.As(err, &session) && kerr.IsRetriable(session.Err): // it goes on joining by itself
+		case errors.As(err, &session) && kerr.IsRetriable(session.Err): // the library goes on joining by itself
 			say("notice", name(err), err)
 		default:
 			say("error", name(err), err)
@@ -327,7 +327,8 @@ func (r *reader) obey(ctx context.Context, line string) {
 	}
 }
 
-// The end of all words releases too, and may come right behind a release: who waits is often who reads both.
+// Lets a revocation go on, and never blocks: the end of the input releases, too, and may come right behind a release.
+// The goroutine that waits for the release is often the goroutine that reads both.
 func (r *reader) release() {
 	select {
 	case r.released <- struct{}{}:
@@ -369,7 +370,7 @@ func (r *reader) revoked(ctx context.Context, _ *kgo.Client, moved map[string][]
 		say("revoking", named(moved))
 		for waiting := true; waiting; {
 			select {
-			case line := <-r.commands: // commits that were under way come first
+			case line := <-r.commands: // commits that are under way come first
 				r.obey(ctx, line)
 			case <-r.released:
 				waiting = false
