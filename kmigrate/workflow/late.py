@@ -23,18 +23,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import EARLIEST, ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
-from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LateRecord, LateWrites, LinkRecord, OnLate, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import sleep
 from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import row
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
-from kmigrate.records.late import LateBatch, late_batches
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.records.late import LateBatch
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.late_read import read_late
 
 __all__ = ["LateWatch", "late_producer_id", "quarantine_topic", "watched"]
 
@@ -43,7 +43,6 @@ _LOOK_S = 1.0
 _OF_A_PARTITION_S = 0.001
 """With ten thousand partitions a look takes ten seconds."""
 _PATIENCE_S = 60.0
-_READ_BYTES = 4 << 20
 _MOST_READS = 16
 """Answers of a partition that are read before the state log is told: a look that takes too long is given up."""
 _AT_ONCE = 4
@@ -138,7 +137,7 @@ class LateWatch:
             for _ in range(_MOST_READS):
                 if known.read_to >= known.end:
                     break
-                batches, read_to = await self._read(source, record, partition, known.read_to)
+                batches, read_to = await read_late(source, record.topic, partition, known.read_to)
                 if read_to == known.read_to:
                     break  # an open transaction
                 known = replace(
@@ -158,22 +157,6 @@ class LateWatch:
             except KmigrateError as error:
                 self.troubles[record.key] = f"{error.ref}: {error.what}"
 
-    async def _read(
-        self, source: ClusterClient, record: TopicRecord, partition: int, offset: int
-    ) -> tuple[list[LateBatch], int]:
-        """Return the batches that readers see from an offset on, and up to where the answer reached."""
-        topic = record.topic
-        part = FetchPartition(topic, partition, offset, _READ_BYTES)
-        answer = await fetch_one(source, source.leader(topic, partition), part, purpose="late", read_committed=True)
-        if answer.error:
-            await source.refresh([topic])
-            starts = await source.list_offsets({(topic, partition): EARLIEST})
-            begins = starts[topic, partition]
-            if not begins.error and begins.offset > offset:
-                return [], begins.offset  # deleted by now: named, and nothing is left to be read
-            raise Unreachable("late-unread", f"{topic}-{partition} at {offset}: {row(answer.error).name}")
-        return late_batches(answer.records, answer.aborted, offset)
-
     async def _handle(
         self, link: LinkRecord, source: ClusterClient, record: TopicRecord, partition: int, known: LateWrites
     ) -> None:
@@ -183,7 +166,7 @@ class LateWatch:
             topic = quarantine_topic(record.topic)
             await self._make(topic, record)
         while known.handled_to < known.read_to:
-            batches, read_to = await self._read(source, record, partition, known.handled_to)
+            batches, read_to = await read_late(source, record.topic, partition, known.handled_to)
             batches = [batch for batch in batches if batch.end <= known.read_to]
             some = batches[:_AT_ONCE]
             for batch in some:

@@ -1,13 +1,15 @@
 """Names what the source of a promoted topic took at or beyond the barrier: for `status`, `verify` and `link finish`.
 
 The watch (`late`) keeps the figures in the state log. Whoever asks also looks at the source, so that late offsets are
-named where no controller runs.
+named where no controller runs, and reads what the watch has not read yet: a late transaction marker holds no record, so
+nobody is told that a record is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kmigrate.cluster.client import ClusterClient
@@ -15,8 +17,16 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.state import State
+from kmigrate.net.tasks import together
+from kmigrate.workflow.late_read import read_late
 
-__all__ = ["LateFound", "find_late", "late_of", "promoted"]
+__all__ = ["LateFound", "find_late", "late_of", "promoted", "with_unread"]
+
+_MOST_PARTITIONS = 50
+_MOST_READS = 4
+"""Answers of a partition; the watch reads the rest."""
+_MOST_NAMED = 20
+"""Producers that are named of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,8 @@ class LateFound:
         last = self.end - 1
         offsets = f"offset {self.start:,}" if last == self.start else f"offsets {self.start:,} to {last:,}"
         count = f"{self.records:,} record{'' if self.records == 1 else 's'}"
+        if not self.records and not self.unread:
+            count = "no record that a reader sees: transaction markers, or aborted records"
         known = f"{count}, {self.unread:,} offsets not read yet" if self.unread else count
         done = f", {self.handled:,} of them on the target" if self.handled else ""
         return f"{self.topic}-{self.partition}: the source took {offsets} after the flip{who} ({known}{done})"
@@ -93,6 +105,32 @@ def late_of(state: State, record: TopicRecord, ends: Mapping[int, int]) -> tuple
     return tuple(found)
 
 
+async def with_unread(source: ClusterClient, found: Sequence[LateFound]) -> tuple[LateFound, ...]:
+    """Read offsets that the watch has not read yet, as far as a few answers of the source reach.
+
+    Offsets that cannot be read now, or that an open transaction holds back, stay unread.
+    """
+    left = [each for each in found if each.unread][:_MOST_PARTITIONS]
+    read = dict(zip(left, await together(*(_read(source, each) for each in left)), strict=True)) if left else {}
+    return tuple(read.get(each, each) for each in found)
+
+
+async def _read(source: ClusterClient, found: LateFound) -> LateFound:
+    with suppress(KmigrateError):
+        for _ in range(_MOST_READS):
+            at = found.end - found.unread
+            batches, read_to = await read_late(source, found.topic, found.partition, at)
+            if read_to <= at:
+                break
+            end = max(found.end, read_to)
+            producers = tuple(dict.fromkeys([*found.producers, *(batch.producer for batch in batches)]))[:_MOST_NAMED]
+            records = found.records + sum(batch.records for batch in batches)
+            found = replace(found, end=end, records=records, unread=end - read_to, producers=producers)
+            if not found.unread:
+                break
+    return found
+
+
 async def find_late(
     state: State, source: ClusterClient, records: Sequence[TopicRecord]
 ) -> tuple[tuple[LateFound, ...], str]:
@@ -109,4 +147,5 @@ async def find_late(
                 ends.setdefault(topic, {})[partition] = end.offset
     except KmigrateError as error:
         why = error.what
-    return tuple(late for record in records for late in late_of(state, record, ends.get(record.topic, {}))), why
+    found = tuple(late for record in records for late in late_of(state, record, ends.get(record.topic, {})))
+    return (await with_unread(source, found) if not why else found), why

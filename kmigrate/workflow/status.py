@@ -50,7 +50,7 @@ from kmigrate.workflow.admission import refused_members
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.group_lag import UNKNOWN, GroupLag, group_lag
 from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
-from kmigrate.workflow.late_found import LateFound, late_of
+from kmigrate.workflow.late_found import LateFound, late_of, with_unread
 from kmigrate.workflow.membership import words_on
 from kmigrate.workflow.misplaced import late_commits, members_at_target, not_former, seen_members
 from kmigrate.workflow.readers import read_logs
@@ -327,7 +327,7 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
                     promote_waits_for=estate.waits_for(record),
                     direct_writers=writers,
                     more_direct_writers=known.more if known is not None else 0,
-                    late=late_of(log.state, record, {p: theirs[1][record.topic, p].offset for p in record.barrier}),
+                    late=await _late(log.state, record, theirs[1], source),
                     on_late=record.on_late,
                     source_closed=_closed(record),
                 )
@@ -601,6 +601,14 @@ async def _lag_of_group(
     unplaced = dict.fromkeys(partitions - positions.keys(), EARLIEST)
     starts = await read_logs(state, link.name, unplaced, serving, estate.target)
     return group_lag(positions, partitions, starts, ends)
+
+
+async def _late(
+    state: State, record: TopicRecord, ends: Mapping[tuple[str, int], LogOffset], source: ClusterClient | None
+) -> tuple[LateFound, ...]:
+    """Return the late writes of a topic, read as far as the source answers."""
+    found = late_of(state, record, {p: ends[record.topic, p].offset for p in record.barrier})
+    return await with_unread(source, found) if source is not None else found
 
 
 async def _group_status(

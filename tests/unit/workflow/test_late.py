@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import LogOffset
+from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
     LatePolicy,
@@ -21,13 +22,13 @@ from kmigrate.model.records import (
     TopicRecord,
 )
 from kmigrate.protocol.hot import FetchedPartition
-from kmigrate.workflow import late
+from kmigrate.workflow import late, late_read
 from kmigrate.workflow.late import LateWatch, late_producer_id, quarantine_topic, watched
-from kmigrate.workflow.late_found import late_of
+from kmigrate.workflow.late_found import LateFound, find_late, late_of
 from kmigrate.workflow.verbs.late import late_findings
 from tests.fakes.finishing import FINISHED, LINK
 from tests.fakes.state_log import MemoryLog
-from tests.unit.mirror.batches import batch
+from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch
 
 PROMOTED = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, partitions=1, barrier={0: PartitionBarrier(100, 3)})
 
@@ -94,7 +95,7 @@ class World:
         async def make(*_: Any) -> None: ...
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(late, "fetch_one", fetch)
+            patch.setattr(late_read, "fetch_one", fetch)
             patch.setattr(LateWatch, "_append", lambda _, *given: append(*given))
             patch.setattr(LateWatch, "_make", make)
             asyncio.run(watch.look(LINK, [self.record]))
@@ -196,6 +197,50 @@ def test_what_the_source_holds_beyond_the_barrier_is_late_though_no_controller_h
     assert (found.start, found.end, found.unread, found.missing) == (100, 104, 4, True)
     assert "offsets 100 to 103" in found.text
     assert late_of(MemoryLog(LINK, PROMOTED).state, PROMOTED, {0: 100}) == ()
+
+
+def read_now(monkeypatch: pytest.MonkeyPatch, end: int, *batches: bytes) -> LateFound:
+    """What is told of a source that ends there, and that the watch has not read."""
+    placed = [(int.from_bytes(each[:8], "big"), each) for each in batches]
+
+    async def fetch(_: Any, __: int, part: Any, **___: Any) -> FetchedPartition:
+        data = b"".join(each for at, each in placed if at >= part.offset)
+        return FetchedPartition("t", 0, 0, end, end, 0, (), -1, memoryview(bytearray(data)))
+
+    monkeypatch.setattr(late_read, "fetch_one", fetch)
+    source: Any = Source(end=end)
+    found, why = asyncio.run(find_late(MemoryLog(LINK, PROMOTED).state, source, [PROMOTED]))
+    (told,) = found
+    assert why == ""
+    return told
+
+
+def test_a_late_transaction_marker_is_no_missing_record_though_the_watch_has_not_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marker = batch(100, 1, producer=7, attributes=TRANSACTIONAL | CONTROL)
+    told = read_now(monkeypatch, 101, marker)
+    assert (told.records, told.unread, told.missing) == (0, 0, False)
+    assert "no record that a reader sees" in told.text
+    told = read_now(monkeypatch, 103, marker, batch(101, 2, producer=8))
+    assert (told.records, told.unread, told.missing, told.producers) == (2, 0, True, ((8, 0),))
+    told = read_now(monkeypatch, 101, marker, batch(101, 2, producer=8))
+    assert (told.end, told.records, told.missing) == (103, 2, True), "written while the source was asked"
+
+
+def test_what_an_open_transaction_holds_back_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = read_now(monkeypatch, 105, batch(100, 1, producer=7, attributes=TRANSACTIONAL | CONTROL))
+    assert (told.records, told.unread, told.missing) == (0, 4, True)
+
+
+def test_late_offsets_that_cannot_be_read_now_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fetch(*_: Any, **__: Any) -> FetchedPartition:
+        raise Unreachable("broker-away", "gone")
+
+    monkeypatch.setattr(late_read, "fetch_one", fetch)
+    source: Any = Source(end=104)
+    (told,) = asyncio.run(find_late(MemoryLog(LINK, PROMOTED).state, source, [PROMOTED]))[0]
+    assert (told.end, told.unread, told.missing) == (104, 4, True)
 
 
 def test_a_finish_is_refused_while_the_target_lacks_a_late_record() -> None:
