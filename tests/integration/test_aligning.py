@@ -1,4 +1,4 @@
-"""A topic that is aligning, with clients at a router that have read its empty namesake on the target before."""
+"""A topic that is aligning, with clients at a router that read an empty topic of this name on the target before."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MakeTopic = Callable[..., None]
 
 @dataclass
 class Poller:
-    """A librdkafka consumer that polls in a thread of its own while the block lasts."""
+    """Run a librdkafka consumer that polls in another thread while the block lasts."""
 
     bootstrap: str
     topic: str

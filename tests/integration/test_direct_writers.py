@@ -1,4 +1,4 @@
-"""Producers that write to the source without a router, on real clusters: before a promote, at the flip and after it."""
+"""Producers that write to the source without a router, on real clusters: before a promote, at and after the flip."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mirrored(run: Migration, topic: str, partitions: int = 1) -> None:
 
 @contextmanager
 def writing(write: Callable[[int], None], every_s: float) -> Iterator[list[float]]:
-    """Have a thread write again and again; yields the times of its writes."""
+    """Have a thread write again and again; yields the times of the writes."""
     stop, times = threading.Event(), list[float]()
 
     def work() -> None:
@@ -159,7 +159,7 @@ def topic_status(run: Migration, topic: str) -> dict[str, Any]:
 
 
 def limit(bootstrap: str, topic: str) -> str:
-    """Return the topic's own max.message.bytes, '' where it has none."""
+    """Return the topic's own max.message.bytes, '' where the topic has none."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     resource = ConfigResource(ResourceType.TOPIC, topic)
     entry = admin.describe_configs([resource])[resource].result()["max.message.bytes"]
@@ -167,7 +167,7 @@ def limit(bootstrap: str, topic: str) -> str:
 
 
 def delivered(bootstrap: str, topic: str, value: str, **config: Any) -> str:
-    """Write one record directly; return librdkafka's word on it, '' for an acknowledgement."""
+    """Write a record directly; return librdkafka's error, '' for an acknowledgement."""
     told: list[str] = []
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **config})
     producer.produce(topic, value, partition=0, on_delivery=lambda error, _: told.append(error.name() if error else ""))

@@ -1,4 +1,4 @@
-"""Members at the wrong cluster, on real brokers: a promoted group is held on its source, and strays are named."""
+"""Members at the wrong cluster, on real brokers: a promoted group is held on the source, and strays are named."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Members of a group that follows, whose committed offsets the target's copy has not reached, through a rebalance.
+"""Members of a group that follows, with committed offsets beyond the target's copy, through a rebalance.
 
-Nothing copies here: a test writes what is missing to the target itself, when the members have waited long enough.
+Nothing copies here: a test writes what is missing to the target, when the members have waited long enough.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _all(topic: str, offset: int) -> list[TopicPartition]:
 def _lagging(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, topic: str, group: str, held_by: str = "lag"
 ) -> Callable[[], None]:
-    """Make a topic whose copy ends before the group's positions, and return what ends the transaction that holds it."""
+    """Make a topic whose copy ends before the group's positions; return a function that ends the open transaction."""
     writer = Producer({**source.client(), "transactional.id": topic})
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=PARTITIONS)
@@ -103,7 +103,7 @@ def _committed(cluster: KafkaCluster, group: str, topic: str) -> list[int]:
 
 @dataclass
 class Member:
-    """A librdkafka consumer in a thread of its own, that commits what it has read after each poll."""
+    """A librdkafka consumer in another thread, that commits all read records after each poll."""
 
     bootstrap: str
     group: str
@@ -148,10 +148,10 @@ class Member:
 
 
 class Assigning(Member):
-    """The same with partitions of its own choice: the first, and soon all of them."""
+    """The same with chosen partitions: the first, and soon all of them."""
 
     def begin(self) -> None:
-        self.consumer.committed([TopicPartition(self.topic, 0)], 20)  # so that its coordinator is known
+        self.consumer.committed([TopicPartition(self.topic, 0)], 20)  # so that the group's coordinator is known
         self.consumer.assign([TopicPartition(self.topic, 0)])
         until = time.monotonic() + 0.6
         while time.monotonic() < until:
@@ -308,7 +308,7 @@ ASK_AGAIN, ILLEGAL_GENERATION = 14, 22
 def test_a_commit_that_goes_back_behind_an_offset_that_nobody_was_told_is_refused_and_a_reset_is_not(
     stage: Stage, unique_name: Names, tmp_path: Path
 ) -> None:
-    """The first answer may have made the client begin at an end of the log; the second one cannot."""
+    """The first answer may have made the client begin at an end of the log; the second answer cannot."""
     run, port = Migration(stage.source, stage.target, tmp_path / "run"), free_ports(1)[0]
     bootstrap, group, topic = f"127.0.0.1:{port}", stage.group, stage.topic
 
@@ -399,7 +399,7 @@ def test_members_of_every_family_are_thrown_back_by_nobody_and_skip_nothing(
     reset: str,
     held_by: str,
 ) -> None:
-    """Members come one after the other; then the copy catches up, where a transaction was open once that has ended."""
+    """Members come in turn; then the copy catches up, after the end of an open transaction if there is one."""
     stage = Stage(newer_source, target, unique_name("lagging"), unique_name("g"))
     family, own = given
     settings = {**own, ("auto_offset_reset" if family == "aiokafka" else RESET): reset}

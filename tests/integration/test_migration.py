@@ -161,7 +161,7 @@ def test_two_routers_share_the_clients_and_one_may_die(migration: Migration) -> 
 def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path: Path) -> None:
     """RF 2, a follower stopped: acks=1 writes are answered above the high watermark (V1) and must not be lost."""
     settings = "[promote]\nfence_timeout_s = 15.0\nstraggler_window_s = 1.0\n"
-    # Without idempotence librdkafka keeps its order over retries only with a single request in flight.
+    # Without idempotence librdkafka keeps the order over retries only with a single request in flight.
     ordered = {"max.in.flight": 1}
     run = Migration(clusters3.source, clusters3.target, tmp_path / "run", settings)
     try:

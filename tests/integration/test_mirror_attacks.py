@@ -382,7 +382,7 @@ def test_a_target_broker_that_stands_still_holds_its_partitions_up_until_others_
 
 
 def aborted(bootstrap: str, name: str, topic: str, partition: int = 0) -> None:
-    """One record and the marker of an abort: a hole of two offsets, without a record behind which it stands."""
+    """Write a record and abort: a hole of two offsets without a record before the hole."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name}, logger=None)
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -393,7 +393,7 @@ def aborted(bootstrap: str, name: str, topic: str, partition: int = 0) -> None:
 
 @contextlib.asynccontextmanager
 async def deaf_relay(to: tuple[str, int]) -> AsyncIterator[int]:
-    """A relay that never tells the broker that its client has left, and drops the answers then; its port.
+    """Run a relay that hides from the broker that the client has left, and drops the answers then; yields the port.
 
     A network without a relay is as deaf for the time that a FIN, or the RST behind an answer, takes to arrive.
     """
@@ -423,9 +423,9 @@ async def deaf_relay(to: tuple[str, int]) -> AsyncIterator[int]:
 def test_markers_that_wait_in_a_brokers_memory_are_not_written_once_they_were_sent_again(
     clusters3: Pair, unique_name: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower stands still, so the broker works on one partition's markers until the follower is out of sync.
+    """A follower stands still, so the broker works on a partition's markers until the follower is out of sync.
 
-    Another partition's markers wait unread on the same connection meanwhile, and its mirror loses patience.
+    Another partition's markers wait unread on the same connection meanwhile, and the mirror loses patience.
     """
     source, target = clusters3.source, clusters3.target
     slow, other = unique_name("slow"), unique_name("other")
@@ -461,7 +461,7 @@ def test_markers_that_wait_in_a_brokers_memory_are_not_written_once_they_were_se
                     await asyncio.to_thread(aborted, source.bootstrap, other, other)
                     await until(lambda: it.lanes[other, 0].position == 4, "the hole behind", timeout=60)
                     await until(lambda: it.lanes[slow, 0].position == 4, "the hole that waits", timeout=60)
-                    await asyncio.sleep(2)  # the broker goes on with what it has had in its memory
+                    await asyncio.sleep(2)  # the broker goes on with the requests in memory
                 for topic in (slow, other):
                     await asyncio.to_thread(produce, source.bootstrap, topic, 10, partitions=2)
                 await until(lambda: bool(problems(it)) or positions(it) >= 5, "the rest", timeout=40)

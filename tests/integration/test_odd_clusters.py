@@ -24,7 +24,7 @@ NOWHERE = "broker.nowhere.invalid"
 
 @pytest.fixture(scope="module")
 def twin(target: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, int]]:
-    """A cluster with the cluster id of the target; its second listener advertises an unresolvable name."""
+    """Start a cluster with the cluster id of the target; the second listener advertises an unresolvable name."""
     folder = tmp_path_factory.mktemp("twin")
     made = KafkaCluster.create(ClusterSpec("source", SOURCE_VERSION), folder)
     cluster = replace(made, cluster_id=target.cluster_id)

@@ -23,7 +23,7 @@ MakeTopic = Callable[..., None]
 def test_verify_compares_look_ups_by_time(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, spark: SparkSession
 ) -> None:
-    """Its witness at the target's own address is Kafka's Java client."""
+    """The witness at the target's own address is Kafka's Java client."""
     plain, coupled = unique_name("plain"), unique_name("coupled")
     for topic in (plain, coupled):
         make_topic(source, topic)

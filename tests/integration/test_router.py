@@ -130,7 +130,7 @@ def test_writes_to_a_mirrored_topic_reach_the_source_under_translated_ids(
                     with Writer(running.bootstrap, topic, f"w{number}", config) as writer:
                         await quietly(writer.until, 200)
                     writers.append(writer)
-                    # Without acknowledgements a producer has written as soon as its bytes have left.
+                    # Without acknowledgements a producer has written as soon as the bytes have left.
                     count = sum(len(sent) for each in writers for sent in each.sent.values())
 
                     def stored(count: int = count) -> bool:
@@ -160,7 +160,7 @@ def test_a_flip_under_traffic_loses_doubles_and_reorders_nothing(
         make_topic(cluster, topic, partitions=3)
     configs: dict[str, dict[str, Any]] = {
         "idempotent": {},
-        # Without idempotence librdkafka keeps its order over retries only with a single request in flight.
+        # Without idempotence librdkafka keeps the order over retries only with a single request in flight.
         "acks1": {"enable.idempotence": False, "acks": 1, "max.in.flight": 1},
         "acks0": {"enable.idempotence": False, "acks": 0},
     }

@@ -183,7 +183,7 @@ def test_no_client_reads_writes_alters_or_deletes_kmigrates_own_topics_through_t
                 await world.routers_apply()
                 before = await world.log.read_to_end()
                 codes = await quietly(refusals, running.bootstrap)
-                # Where metadata tells no leader, librdkafka refuses by itself and asks no broker.
+                # Where metadata tells no leader, librdkafka refuses and asks no broker.
                 assert set(codes) - {KafkaError._NOENT} == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
                 assert len(codes) == 3 * 9
                 assert await quietly(written, running.bootstrap) == {KafkaError.TOPIC_AUTHORIZATION_FAILED}

@@ -38,7 +38,7 @@ def _id_of(bootstrap: str, topic: str) -> str:
 def test_who_has_written_finds_the_end_of_the_log_behind_it_though_the_copy_comes_later(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Kafka Streams restores its stores up to the end that it is told, and goes on from there for good.
+    """Kafka Streams restores stores up to the end that the router tells, and goes on from there for good.
 
     Another client asks for a partition that does not exist, which changes nothing for anybody else.
     """

@@ -97,7 +97,7 @@ def test_two_libraries_read_what_was_written_byte_for_byte(
 def test_a_slow_reader_gets_what_the_broker_answers_and_little_is_kept_for_it(
     source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """On a target of its own no topic is being aligned, beside which a router asks for less."""
+    """No topic of this target is being aligned: a router asks for less beside such a topic."""
     topic, target = unique_name("large"), own_cluster()
     make_topic(target, topic, partitions=1)
     _written(target.bootstrap, topic, 60, partitions=1)

@@ -1,4 +1,4 @@
-"""Transactions begun at the source itself, and ended through a router by another process, as Flink does."""
+"""Transactions begun at the source, and ended through a router by another process, as Flink does."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ pytestmark = pytest.mark.timeout(240)
 
 
 class Sink:
-    """Kafka's Java producer, begun in one process and ended in another one by the identity that it had."""
+    """Kafka's Java producer, begun in a process and ended in another process by the same identity."""
 
     def __init__(self) -> None:
         self.identities: dict[str, tuple[str, str]] = {}
-        """Producer id and epoch by transactional id, in whose name each is ended."""
+        """Producer id and epoch of each transaction, by transactional id."""
         self.newest: dict[str, tuple[str, str]] = {}
         self._java = find_java()
         if not (self._java.home / "bin" / "javac").is_file():
             pytest.skip(f"{self._java.home} is no JDK, which compiles a source file as it starts it")
 
     def begin(self, bootstrap: str, topic: str, *names: str) -> None:
-        """Leave an open transaction of each id, with one record; an id that is named twice has two identities."""
+        """Leave an open transaction of each id, with a record; an id that is named twice has two identities."""
         for line in self._run("begin", bootstrap, topic, *names):
             _, name, *identity = line.split()
             self.identities.setdefault(name, (identity[0], identity[1]))
@@ -42,7 +42,7 @@ class Sink:
         assert set(names) <= self.identities.keys()
 
     def end(self, bootstrap: str, **names: str) -> dict[str, str]:
-        """Commit or abort transactions; what the library told of each, '' where it told no error."""
+        """Commit or abort transactions; return the library's error for each, or ''."""
         words = [word for name, how in names.items() for word in (how, name, *self.identities[name])]
         told = [line.split(maxsplit=2) for line in self._run("end", bootstrap, *words)]
         return {words[1]: "" if words[0] == "ended" else words[2] for words in told}
@@ -51,7 +51,7 @@ class Sink:
         return self.end(bootstrap, **dict.fromkeys(names, "commit"))
 
     def go_on(self, bootstrap: str, topic: str, name: str) -> list[str]:
-        """Write on in the open transaction, then in one more; what became of both."""
+        """Write on in the open transaction, then in another; return the outcome of both."""
         return [line.split()[0] for line in self._run("write", bootstrap, topic, name, *self.identities[name])]
 
     def _run(self, *words: str) -> list[str]:
@@ -67,14 +67,14 @@ class Sink:
 
 
 def stored(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
-    """What a reader of committed records sees."""
+    """Return the records that a reader of committed records sees."""
     return [record.value for record in read_topic(cluster.bootstrap, topic)]
 
 
 def test_a_transaction_begun_at_the_source_is_ended_through_a_router_by_who_has_its_identity(
     source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """A target of its own has no link of another source, which could be away: that would be asked, and waited for."""
+    """This target has no link of another source: another source could be away, and would be waited for."""
     topic, sink, target = unique_name("sink"), Sink(), own_cluster()
     for cluster in (source, target):
         make_topic(cluster, topic)
@@ -96,7 +96,7 @@ def test_a_transaction_begun_at_the_source_is_ended_through_a_router_by_who_has_
                 sink.identities[fenced] = sink.newest[fenced]
                 record = await world.fence(topic)
                 acks = await world.drained(topic, record.fence_epoch)
-                # Its sink commits while the topic is fenced, and once more after the flip: the job was restored twice.
+                # The sink commits while the topic is fenced, and once more after the flip: the job was restored twice.
                 assert await quietly(sink.commit, running.bootstrap, late, fenced) == {late: "", fenced: ""}
                 await world.flip(topic, record.fence_epoch, acks)
                 await world.routers_apply()

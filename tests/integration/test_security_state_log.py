@@ -49,7 +49,7 @@ def login(pair: SecurePair) -> ClusterSettings:
 
 @contextmanager
 def allowed(pair: SecurePair, operation: str, topics: Sequence[str]) -> Iterator[None]:
-    """One right of the login on some topics, for the time of a with block."""
+    """Grant a right on some topics to the login, for the time of a with block."""
     admin = AdminClient({**pair.target.client()})
     bindings = [Permit(WITHOUT_RIGHTS, "TOPIC", operation, topic).binding() for topic in topics]
     for made in admin.create_acls(bindings).values():

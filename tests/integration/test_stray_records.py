@@ -112,7 +112,7 @@ def test_state_is_read_and_written_on_behind_strays_in_every_shape(open_cluster:
 def test_a_copy_of_the_format_with_the_right_offset_and_chain_ends_nobody_and_decides_nothing(
     open_cluster: KafkaCluster, settings: dict[str, Any]
 ) -> None:
-    """Whoever reads the log can write what kmigrate would write next, but not under its producer id."""
+    """Every reader of the log can write what kmigrate would write next, but not under kmigrate's producer id."""
     conf = settings_of("target", open_cluster.bootstrap)
 
     def copies(log: StateLog) -> list[bytes]:
@@ -151,13 +151,13 @@ def test_a_copy_of_the_format_with_the_right_offset_and_chain_ends_nobody_and_de
 def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so(
     source: KafkaCluster, own_cluster: Callable[[], KafkaCluster], make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """A fork under kmigrate's producer id ends who acts on the log; a router serves clients by what the router knew."""
+    """A fork under kmigrate's producer id ends mirror and controller; a router serves clients by the last state."""
     target, topic, went_on = own_cluster(), unique_name("orders"), []
     make_topic(source, topic, partitions=3)
     make_topic(target, topic, partitions=3)
 
     async def forked(log: StateLog) -> bool:
-        """Write a record in the place of the log's next one; False where another writer took that place first."""
+        """Write a record in the place of the log's next record; False where another writer took that place first."""
         await log.read_to_end()
         fold = log._fold
         envelope = Envelope(fold.next_offset, "another", "nonce", LeaseRecord("n", "w", 1))

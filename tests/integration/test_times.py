@@ -37,7 +37,7 @@ MakeTopic = Callable[..., None]
 
 
 def looked_up(bootstrap: str, topic: str, times: Iterable[int], partition: int = 0) -> list[int]:
-    """Return librdkafka's `offsets_for_times` of a partition, one time after the other; −1: no such record."""
+    """Return librdkafka's `offsets_for_times` of a partition for each time; −1: no such record."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "looks-up"})
     try:
         return [consumer.offsets_for_times([TopicPartition(topic, partition, at)], 10)[0].offset for at in times]
@@ -90,7 +90,7 @@ def test_times_are_looked_up_as_at_the_source_before_and_after_the_promote(
                 beyond = [at if at >= 0 else ends for at in wanted]
                 assert await asyncio.to_thread(looked_up, running.bootstrap, topic, times) == beyond
 
-                # The source deletes its beginning: what it cannot know any more, the target tells by itself, too early
+                # The source deletes the log's beginning: what nobody knows there any more, the target tells, too early
                 # rather than too late.
                 cut(source.bootstrap, topic, {0: 60})
                 told = await asyncio.to_thread(looked_up, running.bootstrap, topic, times)

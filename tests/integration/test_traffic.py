@@ -151,7 +151,7 @@ def test_the_judge_sees_a_group_that_was_put_back_and_half_a_transaction_on_a_re
 
 
 def half_of_a_transaction(history: Path, cluster: KafkaCluster, topic: str) -> None:
-    """Write two of four records that a writer named in one transaction, whose end nobody was told."""
+    """Write two of four records that a writer named in a transaction with an unknown outcome."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     named = [f"ghost.1:{seq}" for seq in range(4)]
     with HistoryWriter(history, "ghost.1", role="transactional") as pen:

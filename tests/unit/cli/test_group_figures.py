@@ -15,7 +15,7 @@ KNOWN = GroupStatus("l", "g", GroupPhase.MIRRORED, "", (), 0, 12)
 
 
 def shown(group: GroupStatus) -> str:
-    """The view's text, in one line."""
+    """Return the view's text in a single line."""
     told = StringIO()
     Console(width=240, file=told).print(group_rows((group,), 0))
     return " ".join(told.getvalue().split())

@@ -1,6 +1,6 @@
 """No text from outside is markup, in any view: names of groups and clients, and what brokers say, may be anything.
 
-Each view is filled with one name everywhere where a text stands, made from the types of what the view is given.
+Each view is filled with a name in every text. The values are made from the types that the view takes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def filled(hint: Any, name: str) -> Any:
-    """A value of a type, the name in each text of it."""
+    """Return a value of a type, with the name in each text."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return filled(next(each for each in inner if each is not type(None)), name)
@@ -90,7 +90,7 @@ def filled(hint: Any, name: str) -> Any:
     if dataclasses.is_dataclass(hint):
         kind: Any = hint
         return kind(**{f.name: filled(_hints(kind)[f.name], name) for f in dataclasses.fields(kind)})
-    if isinstance(hint, type) and issubclass(hint, tuple):  # a named one
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a named tuple
         return hint(*(filled(each, name) for each in _hints(hint).values()))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return next(iter(hint))

@@ -1,4 +1,4 @@
-"""What `status` and `topic show` say of direct writers and late writes."""
+"""Direct writers and late writes in `status` and `topic show`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers tell of their log directories, and what is not made up where a broker does not tell."""
+"""Log directories as brokers tell them; nothing is made up where a broker does not tell."""
 
 from __future__ import annotations
 

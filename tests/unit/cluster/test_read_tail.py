@@ -61,7 +61,7 @@ def test_a_log_that_grows_while_it_seemed_empty_is_looked_at_anew() -> None:
 
 
 class Replicating:
-    """A log with an end and a high watermark for each look at it; the last ones stay. Time passes as it is slept."""
+    """A log with an end and a high watermark for each look; the last values stay. Time passes with each sleep."""
 
     def __init__(self, *looks: tuple[int, int]) -> None:
         self.looks = list(looks)
@@ -86,7 +86,7 @@ def rested(monkeypatch: pytest.MonkeyPatch, log: Replicating, patience_s: float 
 
 
 def test_a_log_end_is_believed_once_all_replicas_have_had_it_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While they have not, a broker works on a request of ours, and another one may wait behind that."""
+    """While they have not, a broker works on a request of ours, and another request may wait behind that."""
     log = Replicating(*[(5, 4)] * 20, *[(5, -1)] * 3, *[(5, 5)] * 3, (6, 6))
     assert rested(monkeypatch, log) == 6
     assert log.now >= 0.25 * 26 + 1.0

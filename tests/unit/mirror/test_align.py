@@ -53,7 +53,7 @@ def test_records_that_somebody_deleted_on_the_target_are_missed_also_where_the_l
 
 
 class Logs:
-    """A cluster of topic `t`: where its logs begin, and where they end."""
+    """A cluster of topic `t`: log starts and log ends by partition."""
 
     def __init__(self, begins: dict[int, int], ends: dict[int, int], topic_id: str = "") -> None:
         self.begins, self.ends, self.topic_id = begins, ends, topic_id
@@ -123,7 +123,7 @@ PLACES = {0: 33, 1: 44, 2: 55}
 
 
 def followed_mapped(begins: dict[int, int], places: Mapping[int, int] = PLACES) -> dict[int, int]:
-    """Log starts of the target after two looks, where the source begins at 60 and its record stands at these places."""
+    """Return log starts of the target after two looks: the source begins at 60, its record stands at these places."""
     source, target = Logs({0: 60, 1: 60, 2: 60}, ENDS), Logs(dict(begins), ENDS)
 
     def place(key: tuple[str, int], offset: int) -> int:

@@ -1,4 +1,4 @@
-"""What a lane remembers of the producers that write past the routers."""
+"""A lane's memory of the producers that write past the routers."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_topic_is_filled_up_only_once_it_is_hidden(record: TopicRecord, waited
 
 
 def test_a_later_partition_is_hidden_before_clients_can_see_it() -> None:
-    """Its source log may have lost its beginning already, for as long as no mirror ran, say."""
+    """The source log may have lost its beginning already, while no mirror ran."""
     record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})
     log, done = MemoryLog(LINK, record, ONE), []
 
@@ -115,7 +115,7 @@ def test_a_later_partition_is_hidden_before_clients_can_see_it() -> None:
 
 
 class Source:
-    """A cluster of one topic with three partitions."""
+    """A cluster of a topic with three partitions."""
 
     async def list_offsets(self, wanted: Any) -> Any:
         return {key: LogOffset(0, 40 if key[1] == 2 else 0, 0) for key in wanted}

@@ -214,7 +214,7 @@ def test_markers_whose_outcome_is_unknown_are_fenced_by_the_next_ones_and_by_eve
 
 
 def test_a_process_that_has_raised_its_own_fence_before_comes_over_it() -> None:
-    """Its hole maker is a new one under the same term, as after its lease was not confirmed for a while."""
+    """The hole maker is new under the same term, as after a lease that was not confirmed for a while."""
     target = Target(markers=Code.TRANSACTION_COORDINATOR_FENCED)
     it = maker(target, HoleFiller.MARKERS)
 

@@ -624,7 +624,7 @@ def test_a_host_that_vanishes_is_noticed_within_two_minutes(loop: Callable[[], a
 
 
 def is_read(leave: Callable[[BrokerConnection], None], *, forgetful: bool) -> bool:
-    """Whether a broker that answers one request, whose sender has left, goes on with the next."""
+    """Return whether a broker that answers a request of a sender that has left goes on with the next request."""
 
     async def scene() -> bool:
         taken = socket.create_server(("127.0.0.1", 0))
@@ -653,7 +653,7 @@ def is_read(leave: Callable[[BrokerConnection], None], *, forgetful: bool) -> bo
 
 
 def test_a_broker_reads_nothing_more_of_a_connection_that_was_given_up_or_whose_requests_must_not_come_late() -> None:
-    """After a FIN it would go on with what it had received, however much later."""
+    """After a FIN the broker would go on with all received requests, however much later."""
     assert not is_read(BrokerConnection.abort, forgetful=True)
     assert not is_read(BrokerConnection.close, forgetful=True)
     assert not is_read(lambda given_up: given_up.give_up("no answer"), forgetful=False)

@@ -216,7 +216,7 @@ VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 def test_a_client_shows_its_certificate_at_each_connection(
     loop: Loop, authority: SandboxSecurity, tmp_path: Path, version: ssl.TLSVersion, tickets: bool
 ) -> None:
-    """A session that is resumed has none in it to look at: Java's clients resume them for hours."""
+    """A resumed session has no certificate to look at: Java's clients resume sessions for hours."""
     shown, key = authority.issue("shown")
     trusted = tmp_path / "clients-ca.pem"
     trusted.write_bytes(authority.ca_file.read_bytes())
@@ -255,7 +255,7 @@ Serves = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def served(listener: ServerTls, by: Serves | Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-    """A server whose connections come as a router's do."""
+    """A server with connections that come as a router's do."""
 
     def make() -> asyncio.BaseProtocol:
         if not asyncio.iscoroutinefunction(by):

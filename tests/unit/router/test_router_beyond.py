@@ -38,7 +38,7 @@ class _Reader:
         self.stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
 
     def frame(self, records: bytes = b"", **errors: int) -> bytearray:
-        """An answer about partitions 0, 1, ... of topics: `t0=1` is error 1 of t-0; `records`: of those without one."""
+        """Return an answer about partitions: `t0=1` is error 1 of t-0; `records`: of those without an error."""
         kind = entity(1, self._version, "response")
         topic_type = element(kind, "responses")
         part_type = element(topic_type, "partitions")

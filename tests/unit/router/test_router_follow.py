@@ -41,7 +41,7 @@ class Member:
         self.position = 9
         """The committed offset at the source."""
         self.unstable = False
-        """Whether a transaction keeps it back."""
+        """True where a transaction keeps the offset back."""
         self.member_id = "given"
         self._correlation = 0
         self.turns(**(groups or {"g": GroupRoute("l")}))
@@ -361,7 +361,7 @@ def test_no_leader_epoch_passes_in_either_direction() -> None:
 @pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize("require_stable", [True, False])
 def test_a_committed_offset_is_told_also_where_the_copy_has_not_reached_it(copied: bool, require_stable: bool) -> None:
-    """Its client fetches there until the copy has come; told anything else, librdkafka may apply auto.offset.reset."""
+    """The client fetches there until the copy has come; told anything else, librdkafka may apply auto.offset.reset."""
     member = Member()
     assert member.fetch(require_stable=require_stable) is None
     ((positions, then),) = member.stage.outside.awaited
@@ -374,7 +374,7 @@ def test_a_committed_offset_is_told_also_where_the_copy_has_not_reached_it(copie
 def test_older_clients_wait_for_the_copy_and_are_then_told_to_ask_again(
     version: int, partitions: list[tuple[int, int]]
 ) -> None:
-    """The error stands at partitions only where aiokafka looks for it: librdkafka forgets a partition that has one."""
+    """The error stands at partitions only where aiokafka looks there: librdkafka forgets a partition with an error."""
     member = Member()
     member.versions[FETCH] = version
     assert asks(member, version) is None
@@ -478,7 +478,7 @@ def test_who_cannot_be_told_a_position_asks_again_for_each_partition(version: in
 
 
 def names(member: Member, version: int) -> Any:
-    """Ask for the position of one partition by its name."""
+    """Ask for the position of a partition by the topic's name."""
     request = entity(FETCH, version, "request")
     group_type = request if version < 8 else element(request, "groups")
     topics = (blank(element(group_type, "topics"), name="t", partition_indexes=(0,)),)
@@ -513,7 +513,7 @@ def test_a_position_that_a_transaction_keeps_back_for_long_is_not_told_as_none()
 
 
 def untold() -> Member:
-    """A member that was not told its committed offset, 9, because the copy is behind."""
+    """Return a member that was not told the committed offset 9, because the copy is behind."""
     member = Member()
     member.versions[FETCH] = 3
     assert names(member, 3) is None
@@ -540,7 +540,7 @@ def test_a_member_of_the_new_protocol_is_told_that_it_is_none_where_its_commit_g
 
 
 def test_who_was_told_the_position_or_never_asked_may_commit_any_other() -> None:
-    """An application that reads again on purpose, or from a place that it keeps itself."""
+    """An application that reads again on purpose, or from a position of its own."""
     member = untold()
     assert names(member, 3) is None
     member.stage.outside.awaited.pop()[1](True)

@@ -71,7 +71,7 @@ def test_a_connection_without_login_needs_room_once_its_handshake_is_over() -> N
 
 
 def test_what_is_kept_for_who_is_not_logged_in_has_a_bound_of_its_own() -> None:
-    """Else those who are would be reset, who hold more each."""
+    """Otherwise the logged-in clients would be reset, because each of them holds more."""
     account = limits(size=160 << 20)
     crowd = come(account, *"abcdefgh")
     member = Someone(held=100 << 20)

@@ -23,12 +23,12 @@ from tests.unit.router.router_fakes import Stage, batch, route
 OWN, OTHER = "__kmigrate_state", "orders"
 OWN_ID, OTHER_ID = uuid.UUID(int=77 << 64 | 5), uuid.UUID(int=99 << 64 | 6)
 _UNASKED = {9, 90}
-"""APIs whose requests read positions of a group: nothing of the topic itself."""
+"""APIs with requests that read positions of a group, and nothing of the topic."""
 _NAMES = {"name", "topic", "topic_name", "resource_name", "resource_name_filter", "topic_names"}
 
 
 def _value(hint: Any, name: str, own: bool) -> Any:
-    """A value for a field of a request; names and ids stand for one of the topics."""
+    """A value for a field of a request; names and ids stand for some of the topics."""
     origin = typing.get_origin(hint)
     if origin is tuple:
         inner = typing.get_args(hint)[0]
@@ -172,7 +172,7 @@ def test_a_write_to_an_own_topic_alone_reaches_no_broker(acks: int) -> None:
 
 
 def _listing(api: int, version: int) -> Any:
-    """An answer that tells an own topic beside another one, at every place where topics stand."""
+    """Return an answer that tells an own topic beside another topic, at every place where topics stand."""
 
     def fill(kind: Any, own: bool) -> Any:
         hints = typing.get_type_hints(kind)
@@ -217,9 +217,9 @@ def test_an_answer_that_lists_topics_leaves_own_topics_out(api: int, version: in
 
 
 def test_every_offered_api_that_names_a_topic_is_guarded() -> None:
-    """A new API, or a new field of one, has to be put into one of the two tables, or named here with a reason."""
+    """A new API, or a new field of an API, has to be put into one of the two tables, or named here with a reason."""
     reads_positions = _UNASKED
-    told_of_acls = {29, 30, 31}  # rules are the administrator's, who may see them
+    told_of_acls = {29, 30, 31}  # rules are the administrator's, and may be seen
     internal_alone = {55}  # only __cluster_metadata has a quorum
     the_targets_word = {65}  # transactions of direct clients; a routed client gets no partition of an own topic
     for api in OFFERED:
@@ -245,7 +245,7 @@ def _topic_fields(kind: Any) -> set[str]:
 
 
 def test_a_fetch_that_names_an_own_topic_keeps_its_answer_whole() -> None:
-    """The refusal is put into the whole answer, so that none of it may leave in pieces."""
+    """The refusal is put into the whole answer, so the answer must not leave in pieces."""
     stage = _stage()
     stage.session.frame(bytearray(request(1, 12, encode_body(_request(1, 12, False, True)))))
     begins = stage.edge.sent[0].begins

@@ -91,7 +91,7 @@ def _asked(stage: Stage) -> list[int]:
 
 
 def _heard(stage: Stage, error: int = 0) -> list[int]:
-    """As `_asked`; the target answers the last of what it was sent, a member's heartbeat."""
+    """Do as `_asked`; the target answers the last request, a member's heartbeat."""
     done = stage.edge.sent[-1].done
     keys = _asked(stage)
     assert keys[-1] == 76 and done is not None

@@ -59,7 +59,7 @@ def two_sources(desk: Desk) -> None:
 def test_the_source_that_has_begun_a_transaction_ends_it_in_the_identity_that_the_client_has(
     serve: Serve, committed: bool, code: int
 ) -> None:
-    """Whatever has become of its topics: who was not told of an end repeats it until it is."""
+    """The topics' phase does not matter: a client that was not told of an end repeats the end."""
     desk = strange(serve)
     desk.codes["source", END] = code
     assert end(desk, committed=committed) == code
@@ -107,7 +107,7 @@ def test_who_cannot_be_judged_because_the_source_is_away_comes_again() -> None:
 
 
 def by_source(desk: Desk, key: int, *told: int | None) -> None:
-    """Have the sources answer one after the other with these codes; None: no answer."""
+    """Have the sources answer in turn with these codes; None: no answer."""
     two_sources(desk)
     left, answered = list(told), desk._answer
 
@@ -227,7 +227,7 @@ def test_offsets_of_such_an_identity_are_not_committed_anywhere() -> None:
 
 
 def test_the_end_of_a_transaction_passes_a_fence() -> None:
-    """Its topic stands before its barrier until then: nothing is promoted that it has written."""
+    """The topic stands before its barrier until then: no record of the transaction is promoted."""
     desk = strange()
     fenced(desk)
     assert end(desk) == 0

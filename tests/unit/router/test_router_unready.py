@@ -1,4 +1,4 @@
-"""Partitions that the mirror is filling up: no answer about them reaches a client, whenever it was asked for."""
+"""Partitions that the mirror is filling up: no answer about them reaches a client, whenever the client asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of partitions whose committed offset a client has asked for and was not told."""
+"""Marks of partitions with a committed offset that a client has asked for and was not told."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_mark_is_of_one_group_and_partition_and_ends_when_anybody_is_told() ->
 
 
 def test_a_commit_of_no_member_minds_the_marks_of_its_own_connection_alone() -> None:
-    """An operator's tool shares none with the members whose positions it resets."""
+    """An operator's tool shares no connection with the members of the group."""
     made = marks(T0)
     assert made.marked("g", [T0], HERE, 0.0, of_member=False) == {T0}
     assert made.marked("g", [T0], ELSEWHERE, 0.0, of_member=False) == set()

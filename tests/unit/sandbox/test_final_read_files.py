@@ -1,4 +1,4 @@
-"""A last read that was written down is read back as it was."""
+"""A last read that was written down is read back without a change."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_a_chunk_that_was_deleted_stays_deleted(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_map_that_is_not_needed_or_another_processs_is_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic was forgotten, and its chunks are deleted by whoever forgot the topic."""
+    """The topic was forgotten, and the same process deletes the chunks."""
     topic = Topic(monkeypatch)
     topic.store(OURS, chunk(0))
     assert topic.mends() == []

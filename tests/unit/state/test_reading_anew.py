@@ -277,7 +277,7 @@ def test_a_presence_log_that_was_cut_or_lost_is_read_from_where_it_is_now(answer
 
 
 def test_who_bears_a_log_that_cannot_be_read_is_told_why_and_reads_on_once_that_is_over() -> None:
-    """A router goes on by what it knew: the log is read anew all the while, and is believed when that succeeds."""
+    """A router goes on by the last state: the log is read anew all the while, and counts again when that succeeds."""
     good = [stored(0, "a", 1), stored(1, "b", 1, prev="0")]
     forked = [*good, stored(2, "c", 1, prev="another")]
 

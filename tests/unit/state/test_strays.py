@@ -51,7 +51,7 @@ _KEYS = st.sampled_from([
 
 @st.composite
 def _batches(draw: st.DrawFn) -> Batch:
-    """A batch as a broker may hold it: one record, or anything behind a header."""
+    """Return a batch that a broker may hold: a single record, or anything behind a header."""
     offset = draw(st.integers(1, 5))
     if draw(st.booleans()):
         data = one_record_batch(
@@ -154,7 +154,7 @@ def test_a_word_of_a_kind_that_is_not_known_yet_is_no_stray() -> None:
 
 
 class _OneTopic:
-    """A cluster with nothing but the map topic, whose batches the test gives to the reader itself."""
+    """A cluster with nothing but the map topic; the test gives batches to the reader."""
 
     async def topic(self, _: str) -> None:
         return None

@@ -36,7 +36,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[BrokerSettings]:
 
 @pytest.fixture(autouse=True)
 def described(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[GroupMember, ...]]:
-    """Members by group, whichever cluster is asked; a test adds to it."""
+    """Members by group, whichever cluster is asked; a test adds members."""
     members: dict[str, tuple[GroupMember, ...]] = {}
 
     async def told(_: Any, group: str) -> tuple[GroupMember, ...]:

@@ -1,4 +1,4 @@
-"""The seal of a source topic from its flip on."""
+"""The seal of a source topic from the flip on."""
 
 from __future__ import annotations
 

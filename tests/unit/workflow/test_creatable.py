@@ -1,4 +1,4 @@
-"""Topics that the target would not create, and producers whose transactions it would not take."""
+"""Topics that the target would not create, and producers with transactions that the target would not take."""
 
 from __future__ import annotations
 

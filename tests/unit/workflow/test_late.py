@@ -1,4 +1,4 @@
-"""Late writes: what the watch finds, what becomes of it, and who is told."""
+"""Late writes: what the watch finds, what becomes of the records, and where they are told."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def wanting(on_late: OnLate) -> TopicRecord:
 
 @dataclass
 class Source:
-    """One partition of a source: its log from offset 100 on."""
+    """A partition of a source: the log from offset 100 on."""
 
     batches: list[bytes] = field(default_factory=list)
     end: int = 100
@@ -64,7 +64,7 @@ class Source:
 
 @dataclass
 class World:
-    """A watch over one topic, and what it appended: topic, sequence-bearing batches."""
+    """A watch over a topic, and the appended batches: topic and sequence."""
 
     record: TopicRecord
     source: Source = field(default_factory=Source)

@@ -292,7 +292,7 @@ _OF_NO_LINK = (RouterRecord, StrayRecord, LeaseRecord, RouterPresence, Controlle
 
 @pytest.mark.parametrize("kind", [each for each in KINDS.values() if each not in _OF_NO_LINK])
 def test_a_record_of_any_kind_goes_with_its_link(kind: type[Any]) -> None:
-    """A new kind either names its link in the field `link`, or is listed above as a kind of no link."""
+    """A new kind either names a link in the field `link`, or is listed above as a kind of no link."""
     key, record = f"{kind.__name__}/l", object.__new__(kind)
     object.__setattr__(record, "name" if kind is LinkRecord else "link", "l")
     wanted = [] if kind is LinkRecord else [key]

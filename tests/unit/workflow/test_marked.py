@@ -1,4 +1,4 @@
-"""What `link finish`, `promote` and `topic show` say of the times of a copy's control markers."""
+"""The times of a copy's control markers in `link finish`, `promote` and `topic show`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOPIC = TopicRecord(
 
 @dataclass
 class Target:
-    """A target whose partitions name these offsets for a look-up from the begin of the copy on."""
+    """A target that names these offsets for a look-up from the begin of the copy on."""
 
     first: Mapping[int, int]
     markers: Mapping[int, int] = field(default_factory=dict)

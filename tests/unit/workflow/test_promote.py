@@ -617,7 +617,7 @@ def test_a_router_that_cannot_say_its_word_on_a_fence_ends_the_fence_at_once(mon
 
 
 def speechless(monkeypatch: pytest.MonkeyPatch, stage: Stage, when: Callable[[], bool]) -> None:
-    """Have the router say no more than that its word does not fit."""
+    """Have the router say only that the word does not fit."""
     say = stage.log.say
 
     def bare(word: Any) -> None:

@@ -83,7 +83,7 @@ def test_a_topic_is_not_fenced_before_its_whole_unit_is_to_be_promoted() -> None
 
 
 SINKS = ProducerState(7, 0, 0, 1, 60)
-"""A transaction that a sink has begun at the source itself, and left open long ago."""
+"""A transaction that a sink has begun at the source, and left open long ago."""
 
 
 async def _named(_: Any, keys: Any) -> dict[tuple[str, int], OpenTransaction]:
@@ -91,7 +91,7 @@ async def _named(_: Any, keys: Any) -> dict[tuple[str, int], OpenTransaction]:
 
 
 def foreign(monkeypatch: pytest.MonkeyPatch, *told: tuple[ProducerState, ...]) -> tuple[TopicRecord, Stage, list[str]]:
-    """Promote a topic of whose producers the source tells this, one answer after the other; the last one stays."""
+    """Promote a topic; the source tells these answers about its producers in turn, and the last answer stays."""
     monkeypatch.setattr(transactions, "open_transactions", _named)
     stage, answers = Stage(), list(told)
     waits: list[str] = []
@@ -110,7 +110,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch, *told: tuple[ProducerState, ...]) -
 def test_a_topic_is_not_fenced_while_a_transaction_is_open_that_began_past_the_routers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No copy would come to the barrier, and only its sink can end it: writers would wait for nothing."""
+    """No copy would come to the barrier, and only the sink can end the transaction: writers would wait for nothing."""
     record, stage, _ = foreign(monkeypatch, (SINKS,))
     phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
     assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]

@@ -219,7 +219,7 @@ def test_the_same_identity_is_revoked_in_all_links_of_its_source(monkeypatch: py
 
 
 def test_a_clone_of_the_source_keeps_its_identities(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clones of one cluster have one cluster id; what one of them refuses from now on, the other one takes."""
+    """Clones of a cluster have the same cluster id; what a clone refuses from now on, another clone takes."""
     home = replace(LINK, source=replace(LINK.source, cluster_id="one-id"))
     clone = LinkRecord("o", "w", ClusterRef("clone", "h:9", "one-id"), LINK.target, 1)
     revoker = scene(monkeypatch, Coordinator(), TILL, home, clone, replace(TILL, link="o"))

@@ -69,7 +69,7 @@ def test_a_writer_that_both_tell_of_is_named_once_for_each_partition() -> None:
 
 
 def by_source(*producers: ProducerState, records: tuple[Any, ...] = ()) -> list[str]:
-    """What is said by the source's word alone."""
+    """Return the sentences that rest on the source's word alone."""
     source = FakeCluster(producers=producers)
     return asyncio.run(direct_writers(MemoryLog(LINK, *records), source, PENDING, WINDOW_S))  # type: ignore[arg-type]
 
@@ -102,7 +102,7 @@ def test_what_a_transactional_id_of_a_router_wrote_is_no_direct_write(ago_ms: in
 
 @dataclass
 class Moving(FakeCluster):
-    """A source whose producer has written once more at each look."""
+    """A source with a producer that has written once more at each look."""
 
     async def describe_producers(self, keys: Any) -> Any:
         self.asked += 1
