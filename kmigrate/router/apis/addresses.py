@@ -1,7 +1,7 @@
-"""Answers that carry node ids or addresses, rewritten to the router's own (D5), and requests that name nodes.
+"""Rewrites node ids and addresses in answers to the router's own (D5), and decodes and encodes requests.
 
-Read and written by kio, all versions, but for the topics of Metadata (`layout`). Produce and Fetch answers, which must
-not be decoded, are looked at in their own modules.
+kio reads and writes these messages in all versions. `layout` handles the topics of Metadata answers. Produce and Fetch
+answers must not be decoded; `produce` and `fetch` handle them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 3, 10, 60
 LIST_GROUPS, LIST_TRANSACTIONS = 16, 66
 
 ONE_BROKERS = frozenset({LIST_GROUPS, LIST_TRANSACTIONS})
-"""What a broker tells of itself alone. Clients ask all that Metadata names: those that stand for none have nothing."""
+"""APIs whose answers tell of a single broker alone. Clients ask every broker that Metadata names.
+
+A broker that stands for another router answers with an empty list.
+"""
 
 REWRITTEN = frozenset({METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER})
 
@@ -61,12 +64,12 @@ REWRITTEN_FIELDS: dict[int, frozenset[str]] = {
 
 
 def decode_request(frame: bytearray, head: RequestHead) -> Any:
-    """The kio message of a client's request."""
+    """Return the kio message of a client's request."""
     return decode_body(entity(head.api_key, head.version, "request"), frame, head.body)
 
 
 def encode_request(frame: bytearray, head: RequestHead, message: Any) -> bytearray:
-    """A client's frame with another body."""
+    """Return a client's frame with another body."""
     body = encode_body(message)
     return bytearray((head.body - 4 + len(body)).to_bytes(4, "big") + frame[4 : head.body] + body)
 
@@ -74,7 +77,7 @@ def encode_request(frame: bytearray, head: RequestHead, message: Any) -> bytearr
 def rewrite_answer(
     frame: bytearray, head: RequestHead, book: AddressBook, hidden: Collection[str]
 ) -> tuple[bytes, bool]:
-    """The answer as the client may see it, and whether it named a broker that has no listener yet."""
+    """Return the answer as the client may see it, and whether the answer named a broker that has no listener yet."""
     kind = entity(head.api_key, head.version, "response")
     apart = show_topics(frame, head.version, book, hidden) if head.api_key == METADATA else None
     message = decode_answer(kind, apart[0] if apart is not None else frame)
@@ -85,7 +88,7 @@ def rewrite_answer(
 
 
 def none_here(head: RequestHead) -> bytes:
-    """The answer of a broker that has none of what is asked for."""
+    """Return the answer of a broker that has none of the things that the client asks for."""
     return frame_answer(blank(entity(head.api_key, head.version, "response")), head.correlation_id)
 
 

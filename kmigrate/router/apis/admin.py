@@ -1,9 +1,10 @@
-"""Admin requests: what they ask of a mirrored topic is answered here, the rest is for the target, by its own node ids.
+"""Answers admin requests about mirrored topics, and makes the rest fit for the target, with the target's node ids.
 
-While a topic is mirrored its shape and configuration follow the source, so a change at the target would be
-undone or, worse, break identity. POLICY_VIOLATION is what admin clients show with the message beside it. Only who
-creates what he has been using all along changes nothing: applications do so at each start, and go on when they hear
-that it exists. Each topic of a request is judged by itself, as brokers do.
+While a topic is mirrored, its shape and configuration follow the source. A change at the target would be undone or
+would break identity. So the router answers POLICY_VIOLATION, which admin clients show with the message beside it.
+
+CreateTopics for a mirrored topic changes nothing. Applications send CreateTopics at each start, and go on when the
+answer is TOPIC_ALREADY_EXISTS. Each topic of a request is judged by itself, as brokers do.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ _ANSWERS = {
     CREATE_PARTITIONS: "results",
     INCREMENTAL_ALTER_CONFIGS: "responses",
 }
-"""What an answer calls its elements."""
+"""Name of the array in an answer, by API."""
 ADMIN_APIS = frozenset(_ANSWERS)
 _ASKED = ("topics", "topic_names", "resources")
-"""What requests call theirs."""
+"""Names that the arrays of requests have."""
 _NAMED_BY = ("name", "topic_id", "resource_type", "resource_name")
 _TOPIC_RESOURCE = 2
 
 
 class Split(NamedTuple):
-    """A request, split by who answers."""
+    """A request, split into a part for the target and the router's own answers."""
 
     rest: Any | None
-    """What is the target's to answer; None where nothing is left."""
+    """Request for the target; None where nothing is left."""
     told: tuple[Any, ...]
-    """Of the mirrored topics: elements of the answer."""
+    """Elements of the answer for the mirrored topics."""
     refused: tuple[str, ...]
-    """Those of them that somebody wanted to change."""
+    """Mirrored topics that the client wanted to change."""
 
 
 def split_mirrored(head: RequestHead, request: Any, mirrored: Mapping[str, str]) -> Split:
-    """Answer for the mirrored topics that a request names; `mirrored` has their ids at the target, too."""
+    """Answer for the mirrored topics that a request names; `mirrored` also has the topics' ids at the target."""
     names = {target_id: name for name, target_id in mirrored.items()}
     (asked,) = (field for field in _ASKED if hasattr(request, field))
     elements = [(_topic(each, names), each) for each in getattr(request, asked)]
@@ -64,7 +65,7 @@ def split_mirrored(head: RequestHead, request: Any, mirrored: Mapping[str, str])
 
 
 def answer_with(head: RequestHead, told: tuple[Any, ...], answer: bytearray | None = None) -> bytearray:
-    """The target's answer to a part of a request with what was told of the others; an answer of its own without one."""
+    """Return the router's elements together with the target's answer, or alone where the target was not asked."""
     kind, where = entity(head.api_key, head.version, "response"), _ANSWERS[head.api_key]
     if answer is None:
         message = blank(kind, **{where: told})
@@ -75,7 +76,10 @@ def answer_with(head: RequestHead, told: tuple[Any, ...], answer: bytearray | No
 
 
 def make_nodes_real(head: RequestHead, request: Any, book: AddressBook, asked: Collection[str] = ()) -> Any | None:
-    """The request with the target's own broker ids, or None where it names no broker; `asked` are those in words."""
+    """Return the request with the target's own broker ids, or None where the request names no broker.
+
+    `asked` are the brokers that configuration resources name.
+    """
     if head.api_key == ALTER_REASSIGNMENTS:
         return make_replicas_real(request, book)
     if asked:
@@ -93,7 +97,7 @@ def make_nodes_real(head: RequestHead, request: Any, book: AddressBook, asked: C
 
 
 def _topic(asked: Any, names: Mapping[str, str]) -> str:
-    """The topic that an element of a request is about, '' where it is about something else."""
+    """Return the topic that an element of a request is about; '' where the element is about something else."""
     if isinstance(asked, str):
         return str(asked)
     if hasattr(asked, "resource_name"):

@@ -1,4 +1,4 @@
-"""Answers of the router's own: a kio message whose unnamed fields are empty, framed for the client."""
+"""Builds the router's own answers: kio messages whose unnamed fields are empty, framed for the client."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def blank(kind: type[Any], **values: Any) -> Any:
-    """A message of class `kind` with `values`, every other field empty; names it does not have are left out.
+    """Return a message of class `kind` with `values`, every other field empty.
 
-    Leaving out is what makes one call serve all versions of a message.
+    Values whose names the class does not have are left out. So a single call serves all versions of a message.
     """
     given: dict[str, Any] = {}
     hints = _hints(typing.cast("Any", kind))
@@ -73,7 +73,7 @@ def _element(kind: Any, name: str) -> type[Any]:
 
 
 def part(kind: type[Any], name: str) -> type[Any]:
-    """The class of a message's field that is a message itself, or nothing."""
+    """Return the class of a message's field that holds a message or None."""
     hint = _hints(typing.cast("Any", kind))[name]
     for candidate in (hint, *typing.get_args(hint)):
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
@@ -82,7 +82,7 @@ def part(kind: type[Any], name: str) -> type[Any]:
 
 
 def frame_answer(message: Any, correlation: int) -> bytes:
-    """A whole response frame: size, correlation id, header tags where the version has them, body."""
+    """Return a whole response frame: size, correlation id, header tags where the version has them, body."""
     body = encode_body(message)
     tags = b"\0" if type(message).__flexible__ else b""
     size = 4 + len(tags) + len(body)

@@ -1,7 +1,7 @@
-"""Brokers that are named by their node id in words: the configuration resources of brokers and of their loggers.
+"""Translates node ids in configuration resources, which name brokers and their loggers by an id in text.
 
-An admin client takes the id from Metadata, so it names a broker as the router shows it; the broker that is asked knows
-only its own id. A client that names the target's own id is answered with that.
+An admin client takes the id from Metadata, so the client names a broker as the router shows the broker. The asked
+broker knows only its own id. A client that names the target's own id gets an answer with the target's own id.
 """
 
 from __future__ import annotations
@@ -27,23 +27,26 @@ _ANSWERS = {
 }
 Buffer = bytes | bytearray | memoryview
 _OF_BROKERS = frozenset({4, 8})
-"""BROKER and BROKER_LOGGER."""
+"""Resource types BROKER and BROKER_LOGGER."""
 
 
 def asked_brokers(request: Any, book: AddressBook) -> frozenset[str]:
-    """The brokers that a request names as the router shows them."""
+    """Return the brokers that a request names as the router shows them."""
     named = (resource for resource in getattr(request, "resources", None) or () if _of_broker(resource))
     return frozenset(name for name in (str(each.resource_name) for each in named) if _real(name, book) != name)
 
 
 def make_names_real(request: Any, book: AddressBook) -> Any:
-    """The request with the target's own ids."""
+    """Return the request with the target's own ids."""
     resources = tuple(_named(each, _real(str(each.resource_name), book)) for each in request.resources)
     return dataclasses.replace(request, resources=resources)
 
 
 def show_names(answer: bytearray, head: RequestHead, book: AddressBook, asked: frozenset[str]) -> Buffer:
-    """The answer with the ids that the client asked for; in a list that nobody asked by name, all as they are shown."""
+    """Return the answer with the ids that the client asked for.
+
+    LIST_CONFIG_RESOURCES names brokers without being asked for names, so there every id is shown as the router's.
+    """
     kind = entity(head.api_key, head.version, "response")
     message = decode_answer(kind, answer)
     where = _ANSWERS[head.api_key]

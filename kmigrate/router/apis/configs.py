@@ -1,7 +1,8 @@
-"""DescribeConfigs of mirrored topics: what they have of their own is told as it is on the source.
+"""Shows the source's values in DescribeConfigs answers about mirrored topics.
 
-Until its promote the topic at the target keeps everything, in whatever size it comes (`mirror.configs`). To clients it
-is the one that they know: Kafka Connect and Schema Registry end at their start where their topics are not compacted.
+Until the promote, the topic at the target keeps all records, in whatever size they come (`mirror.configs`). To clients
+the topic is the topic that they know. Kafka Connect and Schema Registry end at their start where their topics are not
+compacted.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ __all__ = ["DESCRIBE_CONFIGS", "show_own_configs"]
 DESCRIBE_CONFIGS = 32
 _TOPIC_RESOURCE = 2
 _OF_THE_TOPIC = 1
-"""The source of a value that is set on the topic itself."""
+"""Source type of a value that is set on the topic itself."""
 
 
 def show_own_configs(answer: bytearray, head: RequestHead, topics: Mapping[str, TopicRoute]) -> bytearray:
-    """The answer with the own values of the topics in it, where another stands for the time of the mirroring."""
+    """Return the answer with the topics' own values in place of those that stand only while the topics are mirrored."""
     kind = entity(head.api_key, head.version, "response")
     message = decode_answer(kind, answer)
     results = []

@@ -1,11 +1,12 @@
-"""Fetch answers: the few node ids in them are changed in place, records are stepped over unread.
+"""Rewrites the node ids in Fetch answers in place, and steps over records unread.
 
-Node ids stand in three places (D5): the preferred read replica (version ≥ 11) and the current leader (tag 1 of a
-partition, ≥ 12), both of fixed size, and the endpoints of those leaders (tag 0 at the end, ≥ 16), which are
-written anew. A reader that is out of range may be told to come again (`beyond`), in every version that is offered.
+Node ids stand in three places (D5). The preferred read replica (version ≥ 11) and the current leader (tag 1 of a
+partition, ≥ 12) are of fixed size. The endpoints of those leaders (tag 0 at the end, ≥ 16) are written anew. In every
+offered version, a reader that is out of range may be told to ask again (`beyond`).
 
-A whole answer is changed at once (`rewrite_fetch`). A large one passes while it arrives (`PassingFetch`), and its
-length has left before its end is known: there the end is filled up to the bytes it had, with fields that nobody knows.
+`rewrite_fetch` changes a whole answer at once. `PassingFetch` changes a large answer while the answer arrives. The
+length of a large answer is sent before its new end is known. So the end is filled up to the announced length with
+tagged fields that no client knows.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ __all__ = ["FETCH", "PassingFetch", "ShownFetch", "rewrite_fetch"]
 
 FETCH = 1
 _LOG_STARTS, _SESSIONS, _PREFERS_REPLICAS, _FLEXIBLE, _TOPIC_IDS = 5, 7, 11, 12, 13
-"""The first version of an answer with each of these fields; none below 4 is offered (`offered`)."""
+"""First version of an answer with each of these fields; no version below 4 is offered (`offered`)."""
 _CURRENT_LEADER_TAG, _ENDPOINTS_TAG = 1, 0
 _FILLERS = (b"\x7e", b"\x7f")
-"""Tags that no Fetch answer has a field for; readers skip what they do not know (KIP-482)."""
+"""Tags that no Fetch answer has a field for; readers skip unknown tags (KIP-482)."""
 
 Buffer = bytes | bytearray | memoryview
 ComesAgain = Callable[[bytes, int], bool]
-"""Whether the reader of a topic's partition (its name or id, as the answer has it) that is out of range comes again."""
+"""Tells whether an out-of-range reader of a partition shall ask again; the topic is the name or id in the answer."""
 _Writable = bytearray | memoryview
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
@@ -45,7 +46,7 @@ class ShownFetch(NamedTuple):
     """A Fetch answer that the client may see."""
 
     frame: Buffer
-    """The frame that came, patched; a new one only where endpoints change."""
+    """The frame that arrived, patched in place; a new frame only where endpoints change."""
     has_records: bool
 
 
@@ -67,18 +68,19 @@ def rewrite_fetch(
 
 
 class PassingFetch:
-    """One answer that passes while it arrives; what leaves of it is records, or has been changed."""
+    """A Fetch answer that passes while it arrives; bytes that leave are records, or have already been changed."""
 
     def __init__(self, version: int, book: AddressBook, comes_again: ComesAgain = _nobody_does) -> None:
         self._book = book
         self._walk = _Walk(version, book, comes_again)
         self._records = 0
-        """How many of the bytes that come next are known to be no field."""
+        """Number of bytes of records that are still to arrive."""
 
     def take(self, come: memoryview, left: int) -> int:
-        """How much of what has come may pass, changed in place; the rest has to come again, with more behind it.
+        """Return how many of the arrived bytes may pass, changed in place.
 
-        `left`: the bytes of the answer that have not passed, among them those that have come.
+        The caller brings the other bytes again, with more bytes behind them. `left` counts the bytes of the answer that
+        have not passed, the arrived bytes included.
         """
         at = self._walk.over(come, self._records)
         if at > left or len(come) == left:
@@ -96,10 +98,10 @@ class PassingFetch:
 
 
 class _Walk:
-    """The way through an answer, field by field; where bytes are missing it stands still until they are there.
+    """The way through an answer, field by field; where bytes are missing the walk stops until they are there.
 
-    A step reads fields that belong together, one byte at least, and changes nothing before it has read them all: so it
-    can be taken again when more has come.
+    A step reads fields that belong together, at least a byte, and changes nothing before all of them are read. So a
+    step can be repeated when more bytes have arrived.
     """
 
     def __init__(self, version: int, book: AddressBook, comes_again: ComesAgain) -> None:
@@ -107,22 +109,22 @@ class _Walk:
         self._topic_ids = version >= _TOPIC_IDS
         self._prefers_replicas = version >= _PREFERS_REPLICAS
         self._before_topics = 4 + (2 + 4) * (version >= _SESSIONS)
-        """Throttle time; error and session id."""
+        """Size of throttle time, error and session id."""
         self._before_aborted = 4 + 2 + 8 + 8 + 8 * (version >= _LOG_STARTS)
-        """Index, error, high watermark, last stable offset, log start."""
+        """Size of index, error, high watermark, last stable offset and log start."""
         self._book = book
         self._comes_again = comes_again
         self._name = b""
-        """Of the topic whose partitions come, or its id."""
+        """Name or id of the topic whose partitions follow."""
         self._topics = self._parts = 0
-        """How many have not begun yet."""
+        """Number of topics, and of partitions of the topic, that have not begun yet."""
         self._step: Callable[[_Writable, int], int] | None = self._head
         self._missed: Exception | None = None
         self.has_records = False
-        """True once records of any partition have come."""
+        """True once records of any partition have arrived."""
 
     def over(self, frame: _Writable, at: int) -> int:
-        """Go on from `at`, and return how far it went: beyond the bytes that there are, where those are records."""
+        """Go on from `at`, and return the offset reached, which lies beyond the arrived bytes where records follow."""
         try:
             while self._step is not None and at < len(frame):
                 at = self._step(frame, at)
@@ -131,7 +133,8 @@ class _Walk:
         return at
 
     def check_end(self, at: int, size: int) -> None:
-        """All has come: `at` is where the way ended, or it did not end."""
+        """Raise ProtocolViolation unless the walk through a complete answer has ended, and `at` is at its fields' end.
+        """
         if self._step is not None or at > size or (at == size) == self._flexible:
             why = self._missed or f"it ends at {at} of {size} bytes"
             raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {why}")
@@ -146,7 +149,7 @@ class _Walk:
         return at
 
     def _next(self) -> None:
-        """What follows a partition, a topic without any left, or the head."""
+        """Choose the step after a partition, after a topic without partitions left, or after the head."""
         if self._parts:
             self._step = self._partition
         else:
@@ -170,7 +173,7 @@ class _Walk:
         return at
 
     def _partition(self, frame: _Writable, at: int) -> int:
-        """All of a partition but its records and its tags."""
+        """Read a partition except its records and its tags."""
         start = at
         at = self._over_aborted(frame, at + self._before_aborted)
         replica, at = at, at + 4 * self._prefers_replicas
@@ -227,7 +230,7 @@ class _Walk:
 
 
 def _count(frame: Buffer, at: int, flexible: bool) -> tuple[int, int]:
-    """A length of an array or of bytes, and the offset after it; null is 0."""
+    """Return the length of an array or of bytes, and the offset after it; null is 0."""
     if flexible:
         value, at = read_uvarint(frame, at)
         return max(0, value - 1), at
@@ -244,9 +247,9 @@ def _length(frame: Buffer, at: int, flexible: bool) -> tuple[int, int]:
 
 
 def _endpoints(frame: Buffer, at: int, book: AddressBook) -> bytes | None:
-    """The endpoints that an answer's last tags should name, b"" for none; None where nothing is to be changed.
+    """Return the endpoints for an answer's last tags, b"" for no endpoints; None where nothing is to be changed.
 
-    Other tags than theirs are dropped with them: fields that are not known may name brokers.
+    Other tags are dropped together with the endpoints, because unknown fields may name brokers.
     """
     try:
         count, inside = read_uvarint(frame, at)
@@ -285,10 +288,10 @@ def _endpoints_field(known: bytes) -> bytes:
 
 
 def _filled_up(field: bytes, size: int) -> bytes:
-    """Tags of exactly `size` bytes: with this field if it has room, filled up with fields that nobody knows.
+    """Return tags of exactly `size` bytes: with this field if there is room, filled up with unknown fields.
 
-    Who gets an answer without endpoints asks for metadata to learn where a leader is. A field that is to fill takes
-    two bytes at least, so one byte too many leaves out the endpoints, too.
+    A client that gets an answer without endpoints asks for metadata to learn where a leader is. A filling field takes
+    two bytes at least, so a single spare byte leaves out the endpoints, too.
     """
     spare = size - 1 - len(field)
     if spare < 0 or spare == 1:
@@ -298,7 +301,10 @@ def _filled_up(field: bytes, size: int) -> bytes:
 
 
 def _fillers(size: int) -> list[bytes]:
-    """Unknown fields of `size` bytes, which is not 1: one, or two where the length's own length is in the way."""
+    """Return unknown fields of `size` bytes; `size` is not 1.
+
+    A single field is enough, except where the size of its length field does not fit: then there are two.
+    """
     if not size:
         return []
     for digits in range(1, 6):

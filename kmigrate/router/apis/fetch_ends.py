@@ -1,6 +1,6 @@
-"""What a Fetch answer says of its session, and how far it brings its reader; versions from 12 on.
+"""Reads the fetch session of a Fetch answer, and how far the answer brings its reader; versions from 12 on.
 
-A reader's next request names the offset behind the last whole batch of each partition, so batches are stepped over by
+A reader's next request names the offset behind the last whole batch of each partition. So batches are stepped over by
 the lengths in their headers, and their records stay unread.
 """
 
@@ -22,14 +22,14 @@ _PARTITION = struct.Struct(">ihqqq")
 _I32 = struct.Struct(">i")
 _NOBODY = b"\xff\xff\xff\xff"
 _LEAST_BATCH = 4096
-"""Steps over smaller batches than that, on the average, would cost more than reading ahead saves."""
+"""Average bytes per batch below which stepping over batches would cost more than reading ahead saves."""
 _SOME_BATCHES = 64
 
 Buffer = bytearray | memoryview
 
 
 class AnswerHead(NamedTuple):
-    """What stands before the topics of an answer; `throttle` in ms."""
+    """The fields before the topics of an answer; `throttle` in ms."""
 
     throttle: int
     error: int
@@ -37,7 +37,7 @@ class AnswerHead(NamedTuple):
 
 
 class End(NamedTuple):
-    """How far an answer brings the reader of one partition, and how many offsets its log has beyond that."""
+    """The offset to which an answer brings the reader of a partition, and how many offsets the log has beyond."""
 
     offset: int
     leader_epoch: int
@@ -47,7 +47,7 @@ class End(NamedTuple):
 
 
 def read_head(frame: Buffer) -> AnswerHead:
-    """Raises ProtocolViolation where there is none."""
+    """Return the head of an answer; raises ProtocolViolation where the frame has none."""
     try:
         return AnswerHead(*_HEAD.unpack_from(frame, response_body_offset(frame, flexible=True)))
     except (struct.error, IndexError) as short:
@@ -60,10 +60,11 @@ def show_session(frame: Buffer, session_id: int) -> None:
 
 
 def read_ends(frame: bytearray, version: int, *, committed: bool) -> dict[Partition, End] | None:
-    """The ends of the partitions that records came of.
+    """Return the ends of the partitions that have records in the answer.
 
-    None where anything is told beside records (an error, another leader, a replica to be read from), where batches are
-    small or of an old format, or where the answer cannot be read: then nobody knows what is asked next.
+    None where an answer says more than records: an error, another leader, or a replica to read from. None also where
+    batches are small or of an old format, or where the answer cannot be read. The reader's next request is then
+    unknown.
     """
     try:
         return _ends(frame, version, committed)

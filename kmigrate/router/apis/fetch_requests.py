@@ -1,11 +1,12 @@
-"""Fetch requests of consumers, as far as a fetch session (KIP-227) is told by them: read, changed in place, written.
+"""Reads, changes in place and writes consumers' Fetch requests, as far as a fetch session (KIP-227) depends on them.
 
     [replica id i32, below version 15] max wait i32, min bytes i32, max bytes i32, isolation i8, session i32, epoch i32,
     topics: name (12) or id, partitions: index, leader epoch, offset, last fetched epoch, log start, max bytes; tags
     forgotten topics: name or id, partitions; tags
     rack; tags
 
-Versions from 12 on. What carries a tag comes from no consumer and is not read here; nor is what is cut short.
+Versions from 12 on. No consumer sends tags in these requests, so requests with tags are not read here. Requests that
+are cut short are not read here either.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 FIRST_READ, FIRST_WITH_TOPIC_IDS, _FIRST_WITHOUT_REPLICA = 12, 13, 15
 _LONGEST = 64 << 10
-"""Bytes of a request that is read: more than a thousand partitions."""
+"""Maximum bytes of a request that is read: more than a thousand partitions."""
 _NO_SESSION = (0, -1)
 _FIXED = struct.Struct(">iiibii")
 _PLACE = struct.Struct(">iiqiqi")
@@ -47,7 +48,7 @@ Partition = tuple[bytes, int]
 
 
 class Place(NamedTuple):
-    """Where a client wants to read a partition on."""
+    """The position from which a client wants to read a partition."""
 
     leader_epoch: int
     offset: int
@@ -58,7 +59,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """One consumer's request; sizes in bytes."""
+    """A consumer's Fetch request; sizes in bytes."""
 
     max_wait_ms: int
     min_bytes: int
@@ -69,20 +70,20 @@ class FetchRequest:
     places: Mapping[Partition, Place]
     forgotten: tuple[Partition, ...] = ()
     rack: bytes = b"\1"
-    """With its length."""
+    """Encoded rack, including its length."""
 
     @property
     def manner(self) -> tuple[int, int, int, int, bytes]:
-        """How is read, whatever is read."""
+        """Everything about how the consumer reads, without the partitions: waits, sizes, isolation, rack."""
         return self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation, self.rack
 
     def of(self, places: Mapping[Partition, Place], session_id: int, epoch: int) -> FetchRequest:
-        """Another word of a session, in the same manner."""
+        """Return another request of a session with the same waits, sizes, isolation and rack."""
         return replace(self, places=places, forgotten=(), session_id=session_id, epoch=epoch)
 
 
 def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None:
-    """The request whose header's tags begin at `at`; None where it is no word of a consumer's session."""
+    """Return the request whose header's tags begin at `at`; None where the request belongs to no consumer's session."""
     if version < FIRST_READ or len(frame) > _LONGEST:
         return None
     try:
@@ -124,7 +125,7 @@ def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None
 
 
 class _TaggedError(Exception):
-    """A tag where consumers have none."""
+    """A tag where consumers send none."""
 
 
 def _count(frame: bytearray, at: int) -> tuple[int, int]:
@@ -135,7 +136,8 @@ def _count(frame: bytearray, at: int) -> tuple[int, int]:
 
 
 def read_topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
-    """A topic as requests and answers name it, and the offset after it; raises IndexError where it is cut short."""
+    """Return a topic as requests and answers name it, and the offset after it; IndexError where the topic is cut short.
+    """
     start = at
     if version >= FIRST_WITH_TOPIC_IDS:
         at += 16
@@ -161,7 +163,7 @@ def put_session(frame: bytearray, version: int, at: int, *, session_id: int, epo
 
 
 def cap_bytes(frame: bytearray, version: int, at: int, most: int) -> None:
-    """Lower the bytes that a request of any version from 4 on asks for, in place, to at most `most`."""
+    """Lower the maximum bytes in a request of any version from 4 on to at most `most`, in place."""
     at = skip_tags(frame, at) if version >= FIRST_READ else at
     at += (len(_NO_REPLICA) if version < _FIRST_WITHOUT_REPLICA else 0) + 2 * _I32.size
     if len(frame) >= at + _I32.size:
@@ -169,7 +171,7 @@ def cap_bytes(frame: bytearray, version: int, at: int, most: int) -> None:
 
 
 def encode(frame: bytearray, version: int, at: int, request: FetchRequest, correlation: int) -> bytearray:
-    """A client's frame, whose header's tags begin at `at`, with another request and correlation id."""
+    """Return a client's frame, whose header's tags begin at `at`, with another request and correlation id."""
     out = frame[: skip_tags(frame, at)]
     _I32.pack_into(out, _CORRELATION_AT, correlation)
     if version < _FIRST_WITHOUT_REPLICA:

@@ -1,7 +1,8 @@
-"""Messages of groups that follow: split by group, merged again, in the source's versions, and never with an epoch.
+"""Splits, merges and recasts messages of groups that follow, and removes leader epochs.
 
-A leader epoch of one cluster means something else on the other: a client that is told one rewinds or reads nothing
-(C1, V5). So none passes, in either direction.
+The messages go to the source in the source's versions. A leader epoch of one cluster means something else on the other
+cluster: a client that gets a foreign epoch rewinds or reads nothing (C1, V5). So no leader epoch passes in either
+direction.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _LEAVE_VERSION = 4
 
 
 def named_groups(request: Any) -> dict[str, Any]:
-    """What a request says of each of several groups; of one that it names more than once, what it says first."""
+    """Return what a request says of each of several groups; the first element counts where a group is named twice."""
     named: dict[str, Any] = {}
     for name, group in zip(groups_of(request), getattr(request, _asked_as(request)), strict=True):
         named.setdefault(name, group)
@@ -71,7 +72,7 @@ def named_groups(request: Any) -> dict[str, Any]:
 
 
 def of_groups(request: Any, groups: Iterable[Any]) -> Any:
-    """A request for several groups cut down to what it says of some of them."""
+    """Return a request for several groups, cut down to some of its groups."""
     return dataclasses.replace(request, **{_asked_as(request): tuple(groups)})
 
 
@@ -80,19 +81,19 @@ def _asked_as(request: Any) -> str:
 
 
 def merged(request: Any, answers: Iterable[Any], kind: type[Any]) -> Any:
-    """One answer of several, groups in the request's order."""
+    """Return several answers as a single answer, groups in the request's order."""
     told = {str(group.group_id): group for answer in answers for group in _groups(answer)}
     groups = tuple(told[name] for name in groups_of(request) if name in told)
     return blank(kind, groups=groups, results=groups)
 
 
 def _groups(answer: Any) -> tuple[Any, ...]:
-    """What an answer tells of several groups, none where it is about one."""
+    """Return the groups of an answer about several groups; nothing where the answer is about a single group."""
     return tuple(getattr(answer, "groups", ())) + tuple(getattr(answer, "results", ()))
 
 
 def without_epochs(message: Any) -> Any:
-    """A commit, or an answer with committed positions, that tells no leader epoch."""
+    """Return a commit, or an answer with committed offsets, without leader epochs."""
     if hasattr(message, "groups"):
         return dataclasses.replace(message, groups=tuple(without_epochs(group) for group in message.groups))
     topics = []
@@ -105,12 +106,12 @@ def without_epochs(message: Any) -> Any:
 
 
 def _positions(message: Any) -> Iterable[Any]:
-    """What has topics: the groups of a batched OffsetFetch message, or the message itself."""
+    """Return the parts that have topics: the groups of a batched OffsetFetch message, or the message itself."""
     return message.groups if hasattr(message, "groups") else (message,)
 
 
 def positions_of(answer: Any) -> dict[tuple[str, int], int]:
-    """The committed positions that an OffsetFetch answer tells."""
+    """Return the committed offsets of an OffsetFetch answer."""
     return {
         (str(topic.name), int(part.partition_index)): int(part.committed_offset)
         for each in _positions(answer)
@@ -160,12 +161,12 @@ def question_for(group: str, partitions: Iterable[tuple[str, int]], client_id: s
 
 
 def topics_of(message: Any) -> set[str]:
-    """The topics that a message on committed positions names."""
+    """Return the topics of a message on committed offsets."""
     return {str(topic.name) for each in _positions(message) for topic in each.topics or ()}
 
 
 def codes_in(answer: Any) -> set[int]:
-    """Every error code of an answer that says it for a whole group or for partitions."""
+    """Return every error code of an answer, for a whole group or for partitions."""
     found: set[int] = set()
     for each in (answer, *_groups(answer)):
         if hasattr(each, "error_code"):
@@ -177,16 +178,16 @@ def codes_in(answer: Any) -> set[int]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as the source understands it."""
+    """A request in a form that the source understands."""
 
     message: Any
     answer_kind: type[Any]
     """The class of the client's answer."""
     unbatched: str = ""
-    """The one group of a batched OffsetFetch that the source must be asked for without a batch."""
+    """Group of a batched OffsetFetch that the source must be asked for without a batch; '' otherwise."""
 
     def told(self, answer: Any) -> Any:
-        """The source's answer as the client is told it."""
+        """Return the source's answer in the client's version."""
         if self.unbatched:
             group_type = element(self.answer_kind, "groups")
             group = dataclasses.replace(recast(answer, group_type), group_id=self.unbatched)
@@ -195,7 +196,7 @@ class Asked:
 
 
 def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
-    """A request about one group in a version that the source speaks; `newest` is its highest."""
+    """Return a request about a group in a version that the source speaks; `newest` is the source's highest version."""
     answer_kind = entity(head.api_key, head.version, "response")
     if head.version <= newest:
         return Asked(request, answer_kind)
@@ -210,9 +211,10 @@ def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
 
 
 def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | None:
-    """A question for positions as somebody asks it who is no member, in place of members that the target does not know.
+    """Return an OffsetFetch request without member ids for groups whose members the target does not know.
 
-    None where it knows them all, or they are of other groups than those that have opened a moment ago.
+    None where the target knows all members, or where the rejected members belong to groups other than `opened`, the
+    groups that have opened a moment ago.
     """
     if head.api_key != OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
         return None
@@ -232,7 +234,7 @@ def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened:
 
 
 def leave_request(group: str, member_id: str, newest: int) -> Any:
-    """LeaveGroup for one member, in a version that the source speaks."""
+    """Return a LeaveGroup request for a member, in a version that the source speaks."""
     if newest < _LEAVE_VERSION:
         return blank(entity(LEAVE_GROUP, 0, "request"), group_id=group, member_id=member_id)
     kind = entity(LEAVE_GROUP, _LEAVE_VERSION, "request")

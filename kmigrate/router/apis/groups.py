@@ -1,13 +1,17 @@
-"""Requests of held groups: what they are told while the group is mirrored and not promoted (AL-30).
+"""Answers requests of held groups, while a group is mirrored and not promoted.
 
-A consumer that already moved must wait without noticing: each of its coordination requests is held for a
-moment and then answered COORDINATOR_LOAD_IN_PROGRESS (14), which clients retry in silence, in the shape of the
-request's own version. A member from before is answered as by a broker that loads its groups: a SyncGroup with
-REBALANCE_IN_PROGRESS (27), so that it joins anew and waits with that, a Heartbeat as if all were well. At 14 Java's
-and aiokafka's consumers end in the one case, aiokafka's in the other, too. LeaveGroup passes: there is no member at the
-target to remove, and a client that closes should not wait. Who deletes the group or its positions is told so at once,
-and is not held: it would be at the target the moment the group opens, before its members are, take what the promote
-has just carried over, and they would begin somewhere.
+A consumer that already moved must wait without noticing. Each coordination request is held for a moment. The router
+then answers COORDINATOR_LOAD_IN_PROGRESS (14) in the shape of the request's version; clients retry after 14 in silence.
+
+A member from before the move is answered as by a broker that loads its groups. A SyncGroup gets REBALANCE_IN_PROGRESS
+(27), so that the member joins anew and its JoinGroup waits. A Heartbeat gets success. At 14 to a SyncGroup, Java's and
+aiokafka's consumers end. At 14 to a Heartbeat, aiokafka's consumer ends.
+
+LeaveGroup passes: there is no member at the target to remove, and a client that closes should not wait.
+
+A client that deletes the group or its committed offsets is answered at once and is not held. A held request would reach
+the target the moment the group opens, before the members are there. The request would delete the offsets that the
+promote has just carried over, and the members would begin at an arbitrary position.
 """
 
 from __future__ import annotations
@@ -54,22 +58,22 @@ HELD_APIS = frozenset(
     }
 )  # fmt: skip
 HEARTBEATS = frozenset({HEARTBEAT, CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBEAT})
-"""Members' words that ask for nothing: at another coordinator they are said again."""
+"""Requests of members that ask for nothing: a client repeats them at another coordinator."""
 DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
-"""Of them those that take positions away."""
+"""Held APIs that delete committed offsets."""
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
 _OF_MEMBERS = {SYNC_GROUP: Code.REBALANCE_IN_PROGRESS, HEARTBEAT: Code.NONE}
 _FETCH_BATCHED = 8
 _FETCH_FIRST_UNSTABLE = 7
-"""OffsetFetch knows UNSTABLE_OFFSET_COMMIT from this version on."""
+"""First version in which OffsetFetch knows UNSTABLE_OFFSET_COMMIT."""
 _FETCH_FIRST_OF_WHOLE = 4
 """First version at which no known client looks at partitions for an error of the whole answer."""
 _ASKS_AGAIN = -1000
-"""RD_KAFKA_OFFSET_STORED, librdkafka's word for "ask for the committed offset"; others look at the error only."""
+"""RD_KAFKA_OFFSET_STORED, at which librdkafka asks for the committed offset; other clients look at the error only."""
 
 
 def groups_of(request: Any) -> list[str]:
-    """The groups that a request is about: one, or several in a batched OffsetFetch, to be described or deleted."""
+    """Return the groups of a request: a single group, or several in a batched OffsetFetch, a describe or a delete."""
     for names in ("groups_names", "group_ids"):
         if hasattr(request, names):
             return [str(group) for group in getattr(request, names)]
@@ -79,17 +83,20 @@ def groups_of(request: Any) -> list[str]:
 
 
 def leaves_group(heartbeat: Any) -> bool:
-    """Whether a member takes its leave with it (KIP-848, KIP-932), which it says once and waits for no answer."""
+    """Return whether a heartbeat says that its member leaves (KIP-848, KIP-932).
+
+    A member says so once, and does not wait for the answer.
+    """
     return int(getattr(heartbeat, "member_epoch", 0)) < 0
 
 
 def wait_answer(head: RequestHead, request: Any, held: Collection[str]) -> bytes:
-    """One code for the whole request: of several groups for every one, held or not, to keep it one answer."""
+    """Return the answer of a held group, with the same code for every group of the request, held or not."""
     return frame_answer(group_error(head, request, _OF_MEMBERS.get(head.api_key, _WAIT)), head.correlation_id)
 
 
 def group_error(head: RequestHead, request: Any, code: int) -> Any:
-    """The answer that says one code of everything in a request."""
+    """Return the answer that gives the same code for everything in a request."""
     kind = entity(head.api_key, head.version, "response")
     return _SHAPES.get(head.api_key, _plain)(kind, request, head.version, code)
 
@@ -169,7 +176,7 @@ def asking_again(answer: Any) -> Any:
 
 
 def _partitions(kind: type[Any], asked: Any, code: int, offset: int) -> tuple[Any, ...]:
-    """Return all partitions that were asked for, each with this error and offset."""
+    """Return all partitions of the request, each with this error and offset."""
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
     told = {"committed_offset": offset, "committed_leader_epoch": -1, "error_code": code}
@@ -181,7 +188,7 @@ def _partitions(kind: type[Any], asked: Any, code: int, offset: int) -> tuple[An
 
 
 def _named(kind: type[Any], topic: Any, **values: Any) -> Any:
-    """A topic of an answer, by the name or the id that the request used."""
+    """Return a topic of an answer, by the name or the id that the request used."""
     for name in ("name", "topic_id"):
         if hasattr(topic, name):
             values[name] = getattr(topic, name)

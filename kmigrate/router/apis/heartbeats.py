@@ -1,8 +1,9 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe of groups that follow: each side is told its own topic ids.
+"""Translates topic ids in ConsumerGroupHeartbeat and ConsumerGroupDescribe messages of groups that follow.
 
-A member of the new protocol (KIP-848) is told in answers to its heartbeats which partitions are its own, and tells in
-them which it has. Nothing is said that has not changed: `None` stands for "as before", on both ways. A heartbeat that
-says everything is answered with the whole assignment, and clients send one when they join and after every error.
+Each side gets its own topic ids. Answers to heartbeats tell a member of the new protocol (KIP-848) which partitions are
+its own; heartbeats say which partitions the member has. Both sides leave out what has not changed: `None` stands for
+"as before". A heartbeat with all fields gets the whole assignment as an answer. Clients send such a heartbeat when they
+join and after every error.
 """
 
 from __future__ import annotations
@@ -35,37 +36,38 @@ __all__ = [
 ]
 
 Partitions = frozenset[tuple[UUID | None, int]]
-"""By topic id."""
+"""Partitions by topic id."""
 _UNCHANGED = dt.timedelta(milliseconds=-1)
 _JOINS, _LEAVES = 0, -1
 _OFTEN = dt.timedelta(seconds=0.5)
-"""Between two heartbeats of a member while its group is promoted, and after that; brokers have it send one every five
-seconds."""
+"""Heartbeat interval of a member while its group is promoted, and for a while after; brokers ask for five seconds."""
 
 
 def owned(message: Any) -> Partitions | None:
-    """What a member says that it owns, or an assignment gives it; None where it says nothing of that."""
+    """Return the partitions that a member says that it owns, or that an assignment names; None where neither is said.
+    """
     if message is None or message.topic_partitions is None:
         return None
     return frozenset((t.topic_id, int(index)) for t in message.topic_partitions for index in t.partitions)
 
 
 def says_everything(request: Any) -> bool:
-    """Whether its answer has the whole assignment, as Kafka decides it."""
+    """Return whether a heartbeat has all fields, so that the answer has the whole assignment, as Kafka decides."""
     subscribed = request.subscribed_topic_names is not None or needs_regex(request)
     return subscribed and request.rebalance_timeout != _UNCHANGED and request.topic_partitions is not None
 
 
 def needs_regex(request: Any) -> bool:
-    """Whether it subscribes to a pattern that the coordinator is to apply (since version 1)."""
+    """Return whether a heartbeat subscribes to a pattern that the coordinator applies (since version 1)."""
     return bool(getattr(request, "subscribed_topic_regex", None))
 
 
 def with_source_ids(request: Any, ids: TopicIds) -> Any:
-    """A heartbeat as the source understands it.
+    """Return a heartbeat with the source's topic ids.
 
-    Of a member that owns what the source has no name for nothing is said: what is left out counts as given back there,
-    and would be given to another member while this one still reads it.
+    If the member owns a topic that has no id at the source, the heartbeat names no partitions at all. The source would
+    take a left-out partition as given back, and would give the partition to another member while this member still
+    reads it.
     """
     if request.topic_partitions is None:
         return request
@@ -80,7 +82,8 @@ def with_source_ids(request: Any, ids: TopicIds) -> Any:
 
 
 def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
-    """An answer as the client understands it, and the source's ids of what it must not read and is not told of."""
+    """Return an answer with the target's topic ids, and the source's ids of topics that are withheld from the member.
+    """
     if answer.assignment is None:
         return answer, frozenset()
     told, withheld = [], set()
@@ -95,17 +98,17 @@ def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
 
 
 def letting_go(answer: Any) -> Any:
-    """The answer to a member that shall own nothing."""
+    """Return the answer to a member that shall own nothing."""
     return dataclasses.replace(answer, assignment=blank(part(type(answer), "assignment"), topic_partitions=()))
 
 
 def sooner(answer: Any) -> Any:
-    """The same answer to a member that shall send heartbeats often."""
+    """Return the same answer with a short heartbeat interval."""
     return dataclasses.replace(answer, heartbeat_interval=_OFTEN)
 
 
 def leaving(heartbeat: Any) -> Any:
-    """The word by which the member of a heartbeat leaves for good; of a static one, too, its place is not kept."""
+    """Return the heartbeat by which a member leaves for good; a static member's place is not kept, either."""
     kind = entity(CONSUMER_GROUP_HEARTBEAT, 0, "request")
     return blank(
         kind,
@@ -118,7 +121,7 @@ def leaving(heartbeat: Any) -> Any:
 
 
 def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
-    """What the target answers to a heartbeat, as its member hears it; `opened`: groups that were so a moment ago."""
+    """Return the target's answer to a heartbeat as the member gets it; `opened` are groups that opened a moment ago."""
     kind = entity(CONSUMER_GROUP_HEARTBEAT, head.version, "response")
     told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
     code = code_of(told.error_code)
@@ -133,9 +136,10 @@ def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: 
 
 
 def _as_stranger(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
-    """A member of a group that the target does not have is told that it is none; who joins hears the target's word.
+    """Answer UNKNOWN_MEMBER_ID to a member of a group that the target does not have.
 
-    What carries a group's positions over makes it without a protocol, and that is no group to a heartbeat.
+    A joining member gets the target's own error. A group that only has committed offsets carried over has no protocol,
+    and a heartbeat does not find such a group.
     """
     if int(request.member_epoch) <= _JOINS:
         return answer
@@ -143,10 +147,10 @@ def _as_stranger(head: RequestHead, request: Any, answer: bytearray) -> bytes | 
 
 
 def _as_one_that_comes(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
-    """Who joins while members of the classic protocol have their group's first rebalance tries again.
+    """Make a joining member try again while members of the classic protocol have their group's first rebalance.
 
-    For as long as that takes, 3 s by default, a coordinator cannot make it a group of the new protocol, and fails at it
-    (C17): clients end at its word for that.
+    The first rebalance takes 3 s by default. Meanwhile a coordinator cannot make the group a group of the new protocol,
+    and answers with an error (C17) at which clients end.
     """
     if int(request.member_epoch) != _JOINS:
         return answer
@@ -158,7 +162,7 @@ def _heartbeat(head: RequestHead, frame: bytearray) -> Any:
 
 
 def with_target_names(answer: Any, ids: TopicIds) -> Any:
-    """A description of groups whose topics have the ids that they have at the target; what it has not, has none."""
+    """Return a description of groups with the topics' ids at the target; a topic that the target lacks has no id."""
 
     def shown(assignment: Any) -> Any:
         topics = tuple(

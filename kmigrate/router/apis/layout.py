@@ -1,12 +1,12 @@
-"""The topics of a Metadata answer, their node ids changed where they stand, kmigrate's own topics left out.
+"""Rewrites the topics of a Metadata answer in place: changes node ids, leaves out kmigrate's own topics.
 
-Who subscribes to a pattern, or lists topics, asks for all of them. kio took 0.4 s to read and write the answer of a
-cluster with 20,000 partitions, in which all other clients waited. What has to be changed of a topic is as long as
-before, and the same lists of replicas come again and again, so each of them is shown once. A thousand clients that
-come back at once ask for the same: what they are shown is kept for the last few great answers.
+A client that subscribes to a pattern, or lists topics, asks for all topics. kio took 0.4 s to read and write the answer
+of a cluster with 20,000 partitions, and all other clients waited meanwhile. Changed fields keep their length. The same
+lists of replicas come again and again, so each list is translated once. A thousand clients that come back at once ask
+for the same topics, so the results for the last few large answers are kept.
 
-Where there is anything that these versions seldom or never have (tags, lists that are null or of 127 and more), or the
-bytes end early, this gives way to kio, which reads it or says what is wrong.
+kio reads the answer instead where these versions have something rare (tags, null lists, lists of 127 or more elements).
+kio also reads an answer whose bytes end early, and says what is wrong.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ __all__ = ["put_topics", "show_topics"]
 
 _WITH_OFFLINE, _WITH_EPOCH, _WITH_OPERATIONS, _FLEXIBLE, _WITH_ID, _WITH_ERROR = 5, 7, 8, 9, 10, 13
 _WITHOUT_THE_CLUSTERS = 11
-"""Operations that are allowed on the cluster; those on topics stayed."""
+"""First version without the operations allowed on the cluster; the operations on topics stayed."""
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _NOT_YET = _I16.pack(Code.LEADER_NOT_AVAILABLE)
 _OWN = OWN_PREFIX.encode()
 _GREAT = 64 * 1024
 _KEPT = 4
 _LEADER = 6
-"""Behind a partition's error and index."""
+"""Offset of the leader in a partition, behind error and index."""
 
 
 class _OddError(Exception):
-    """Something that is kio's to read."""
+    """Something that kio must read."""
 
 
 def show_topics(
     frame: bytearray, version: int, book: AddressBook, hidden: Collection[str]
 ) -> tuple[bytearray, bytes] | None:
-    """An answer without its topics, and these as the client may see them; None where that is kio's to do.
+    """Return an answer without its topics, and the topics as the client may see them.
 
-    Topics that are `hidden` have no leader yet, and no partitions. The lowest version that clients may use is 4.
+    None where kio must read the answer. Topics that are `hidden` have no leader yet, and no partitions. The lowest
+    version that clients may use is 4.
     """
     try:
         begin = _Walk(bytes(frame), version, book.offset).brokers(response_body_offset(frame, version >= _FLEXIBLE))
@@ -59,7 +60,7 @@ def show_topics(
 
 
 def put_topics(answer: bytes, version: int, topics: bytes) -> bytes:
-    """An answer that was written without topics, with these."""
+    """Put the topics into an answer that was written without topics."""
     operations = 4 if _WITH_OPERATIONS <= version < _WITHOUT_THE_CLUSTERS else 0
     at = len(answer) - operations - (2 if version >= _WITH_ERROR else 0) - (1 if version >= _FLEXIBLE else 0)
     whole = bytearray(b"".join((answer[: at - len(_nothing(version))], topics, answer[at:])))
@@ -68,12 +69,12 @@ def put_topics(answer: bytes, version: int, topics: bytes) -> bytes:
 
 
 def _nothing(version: int) -> bytes:
-    """An empty array."""
+    """Return an empty array."""
     return b"\1" if version >= _FLEXIBLE else bytes(4)
 
 
 def _shown(topics: bytes, version: int, offset: int, hidden: frozenset[str]) -> tuple[bytes, int]:
-    """Topics as clients may see them, and how long they were; what stands behind them is not looked at."""
+    """Return topics as clients may see them, and the topics' length; the bytes behind the topics are not read."""
     walk = _Walk(topics, version, offset, {name.encode() for name in hidden})
     size = walk.topics(0)
     return walk.shown(size), size
@@ -83,7 +84,7 @@ _shown_again = lru_cache(_KEPT)(_shown)
 
 
 class _Walk:
-    """One answer's walk; `_out` is what its client shall see, but for what `_cuts` leaves out."""
+    """The way through an answer; `_out` is the client's answer, except for the bytes that `_cuts` leaves out."""
 
     def __init__(self, raw: bytes, version: int, offset: int, hidden: Collection[bytes] = ()) -> None:
         self._raw = raw
@@ -94,17 +95,17 @@ class _Walk:
         self._book = AddressBook(offset)
         self._hidden = hidden
         self._cuts: list[tuple[int, int, bytes]] = []
-        """Begin and end of the bytes that are left out, and the bytes that stand there instead."""
+        """Begin and end of the bytes that are left out, and the bytes that replace them."""
         self._count_behind = 0
         """End of the array's count of topics."""
         self._told = 0
-        """Topics that the answer still tells."""
+        """Number of topics that the answer still has."""
         self._leaders: dict[bytes, bytes] = {}
         self._replicas: dict[bytes, bytes] = {}
-        """Replicas, those in sync and those that are offline, one list behind the other."""
+        """Lists of replicas, replicas in sync and offline replicas, one behind the other."""
 
     def topics(self, at: int) -> int:
-        """Where an array of topics ends."""
+        """Return the end of an array of topics."""
         count, at = self._count(at)
         self._told, self._count_behind = count, at
         for _ in range(count):
@@ -122,7 +123,7 @@ class _Walk:
         return bytes(out + self._out[at:end])
 
     def brokers(self, at: int) -> int:
-        """Where what stands before the topics ends, in a body that begins at `at`: brokers, cluster and controller."""
+        """Return the end of brokers, cluster and controller, which stand before the topics; the body begins at `at`."""
         count, at = self._count(at + 4)
         for _ in range(count):
             at = self._text(self._text(at + 4) + 4)
@@ -162,7 +163,7 @@ class _Walk:
         return end
 
     def _shown(self, told: bytes, *, lists: bool) -> bytes:
-        """A node, or lists of them, as clients see them."""
+        """Return a node id, or lists of node ids, as clients see them."""
         out, at = bytearray(told), 0
         while at < len(told):
             count = 1
@@ -177,7 +178,7 @@ class _Walk:
         return self._count_in(self._raw, at)
 
     def _count_in(self, data: bytes, at: int) -> tuple[int, int]:
-        """How many elements an array has, and where the first one is."""
+        """Return the number of an array's elements, and the offset of the first element."""
         if self._flexible:
             size, at = read_uvarint(data, at)
             count = size - 1
@@ -189,14 +190,14 @@ class _Walk:
         return count, at
 
     def _text(self, at: int) -> int:
-        """The end of a text that may be null."""
+        """Return the end of a text that may be null."""
         if self._flexible:
             size, at = read_uvarint(self._raw, at)
             return at + max(0, size - 1)
         return at + 2 + max(0, int(_I16.unpack_from(self._raw, at)[0]))
 
     def _named(self, at: int, end: int) -> bytes:
-        """A topic's name, which ends at `end`."""
+        """Return a topic's name, which ends at `end`."""
         begin = read_uvarint(self._raw, at)[1] if self._flexible else at + 2
         return self._raw[begin:end]
 

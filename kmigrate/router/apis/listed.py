@@ -1,7 +1,7 @@
-"""ListGroups while groups follow: these are told as their source has them.
+"""Answers ListGroups while groups follow: followed groups appear as their source has them.
 
-A broker lists the groups that it coordinates, and clients put together what all brokers say. So a group that follows
-is left out of every broker's list, and the first of the brokers that clients see tells of all of them.
+A broker lists the groups that the broker coordinates, and clients put together the lists of all brokers. So a group
+that follows is left out of every broker's list. The first broker that clients see lists all groups that follow.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ DESCRIBE_NEW = entity(CONSUMER_GROUP_DESCRIBE, 0, "request")
 _DEAD = "Dead"
 _CLASSIC, _NEW = "classic", "consumer"
 _CONSUMERS = "consumer"
-"""The protocol type that clients know groups of consumers by; those of the new protocol (KIP-848) have no other."""
+"""Protocol type by which clients recognise groups of consumers; groups of the new protocol (KIP-848) have only this."""
 _NOT_NOW = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 
 
 def describe_request(groups: Collection[str]) -> Any:
-    """What their sources are asked about groups that follow."""
+    """Return the DescribeGroups request for a source about groups that follow."""
     return blank(DESCRIBE, groups=tuple(sorted(groups)))
 
 
 def dead(described: Any) -> tuple[str, ...]:
-    """Groups of which a source says that there is none of the classic protocol."""
+    """Return the groups that the source does not have as groups of the classic protocol."""
     return tuple(str(g.group_id) for g in described.groups if str(g.group_state) == _DEAD and not code_of(g.error_code))
 
 
 def describe_new_request(groups: Collection[str]) -> Any:
-    """What sources are asked about these: they may be of the new protocol."""
+    """Return the ConsumerGroupDescribe request for a source about groups that may be of the new protocol."""
     return blank(DESCRIBE_NEW, group_ids=tuple(groups))
 
 
 def without_followed(answer: Any, followed: Collection[str]) -> Any:
-    """A broker's list without the groups that are coordinated elsewhere."""
+    """Return a broker's list without the groups that are coordinated at a source."""
     return dataclasses.replace(answer, groups=tuple(g for g in answer.groups if str(g.group_id) not in followed))
 
 
 def with_followed(request: Any, answer: Any, *answers: Any) -> Any:
-    """A list with the groups that were described, as far as the request's filters and the client's rights go.
+    """Return a list with the described groups, as far as the request's filters and the client's rights go.
 
-    Where one cannot be described now the list would be a half-truth: it is the error, as a broker that loads its groups
-    answers.
+    If a group cannot be described now, the list would be incomplete. Then the answer is the error of a broker that
+    still loads its groups.
     """
     described = [group for each in answers for group in each.groups]
     if any(code_of(group.error_code) in _NOT_NOW for group in described):

@@ -1,9 +1,9 @@
-"""Answers about partitions that the mirror still aligns: no record, no offset and no epoch of them reaches a client.
+"""Cuts partitions that the mirror still aligns out of answers: no record, offset or epoch of them reaches a client.
 
-The client is told NOT_LEADER_OR_FOLLOWER (6). Every client then asks for metadata, where the topic has no leader yet,
-and asks again from the same position.
+The client gets NOT_LEADER_OR_FOLLOWER (6). Every client then asks for metadata, where the topic has no leader yet, and
+asks again from the same position.
 
-A whole Fetch answer is cut here, in every version from 4 on. The other answers are read and written by kio.
+A whole Fetch answer is cut here, in every version from 4 on. kio reads and writes the other answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The APIs that clients may use through the router, with the highest version the router answers for.
+"""Lists the APIs that clients may use through the router, with the highest version that the router answers.
 
-Two explicit lists (D6, D7, D10): what is offered, with the reason where it is less than brokers offer, and what is
-hidden, with the reason. An API in neither is hidden, too; a test compares both with Kafka's own schemas, so that none
-of its client APIs is forgotten. docs/apis.md is made from them.
+Two lists (D6, D7, D10) name what is offered and what is hidden. Both give the reason where the router offers less than
+brokers do. An API in neither list is hidden, too. A test compares both lists with Kafka's own schemas, so that no
+client API is forgotten. docs/apis.md is made from the lists.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ CAPPED: dict[int, str] = {
     26: "5 belongs to transaction version 2",
     28: "5 belongs to transaction version 2",
 }
-"""Why fewer versions are offered than brokers of both clusters speak, or what is odd about them."""
+"""Reason why fewer versions are offered than brokers of both clusters speak, or the oddity of an offered version."""
 
 _MEMBERS = "changes which nodes the cluster has: for its operators, who reach it directly"
 _TOKENS = "a delegation token of one cluster is worth nothing on the other"
@@ -128,24 +128,25 @@ HIDDEN: dict[int, str] = {
     88: "Streams-protocol groups are not carried over (KIP-1071)",
     89: "Streams-protocol groups are not carried over (KIP-1071)",
 }
-"""What brokers offer to clients and the router does not."""
+"""APIs that brokers offer to clients and the router does not, with the reason."""
 
 _HIDDEN_FEATURES = frozenset({"transaction.version", "streams.version"})
-"""Finalized features that would make clients speak what is hidden above (B11)."""
+"""Finalized features that would make clients use the APIs hidden above (B11)."""
 
 
 def check_offered(api_key: int, version: int) -> None:
-    """Refuse what was never offered: guessing at an unknown shape would be worse than a closed connection."""
+    """Refuse an API or version that was never offered: a closed connection is better than a guess at an unknown shape.
+    """
     span = OFFERED.get(api_key)
     if span is None or not span[0] <= version <= span[1]:
         raise ProtocolViolation("not-offered", f"a client sent api {api_key} version {version}, which is not offered")
 
 
 def filter_api_versions(frame: bytearray, version: int) -> bytes:
-    """A broker's ApiVersions answer (whole frame in, whole frame out) cut down to what the router offers.
+    """Return a broker's ApiVersions answer (whole frame in, whole frame out), cut down to what the router offers.
 
-    A broker that does not know the asked version answers in version 0 with error 35 (KIP-511, D7); the
-    response header never has tags (D8).
+    A broker that does not know the asked version answers in version 0 with error 35 (KIP-511, D7). The response header
+    never has tags (D8).
     """
     if frame[8:10] == Code.UNSUPPORTED_VERSION.to_bytes(2, "big"):
         version = 0
@@ -168,14 +169,14 @@ def filter_api_versions(frame: bytearray, version: int) -> bytes:
 
 
 def told_api_versions(target: Any, version: int, correlation: int) -> bytes:
-    """Return the answer to an ApiVersions request, made of what the target's brokers have told the router."""
+    """Return the answer to an ApiVersions request, made from the ApiVersions answers of the target's brokers."""
     body = encode_body(recast(target, entity(API_VERSIONS, version, "response")))
     frame = (len(body) + 4).to_bytes(4, "big") + correlation.to_bytes(4, "big", signed=True) + body
     return filter_api_versions(bytearray(frame), version)
 
 
 def common_api_versions(answers: Sequence[Any]) -> Any:
-    """Return the first of several brokers' ApiVersions answers, cut down to what all of them speak."""
+    """Return the first of several brokers' ApiVersions answers, cut down to what all of the brokers speak."""
     spans = [{int(key.api_key): key for key in answer.api_keys} for answer in answers]
     keys = []
     for key in answers[0].api_keys:
@@ -188,7 +189,7 @@ def common_api_versions(answers: Sequence[Any]) -> Any:
 
 
 def unsupported_api_versions(correlation: int) -> bytes:
-    """The answer to an ApiVersions request newer than the router knows: try again with this range (KIP-511)."""
+    """Return the answer to an ApiVersions request newer than the router knows: try again with this range (KIP-511)."""
     answer_type = entity(API_VERSIONS, 0, "response")
     span = OFFERED[API_VERSIONS]
     key = element(answer_type, "api_keys")(api_key=API_VERSIONS, min_version=span[0], max_version=span[1])

@@ -1,4 +1,4 @@
-"""kmigrate's own topics at the router: hidden in answers, refused in requests, by name and by topic id.
+"""Hides kmigrate's own topics in answers, and refuses them in requests, by name and by topic id.
 
 The state log, the presence log and the offset maps stand on the target beside the topics of applications. A client that
 writes, alters or deletes them ends the migration, so no client reaches them through a router:
@@ -9,8 +9,8 @@ writes, alters or deletes them ends the migration, so no client reaches them thr
   gets the same refusal, so a client does not learn which of these topics exist.
 - A transaction gets no partition at all (OPERATION_NOT_ATTEMPTED), as brokers do where a partition is refused.
 
-Produce has a path apart (`produce_path`). ACL requests are refused where a rule names these topics literally or by a
-prefix of theirs; broader rules are the administrator's, and `doctor` names the principals they let in.
+`produce_path` refuses Produce requests. ACL requests are refused where a rule names these topics literally or by a
+prefix of theirs. Broader rules are the administrator's; `doctor` names the principals that such rules let in.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ REFUSING: dict[int, tuple[tuple[str, ...], str]] = {
     91: (("topics",), "responses"),
     92: (("topics",), "responses"),
 }
-"""The request's arrays that name topics, and the response's array that takes refusals ('': none does), by API."""
+"""Arrays of the request that name topics, and array of the response that takes refusals ('': none does), by API."""
 
 HIDING = frozenset({METADATA, 9, 35, 43, 46, _CONSUMER_HEARTBEAT, 69, 74, 75, _SHARE_HEARTBEAT, 77, 90})
 """APIs whose responses name topics that the request did not name."""
 
 _STILL_SENT = frozenset({_FETCH, METADATA, _CONSUMER_HEARTBEAT, _SHARE_HEARTBEAT, _SHARE_FETCH, _SHARE_ACKNOWLEDGE})
-"""APIs that say something to the target even without a topic."""
+"""APIs whose requests go to the target even without a topic."""
 _POSITIONAL = frozenset({_CREATE_ACLS, _DELETE_ACLS})
-"""APIs whose responses tell elements by their place in the request."""
+"""APIs whose responses identify elements by their place in the request."""
 _NAMES = ("name", "topic", "topic_name", "resource_name", "resource_name_filter")
 _INDEXES = ("partition_index", "partition", "partition_id")
 _TYPES = ("resource_type", "resource_type_filter")
@@ -95,13 +95,13 @@ class Guarded(NamedTuple):
     answer: bytes
     """The router's own answer, where `rest` is None."""
     change: Change | None
-    """Puts the refusals into the target's answer."""
+    """Function that puts the refusals into the target's answer."""
     refused: tuple[str, ...]
-    """Names, or topic ids, of what was refused."""
+    """Names or topic ids of the refused elements."""
 
 
 def mentions(frame: bytearray | bytes | memoryview, ids: Collection[bytes]) -> bool:
-    """Return whether the bytes may name one of kmigrate's topics; a quick look before anything is decoded."""
+    """Return whether the bytes may name any of kmigrate's topics: a quick look before anything is decoded."""
     raw = bytes(frame) if isinstance(frame, memoryview) else frame
     return _PREFIX in raw or any(each in raw for each in ids)
 
@@ -249,7 +249,7 @@ def _of_partition(kind: type[Any], asked: Any, code: int) -> Any:
 
 @cache
 def _partition_type(kind: Any, name: str) -> Any:
-    """Return the class of an array's elements where these are partitions of a response."""
+    """Return the class of an array's elements where the elements are partitions of a response, or else None."""
     hint = typing.get_type_hints(kind)[name]
     for candidate in (hint, *typing.get_args(hint)):
         args = typing.get_args(candidate)

@@ -1,11 +1,11 @@
-"""Produce requests and answers, versions 3 to 11, down to partition level; the batches stay views of the frame.
+"""Reads and writes Produce requests and answers, versions 3 to 11, down to partitions; batches stay views of the frame.
 
     request   | transactional id | acks i16 | timeout i32 | [topic | [partition i32, records bytes] ]
     answer    | [topic | [index i32, error i16, base i64, append time i64, (log start i64 ≥ 5),
               |           (record errors, message ≥ 8), (tags: current leader ≥ 10)] ] | throttle i32 | (tags ≥ 9)
 
-From version 9 on strings and arrays are compact and every structure ends in tags. What is parsed here can be
-written again in another version, so a client's request may be split over brokers of different age.
+From version 9 on strings and arrays are compact and every structure ends in tags. A parsed message can be written again
+in another version, so a client's request may be split over brokers of different age.
 """
 
 from __future__ import annotations
@@ -55,39 +55,40 @@ _ACKS = struct.Struct(">hi")
 _PART = struct.Struct(">ii")
 _ANSWER = struct.Struct(">ihqq")
 _ANSWER_8 = struct.Struct(">ihqqq")
-"""With the log's start."""
+"""As `_ANSWER`, with the log start offset."""
 _NOTHING_MORE = b"\1\0\0"
-"""No record errors, no message, no tags, as versions with compact fields say it."""
+"""No record errors, no message, no tags, as versions with compact fields encode them."""
 _PLAIN_3 = struct.Struct(">4xh16x0s")
-"""Of a partition's answer the error, and what follows its figures where there is nothing to tell."""
+"""Error of a partition's answer, and the bytes behind the partition's figures where there is nothing more to tell."""
 _PLAIN_5 = struct.Struct(">4xh24x0s")
 _PLAIN_8 = struct.Struct(">4xh24x6s")
 _PLAIN_9 = struct.Struct(">4xh24x3s")
 _NOTHING_MORE_8 = b"\0\0\0\0\xff\xff"
 _I64 = struct.Struct(">q")
 _PLAIN_ANSWER = 4 + 4 + 1 + 4 + 1
-"""Size, correlation id, the header's tags, throttle time, tags."""
+"""Size of: size, correlation id, the header's tags, throttle time, tags."""
 _CORRELATED = 8
-"""Size and correlation id of an answer."""
+"""End of size and correlation id in an answer."""
 _BEGINS_AT = 12
-"""What follows the size, api key, version and correlation id of a request."""
+"""Offset behind size, api key, version and correlation id of a request."""
 _ONE = write_uvarint(1 + 1)
 _NO_TAGS = b"\0\0"
-"""What follows the last partition of a request: no tags of its topic and of the request."""
+"""Bytes behind the last partition of a request: no tags of the topic, and no tags of the request."""
 _LONGEST_BEGIN = 1024
-"""Each connection keeps as much of a request: names in it may have megabytes."""
+"""Maximum bytes of a request's beginning kept per connection: names in a request may have megabytes."""
 _FEW = 100
-"""So many partitions of a plain answer are looked at in one."""
+"""Maximum number of a plain answer's partitions that are checked in a single step."""
 _PLAIN_PARTITION = _ANSWER.size + _I64.size + 1 + 1 + 1
-"""Log start, no record errors, no message, no tags."""
+"""Size of a partition with log start, and without record errors, message and tags."""
 _MOST = 100_000
-"""Most topics, partitions (of all topics) or record errors of a message: above it a length is taken for nonsense.
+"""Maximum number of topics, partitions (of all topics) or record errors in a message; a higher number is nonsense.
 
-It bounds what a request is in memory, too: a partition of six bytes on the wire is two objects here."""
+The limit also bounds a request's memory: a partition of six bytes on the wire becomes two objects here.
+"""
 
 
 class ProducePart(NamedTuple):
-    """One partition of a request; `records` is a view of the client's frame."""
+    """A partition of a request; `records` is a view of the client's frame."""
 
     topic: str
     partition: int
@@ -103,13 +104,13 @@ class ProduceRequest(NamedTuple):
     timeout_ms: int
     parts: tuple[ProducePart, ...]
     parts_at: int = 0
-    """Where the partitions of its only topic begin in the frame; 0 where it has none or more."""
+    """Offset of the partitions in the frame if the request has a single topic; 0 otherwise."""
     answer_begins: bytes = b""
-    """How the answer goes on behind its correlation id, up to the number of partitions; empty where it is not known."""
+    """Bytes of the answer between the correlation id and the number of partitions; empty where they are not known."""
 
 
 class PartitionAnswer(NamedTuple):
-    """What a client is told of one batch."""
+    """The answer to a client about a batch."""
 
     topic: str
     partition: int
@@ -140,7 +141,7 @@ class _Reader:
         return value
 
     def length(self) -> int:
-        """The length of an array or of bytes; a null is empty."""
+        """Return the length of an array or of bytes; a null is empty."""
         if self.flexible:
             value, self.at = read_uvarint(self.frame, self.at)
             return max(0, value - 1)
@@ -148,14 +149,14 @@ class _Reader:
         return max(0, value)
 
     def count(self, before: int = 0) -> int:
-        """The number of elements that follow; together with those `before` it is bounded."""
+        """Return the number of elements that follow; the number together with `before` is bounded."""
         value = self.length()
         if before + value > _MOST:
             raise ProtocolViolation("absurd-count", f"a Produce message announces {value} elements")
         return value
 
     def tags(self) -> bool:
-        """Skip a tag section; whether it held any."""
+        """Skip a tag section; return whether the section held any tag."""
         if not self.flexible:
             return False
         before = self.at
@@ -163,7 +164,7 @@ class _Reader:
         return self.at > before + 1
 
     def parts(self, topic: str, count: int, view: memoryview) -> list[ProducePart]:
-        """The partitions of one topic of a request; all in one, for requests have many."""
+        """Return the partitions of a topic of a request, read in a single loop, because requests have many."""
         frame, at, flexible = self.frame, self.at, self.flexible
         stop, out = len(frame), []
         for _ in range(count):
@@ -180,7 +181,7 @@ class _Reader:
             out.append(ProducePart(topic, partition, view[at:end]))
             at = end
             if flexible:
-                at = end + 1 if end < stop and not frame[end] else skip_tags(frame, end)  # it has none, nearly always
+                at = end + 1 if end < stop and not frame[end] else skip_tags(frame, end)  # a partition rarely has tags
         self.at = at
         return out
 
@@ -211,25 +212,25 @@ def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
 
 
 def read_produce(frame: bytearray, head: RequestHead) -> ProduceRequest:
-    """The same, of a whole frame whose head is read."""
+    """Read a client's request from a whole frame whose head is read."""
     return parse_request(frame, head.version, skip_tags(frame, head.body) if head.version >= FLEXIBLE else head.body)
 
 
 class _Shape(NamedTuple):
-    """What the requests of one client for one topic have in common."""
+    """The bytes and fields that a client's requests for a topic have in common."""
 
     begins: bytes
-    """What stands in them from the client id up to the topic's name."""
+    """Bytes of the requests from the client id up to the topic's name."""
     topic: str
     like: ProduceRequest
-    """Such a request without its partitions."""
+    """A request of this shape, without its partitions."""
 
 
 class ProduceReader:
-    """Reads the requests of one connection.
+    """Reads the requests of a connection.
 
-    Most producers write one topic, so their requests have in common with the ones before all but the correlation id,
-    the partitions and the batches. Nothing else is read of those.
+    Most producers write a single topic. Their requests differ from the requests before in the correlation id, the
+    partitions and the batches alone. So nothing else of such requests is read.
     """
 
     def __init__(self) -> None:
@@ -251,7 +252,8 @@ class ProduceReader:
 
 
 def _parts_alone(topic: str, frame: bytearray, at: int) -> tuple[ProducePart, ...] | None:
-    """The partitions of a request's only topic, which begin there; None where tags follow them, or they are broken."""
+    """Return the partitions of a request's only topic, from `at` on; None where tags follow, or the bytes are broken.
+    """
     read = _Reader(frame, at, flexible=True)
     try:
         parts = read.parts(topic, read.count(), memoryview(frame))
@@ -261,7 +263,7 @@ def _parts_alone(topic: str, frame: bytearray, at: int) -> tuple[ProducePart, ..
 
 
 def _shape(request: ProduceRequest, frame: bytearray) -> _Shape | None:
-    """The shape of a request for one topic, where it is short enough to be kept."""
+    """Return the shape of a request for a single topic, where its beginning is short enough to be kept."""
     if request.version < FLEXIBLE or not request.parts or not 0 < request.parts_at <= _LONGEST_BEGIN:
         return None
     topic = request.parts[0].topic
@@ -279,7 +281,7 @@ def encode_request(
     correlation: int,
     client_id: str | None,
 ) -> list[Buffer]:
-    """Some partitions of a request as a request of their own, batches uncopied."""
+    """Return some partitions of a request as another request, batches uncopied."""
     flexible = version >= FLEXIBLE
     string = write_compact_string if flexible else write_string
     tags = b"\0" if flexible else b""
@@ -307,12 +309,12 @@ def _array(count: int, flexible: bool) -> bytes:
 
 
 def plain_answer_size(request: ProduceRequest) -> int:
-    """The length of an answer that has nothing but its figures for each partition: no errors by record, text or tags.
+    """Return the length of an answer with nothing but figures for each partition: no errors by record, text or tags.
 
-    Nothing that such an answer leaves out could make room for anything else, so one of this length needs no reading.
-    For versions with compact fields.
+    The left-out fields are as short as they can be, so an answer of this length has none of them and needs no reading.
+    Only for versions with compact fields.
     """
-    if request.answer_begins:  # it has the header's tags in it
+    if request.answer_begins:  # the header's tags are part of `answer_begins`
         return _PLAIN_ANSWER - 1 + len(request.answer_begins) + _plain_partitions(len(request.parts))
     topics: dict[str, int] = {}
     for part in request.parts:
@@ -325,12 +327,13 @@ def plain_answer_size(request: ProduceRequest) -> int:
 
 @lru_cache(maxsize=1024)
 def _plain_partitions(count: int) -> int:
-    """The length of so many plain partitions of one topic, with their number and the topic's tags."""
+    """Return the length of `count` plain partitions of a topic, with their number and the topic's tags."""
     return len(write_uvarint(count + 1)) + count * _PLAIN_PARTITION + 1
 
 
 def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
-    """A broker's answer to a whole request, without any hint about leaders (D5); the same frame where it has none."""
+    """Return a broker's answer to a whole request, without hints about leaders (D5); the same frame if there are none.
+    """
     if request.version < _FIRST_WITH_HINTS or len(frame) == plain_answer_size(request):
         return frame
     answers, throttle, hints = parse_answer(frame, request.version)
@@ -342,7 +345,8 @@ def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
 
 
 def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer], int, bool]:
-    """A broker's answer: its partitions, throttle time, and whether it carries node ids or addresses."""
+    """Return the partitions and throttle time of a broker's answer, and whether the answer has node ids or addresses.
+    """
     try:
         read = _Reader(frame, _CORRELATED, version >= FLEXIBLE)
         read.tags()
@@ -367,7 +371,7 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
 
 
 def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
-    """Whether a broker says of a whole request that all is stored, and nothing else but its throttle time."""
+    """Return whether a broker's answer to a whole request says only that all is stored, and a throttle time."""
     version, count, begins = request.version, len(request.parts), request.answer_begins
     if begins and (len(frame) != plain_answer_size(request) or not frame.startswith(begins, _CORRELATED)):
         return False
@@ -397,13 +401,13 @@ def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
 
 @cache
 def _stored(count: int) -> tuple[struct.Struct, tuple[int | bytes, ...]]:
-    """How an answer goes on that has so many partitions of one topic, and what it says where all is stored."""
+    """Return how an answer with `count` partitions of a topic goes on, and the values that mean that all is stored."""
     partitions = struct.Struct(">B" + count * _PLAIN_9.format[1:] + "B4xB")
     return partitions, (count + 1, *(0, _NOTHING_MORE) * count, 0, 0)
 
 
 def _plain_partition(version: int) -> tuple[struct.Struct, bytes]:
-    """A partition's error and what more there is to tell of it, and that being nothing."""
+    """Return the layout of a partition's error and further fields, and the bytes of empty further fields."""
     if version >= FLEXIBLE:
         return _PLAIN_9, _NOTHING_MORE
     if version == 8:
@@ -426,7 +430,7 @@ def _parse_partition(read: _Reader, topic: str, version: int) -> PartitionAnswer
 
 
 def encode_answer(answers: Sequence[PartitionAnswer], *, version: int, correlation: int, throttle_ms: int = 0) -> bytes:
-    """The answer to a client, partitions in the given order, without any hint about leaders (D5)."""
+    """Return the answer to a client, partitions in the given order, without any hint about leaders (D5)."""
     flexible = version >= FLEXIBLE
     string = write_compact_string if flexible else write_string
     tags = b"\0" if flexible else b""

@@ -1,7 +1,8 @@
-"""Producer ids for those who may write at the source only: a broker refuses them one until their topics are promoted.
+"""Gives producer ids to clients that may write only at the source, and that the target therefore refuses an id.
 
-An id gives no right to anything, and brokers do not check who was given it (M5). But a broker hands one only to those
-who may write at least one of its topics, and while topics are mirrored their writers may not yet (`model.acls`).
+A producer id gives no right to anything, and brokers do not check to which client an id was given (M5). But a broker
+gives ids only to clients that may write at least a single topic. While topics are mirrored, their writers have no right
+to write at the target yet (`model.acls`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ INIT_PRODUCER_ID = 22
 
 
 def is_refused_id(head: RequestHead, request: bytearray, answer: bytearray) -> bool:
-    """Whether the target has refused an id to an idempotent producer; a transactional one has a right of its own."""
+    """Return whether the target has refused an id to an idempotent producer.
+
+    Transactional producers need another right.
+    """
     kind = entity(INIT_PRODUCER_ID, head.version, "response")
     told = decode_answer(kind, answer)
     if code_of(told.error_code) != Code.CLUSTER_AUTHORIZATION_FAILED:
@@ -28,6 +32,6 @@ def is_refused_id(head: RequestHead, request: bytearray, answer: bytearray) -> b
 
 
 def given_id(head: RequestHead, producer_id: int) -> bytes:
-    """The answer that hands out an id."""
+    """Return the answer that gives a producer id."""
     answer = blank(entity(INIT_PRODUCER_ID, head.version, "response"), producer_id=producer_id, producer_epoch=0)
     return frame_answer(answer, head.correlation_id)

@@ -1,8 +1,8 @@
-"""What operators ask of brokers by node id: layouts of single topics, reassignments, the quorum.
+"""Translates node ids in layouts of single topics, reassignments and the description of the quorum.
 
-Answers name brokers as the router shows them; a reassignment reaches the target with its own ids. Controllers have
-their ids from the same numbers, so they are shown alike; where controllers listen is told as it is, for no client of a
-router talks to them.
+Answers name brokers as the router shows them; a reassignment reaches the target with the target's own ids. Controllers
+have their ids from the same numbers, so controllers' ids are translated, too. The addresses of controllers stay as they
+are, because no client of a router talks to controllers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NESTED = frozenset({"topics", "partitions", "nodes", "current_voters", "observe
 
 
 def make_replicas_real(request: Any, book: AddressBook) -> Any:
-    """A reassignment with the target's own broker ids; no replicas means that one is taken back."""
+    """Return a reassignment with the target's own broker ids; no replicas means that a reassignment is cancelled."""
     topics = []
     for topic in request.topics:
         parts = tuple(
@@ -54,7 +54,7 @@ def make_replicas_real(request: Any, book: AddressBook) -> Any:
 
 
 def show_nodes(answer: bytearray, head: RequestHead, book: AddressBook, hidden: Collection[str]) -> bytes:
-    """The answer as the client may see it; a topic that still aligns has no layout yet."""
+    """Return the answer as the client may see it; a topic that still aligns has no layout yet."""
     kind = entity(head.api_key, head.version, "response")
     message = _shown(decode_answer(kind, answer), book)
     if head.api_key == DESCRIBE_TOPIC_PARTITIONS:

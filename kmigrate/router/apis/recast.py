@@ -1,4 +1,4 @@
-"""A message in another version of its API: for a cluster that does not speak the version that a client has chosen."""
+"""Converts a message to another version of its API, for a cluster that does not speak the client's version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["recast"]
 
 
 def recast(message: Any, kind: type[Any]) -> Any:
-    """The message as one of class `kind`: fields that it does not have are left out, its own new ones are empty."""
+    """Return the message as a message of class `kind`: unknown fields are left out, and new fields are empty."""
     if type(message) is kind:
         return message
     return blank(kind, **{field.name: _value(message, field.name, kind) for field in dataclasses.fields(kind)

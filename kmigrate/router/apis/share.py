@@ -1,9 +1,11 @@
-"""Share groups (KIP-932): at the target as they are, but not on a topic that is still mirrored.
+"""Refuses members of share groups (KIP-932) on mirrored topics, and rewrites leaders in answers to share reads.
 
-A share group keeps the state of each record at its own cluster, and only its start offsets can be moved (C13). One that
-came to the router before its topics' promote would begin anew at the target and pass over what it had not read, so its
-members are refused until then. They name their topics once: later their coordinator is asked for them. Answers to
-reads name leaders and where they are, like those of Fetch.
+A share group keeps the state of each record at its own cluster, and only its start offsets can be moved (C13). A share
+group that came to the router before its topics' promote would begin anew at the target. The group would pass over what
+it had not read. So its members are refused until the promote.
+
+Members name their topics once; later the router asks their coordinator for the topics. Answers to share reads name
+leaders and the leaders' addresses, like answers to Fetch.
 """
 
 from __future__ import annotations
@@ -41,14 +43,16 @@ LEADER_FIELDS: dict[int, frozenset[str]] = dict.fromkeys(SHARE_READS, _LEADERS)
 
 
 def ask_for_subscription(head: RequestHead, group: str) -> bytes:
-    """The question for the topics of a group's members, for the coordinator that this connection leads to."""
+    """Return the request that asks a group's coordinator, at the end of this connection, for the topics of the members.
+    """
     return frame_request(
         _DESCRIBE(group_ids=(group,), include_authorized_operations=False), head.correlation_id, head.client_id
     )
 
 
 def subscription_told(answer: bytearray, member: str) -> frozenset[str] | None:
-    """The topics that a member has subscribed to; None where the coordinator does not know, or does not say."""
+    """Return the topics that a member has subscribed to; None where the coordinator does not know the member or fails.
+    """
     for group in read_answer(_DESCRIBE, answer).groups:
         for each in group.members if not code_of(group.error_code) else ():
             if each.member_id == member:
@@ -59,7 +63,7 @@ def subscription_told(answer: bytearray, member: str) -> frozenset[str] | None:
 def refuse_share(
     head: RequestHead, request: Any, topics: Iterable[str], mirrored: Collection[str]
 ) -> tuple[bytes, str] | None:
-    """The refusal of a member whose topics are mirrored, some of them at least, and what to log."""
+    """Return the refusal of a member of whose topics at least a single topic is mirrored, and the text to log."""
     touched = sorted(set(topics).intersection(mirrored))
     if not touched:
         return None
@@ -76,7 +80,7 @@ def share_accepted(answer: bytearray) -> bool:
 
 
 def show_leaders(answer: bytearray, head: RequestHead, book: AddressBook, is_unready: IsUnready) -> bytes:
-    """The answer with leaders and endpoints as the router shows them; brokers without a listener yet are left out.
+    """Return the answer with leaders and endpoints as the router shows them; brokers without a listener are left out.
 
     Records of partitions that are not ready are left out, too.
     """

@@ -1,7 +1,7 @@
-"""The transaction APIs' messages: who a request speaks for, and answers of the router's own in the client's version.
+"""Reads the transaction APIs' requests, and builds the router's own answers in the client's version.
 
-InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit. What is decided about them is in
-`router.transactions`.
+The APIs are InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit. `router.transactions`
+decides about the requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOT_ATTEMPTED = 55
 
 
 def holder_of(head: RequestHead, request: Any) -> tuple[str, int, int]:
-    """Transactional id, producer id and epoch of a request; −1 where it has none."""
+    """Return transactional id, producer id and epoch of a request; −1 where the request has none."""
     prefix = "v3_and_below_" if head.api_key == ADD_PARTITIONS else ""
     name = str(getattr(request, prefix + "transactional_id"))
     producer_id, epoch = (int(getattr(request, prefix + field, -1)) for field in ("producer_id", "producer_epoch"))
@@ -47,14 +47,14 @@ def holder_of(head: RequestHead, request: Any) -> tuple[str, int, int]:
 
 
 def partitions_of(request: Any) -> dict[str, tuple[int, ...]]:
-    """The partitions that an AddPartitionsToTxn request names, by topic."""
+    """Return the partitions that an AddPartitionsToTxn request names, by topic."""
     return {str(topic.name): tuple(map(int, topic.partitions)) for topic in request.v3_and_below_topics}
 
 
 def partitions_request(
     kind: type[Any], holder: tuple[str, int, int], partitions: Mapping[str, tuple[int, ...]]
 ) -> Any:
-    """AddPartitionsToTxn for a holder: transactional id, producer id, epoch."""
+    """Return an AddPartitionsToTxn request for a holder: transactional id, producer id, epoch."""
     topic_type = element(kind, "v3_and_below_topics")
     return blank(
         kind,
@@ -66,13 +66,13 @@ def partitions_request(
 
 
 def fenced_code(head: RequestHead) -> int:
-    """What a version of an API calls a holder of an older epoch."""
+    """Return the error code by which this version of an API refuses a holder of an older epoch."""
     new = head.version >= _FIRST_WITH_FENCED.get(head.api_key, 1 << 15)
     return Code.PRODUCER_FENCED if new else Code.INVALID_PRODUCER_EPOCH
 
 
 def error_answer(head: RequestHead, request: Any, code: int) -> bytes:
-    """An answer that says one code of everything in the request; 0 is a plain success."""
+    """Return an answer with the same code for everything in the request; 0 is a plain success."""
     if code == Code.PRODUCER_FENCED:
         code = fenced_code(head)
     kind = entity(head.api_key, head.version, "response")
@@ -87,7 +87,7 @@ def error_answer(head: RequestHead, request: Any, code: int) -> bytes:
 def partitions_answer(
     head: RequestHead, request: Any, codes: Mapping[tuple[str, int], int], other: int = _NOT_ATTEMPTED
 ) -> bytes:
-    """An AddPartitionsToTxn answer: the given codes, and `other` for partitions without one."""
+    """Return an AddPartitionsToTxn answer: the given codes, and `other` for partitions without a code."""
     kind = entity(head.api_key, head.version, "response")
     topic_type = element(kind, "results_by_topic_v3_and_below")
     part_type = element(topic_type, "results_by_partition")
@@ -107,7 +107,7 @@ def partitions_answer(
 
 
 def partition_codes(answer: Any) -> dict[tuple[str, int], int]:
-    """The error codes of an AddPartitionsToTxn answer."""
+    """Return the error codes of an AddPartitionsToTxn answer."""
     return {
         (str(topic.name), int(part.partition_index)): code_of(part.partition_error_code)
         for topic in answer.results_by_topic_v3_and_below
@@ -128,7 +128,7 @@ def _commits(kind: type[Any], request: Any, code: int) -> Any:
 
 
 def frame_request(message: Any, correlation: int, client_id: str | None) -> bytes:
-    """A request of the router's own on a client's connection, as a whole frame."""
+    """Return a request of the router's own for a client's connection, as a whole frame."""
     kind = type(message)
     key, version = int(kind.__api_key__), int(kind.__version__)
     head = encode_request_head(key, version, correlation, (client_id or "").encode(), is_flexible(key, version))
@@ -137,7 +137,7 @@ def frame_request(message: Any, correlation: int, client_id: str | None) -> byte
 
 
 def read_answer(kind: type[Any], frame: bytearray) -> Any:
-    """The answer to a request of class `kind`."""
+    """Return the answer to a request of class `kind`."""
     answer = response_type(kind)
     return decode_answer(answer, frame)
 

@@ -1,7 +1,8 @@
-"""Trial joins: a member's own JoinGroup or ConsumerGroupHeartbeat, under a member id that the target does not know.
+"""Builds trial joins: a member's own JoinGroup or ConsumerGroupHeartbeat, under a member id unknown to the target.
 
-A coordinator checks rights, session timeout, protocols and assignor before the look for the member. So the answer is
-either the refusal that the member would get, or that the member is unknown. The group stays as it is (fact C19).
+A coordinator checks rights, session timeout, protocols and assignor before the coordinator looks for the member. So the
+answer is either the refusal that the member would get, or that the member is unknown. The group stays as it is (fact
+C19).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["JOINING", "lets_in", "refusal_in", "says_subscription", "trial_of"]
 JOINING = frozenset({JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT})
 _STRANGER = "kmigrate-trial"
 _LATER_EPOCH = 1
-"""A heartbeat with epoch 0 would make the stranger a member."""
+"""Member epoch of a trial heartbeat; epoch 0 would make the unknown member a member."""
 _OVERCOME = frozenset(
     {
         Code.NONE,
