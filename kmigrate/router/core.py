@@ -1,8 +1,8 @@
-"""What all client connections of one router share, and the two doors through which they act.
+"""State that all client connections of one router share, and the two interfaces through which they act.
 
-`Core` is decided state: the routing table, the gate, the account of forwards, the address book. `Outside` is what
-the router as a whole can be asked to do, `Edge` what one client connection can; `server` and `listeners`
-implement them, tests fake them.
+`Core` is the shared state: the routing table, the gate, the counts of forwards in flight, the address book. `Outside`
+is the interface to the router process, `Edge` the interface to one client connection. `server` and `listeners`
+implement these interfaces, and tests fake them.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from kmigrate.router.untold import Untold
 __all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "StoredBatch", "Waiting"]
 
 TARGET = ""
-"""The target, where else a link stands for its source."""
+"""Name of the target where a link's name stands for the link's source."""
 Buffer = bytes | bytearray | memoryview
 BeginsAnswer = Callable[[], TakePiece | None]
-"""Asked when a large answer begins to come: who passes it on in pieces; None: it is awaited whole."""
+"""Callback at the start of a large answer: returns the receiver of the pieces, or None to collect the whole answer."""
 
 
 class Outcome(NamedTuple):
-    """What came of a forwarded request: its answer, or that it was never sent, or that nobody knows."""
+    """The result of a forwarded request: an answer, a proof that it was never sent, or an unknown fate."""
 
     frame: bytearray | None
     sent: bool = True
     refused: str = ""
-    """Why the source will not take it from this client; it was not sent."""
+    """Reason why the source does not accept this client's login; the request was not sent."""
 
 
 class Edge(Protocol):
-    """One client connection and its upstreams, as the session uses them. Calls never block."""
+    """The connection of one client and its upstream connections, as the session uses them. Calls never block."""
 
     def now(self) -> float: ...
 
@@ -71,9 +71,10 @@ class Edge(Protocol):
     ) -> None:
         """Send to this connection's target broker; without `answered` no answer is due (acks=0).
 
-        `answered` is given the answer whole, but for one that `begins` takes in pieces.
+        `answered` receives the whole answer, except an answer that `begins` takes in pieces.
 
-        When that upstream is lost, the client's connection is closed: its order cannot be kept.
+        If the connection to the target is lost, the client's connection is closed: the order of requests cannot be
+        kept.
         """
 
     def to_source(
@@ -91,7 +92,7 @@ class Edge(Protocol):
         *,
         waits: bool = False,
     ) -> None:
-        """Send to a group coordinator of a source; the connection ends with the client's, whatever is under way.
+        """Send to a group coordinator of a source; the connection closes with the client's, whatever is in flight.
 
         `waits`: the coordinator may hold the answer until other members have come. Such requests have a connection of
         their own, because a broker reads no further on a connection while an answer on that connection is due.
@@ -101,19 +102,25 @@ class Edge(Protocol):
         """Have the session advance at a moment of `now()`."""
 
     def advanced(self, *, done: bool) -> None:
-        """The session has looked at its requests: reading may go on or pause; `done`: nothing is left to send."""
+        """Note that the session has looked at its requests, so that reading goes on or pauses.
+
+        `done`: nothing is left to send.
+        """
 
     def close(self, reason: str) -> None:
-        """Close the client's connection; said in one log line."""
+        """Close the client's connection and log the reason in one line."""
 
     def part(self) -> None:
-        """Say that nothing more is answered here; what comes without asking for an answer is still taken."""
+        """Answer nothing more here; requests that want no answer are still taken."""
 
     def identified(self, identity: Identity) -> None:
-        """The target has accepted the client's login, or its renewal, on this connection's upstream."""
+        """Note that the target has accepted the client's login, or a renewal, on this connection's upstream."""
 
     def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
-        """Go to the target as the table says, in place of the upstream so far; `arrived` is told what failed, or ''."""
+        """Replace the upstream by a target connection with the login of the identity table.
+
+        `arrived` receives the error text, or '' on success.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +133,25 @@ class StoredBatch:
 
 
 class Outside(Protocol):
-    """What the router does for its sessions. Calls never block; `then` is called later."""
+    """The router process, as its sessions use it. Calls never block; `then` is called later."""
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
-        """Node id of the known leader (−1: unknown) and the highest Produce version the source speaks."""
+        """Return the node id of the leader (−1: unknown) and the highest Produce version that the source speaks."""
 
     def source_layout(self, link: str) -> object:
-        """The same one for as long as no leader of a source is known to have moved."""
+        """Return the same object as long as no leader of a source is known to have moved."""
 
     def source_node(self, link: str) -> int:
-        """Node id of any broker of a source, of one that answers where that is known; −1 while none is known."""
+        """Return the node id of any broker of a source, preferably of a broker that answers; −1 while unknown."""
 
     def tells_transactions(self, link: str) -> bool:
-        """Whether a link's source, or TARGET, answers DescribeTransactions (Kafka ≥ 3.0)."""
+        """Return whether a link's source, or TARGET, answers DescribeTransactions (Kafka ≥ 3.0)."""
 
     def source_version(self, link: str, api_key: int) -> int:
-        """The highest version of an API that a source speaks, −1 while that is not known."""
+        """Return the highest version of an API that a source speaks; −1 while the version is unknown."""
 
     def refresh_source(self, link: str, topic: str = "") -> None:
-        """Learn a source's brokers anew, and who leads a topic."""
+        """Refresh the metadata of a source: its brokers, and the leaders of a topic."""
 
     def ends(
         self,
@@ -153,14 +160,17 @@ class Outside(Protocol):
         seconds: float,
         then: Callable[[Mapping[tuple[str, int], int]], None],
     ) -> None:
-        """Where readers of a source, or of TARGET, find the ends of partitions: of those that it tells in that time."""
+        """Find the log ends that readers of a source, or of TARGET, see.
+
+        `then` gets the ends that are known within `seconds`.
+        """
 
     def when_copied(
         self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
     ) -> None:
-        """Tell when the target holds everything below these positions; False where it does not within that time.
+        """Call `then` with True once the target holds everything below these positions; with False after `seconds`.
 
-        A position beyond the source's log is nobody's to wait for.
+        A position beyond the end of the source's log is not waited for.
         """
 
     def look_up(
@@ -172,75 +182,83 @@ class Outside(Protocol):
         *,
         read_committed: bool,
     ) -> None:
-        """Look partitions of mirrored or promoted topics up by time at a link's source.
+        """Look up partitions of mirrored or promoted topics by time at a link's source.
 
-        What is not told in that time is missing, and so are topics that were made anew since they were mirrored.
+        A partition without an answer within `seconds` is missing in the result. So is a topic that was created anew
+        since the topic was mirrored.
         """
 
     def refresh_target(self) -> None: ...
 
     def target_versions(self) -> Any | None:
-        """Return what all brokers of the target speak, as an ApiVersions answer; None while that is not known."""
+        """Return the versions that all brokers of the target speak, as an ApiVersions answer; None while unknown."""
 
     def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
-        """Which of these topics the sources of unfinished links have; all of them where a source cannot be asked."""
+        """Find which of these topics the sources of unfinished links have; all of them if a source cannot be asked."""
 
     def new_producer_id(self, then: Callable[[int], None]) -> None:
-        """A fresh id of the target; −1 where none could be had."""
+        """Get a fresh producer id of the target; −1 if the target gave no id."""
 
     def ask_target(
         self, topic: str, partition: int, producer_id: int, then: Callable[[ProducerMark | None], None]
     ) -> None:
-        """Up to where the target's log of a partition holds a producer's records, sequence −1 where it holds none.
+        """Find the producer's last sequence in the target's log of a partition: −1 if there is no record.
 
-        None where it has not told in time.
+        `then` gets None if the target has not answered in time.
         """
 
     def ask_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
     ) -> None:
-        """Whether a source's log holds a producer's batches up to this one; None where it has not told."""
+        """Find whether a source's log holds a producer's batches up to `stored`; None if the source did not answer."""
 
     def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
-        """Put a partition into a holder's transaction for a client that may write both; `then` is told the code."""
+        """Add a partition to a holder's transaction; `then` gets the error code.
+
+        The caller knows that the client may write the partition under this transactional id.
+        """
 
     def find_on_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
     ) -> None:
-        """Base offset of a batch in the source's log; −1 where it is not found near its end."""
+        """Find the base offset of a batch in the source's log; −1 if the batch is not near the log's end."""
 
     def drained(self) -> None:
-        """A fenced topic's last forward in flight was resolved: tell the controller at once."""
+        """Tell the controller at once that the last forward in flight of a fenced topic is resolved."""
 
     def say(self, line: str) -> None:
-        """One log line."""
+        """Write one log line."""
 
     def warn(self, line: str) -> None:
-        """One log line on what only somebody who runs the router can mend."""
+        """Write one log line about a fault that only the operator of the router can mend."""
 
 
 class Memory(Protocol):
-    """What all routers must agree on, in the state log. Calls never block; by `then` the table has it already."""
+    """Facts on which all routers must agree, in the state log. Calls never block.
+
+    Before `then` is called, the routing table has the new facts.
+    """
 
     def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
-        """Write down a transactional id's identities, merged with what stands; False where it is not written.
+        """Write down a transactional id's identities, merged with the record in the log.
 
-        That is where the log is away, and where what stands crosses them.
+        `then` gets False if the record is not written: the log is not reachable, or the record in the log crosses the
+        new identities.
         """
 
     def catch_up(self, then: Callable[[bool], None]) -> None:
-        """Read what others have written up to now; False where it could not be read."""
+        """Read what other processes have written up to now; `then` gets False if the log could not be read."""
 
 
 class Waiting(Protocol):
-    """A session whose head request waits for something; `advance` looks again."""
+    """A session whose first request waits for something; `advance` looks again."""
 
     def advance(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Core:
-    """Shared by all sessions of a router; changed only between two events, under no await."""
+    """State shared by all sessions of a router; changed only between two events, never across an await."""
 
     settings: RouterSettings
     table: RoutingTable
@@ -251,11 +269,11 @@ class Core:
     gate: Gate = field(default_factory=Gate)
     forwards: Forwards = field(default_factory=Forwards)
     door: Door = field(init=False)
-    """Who may come, and as whom each goes on: of the newest table that could be used."""
+    """Rules for who may connect, and the login of each client upstream, from the newest table that could be used."""
     fenced: frozenset[str] = field(init=False)
-    """Keys of the topics of which is told what is not resolved."""
+    """Keys of fenced topics, whose unresolved forwards this router reports."""
     ids: TopicIds = field(init=False)
-    """Ids of topics on both clusters, of the newest table."""
+    """Ids of topics on both clusters, from the newest table."""
     begun: Begun = field(init=False)
     at_target: AtTarget = field(default_factory=AtTarget)
     followers: Followers = field(default_factory=Followers)
@@ -267,22 +285,22 @@ class Core:
     late: Late = field(default_factory=Late)
     unready: Unready = field(default_factory=Unready)
     waiting: dict[Waiting, None] = field(default_factory=dict)
-    """Sessions with a held head, in the order in which they were held."""
+    """Sessions whose first request is held, in the order in which the requests were held."""
     farewell: Farewell = field(default_factory=Farewell)
     limits: Limits = field(init=False)
     room_ahead: Room = field(init=False)
     requests: Counter[int] = field(default_factory=Counter)
-    """Clients' requests by API key."""
+    """Requests of clients by API key."""
     own_ids: frozenset[bytes] = frozenset()
     """Ids of kmigrate's own topics at the target, which no client may name."""
     own_refused: Counter[int] = field(default_factory=Counter)
-    """Clients' requests that named kmigrate's own topics and were refused, by API key."""
+    """Requests of clients that named kmigrate's own topics and were refused, by API key."""
     deaf: str = ""
-    """Reason why the state log cannot be read, '' where all is well: the last routing table goes on."""
+    """Reason why the state log cannot be read, '' while it can; meanwhile the last routing table stays in use."""
     closing: bool = False
-    """Whether this router is being stopped: every connection is ended as soon as nothing of it is under way."""
+    """True while this router stops: every connection is closed as soon as nothing of the connection is in flight."""
     stood_still: Callable[[], bool] = lambda: False
-    """Whether this process has just stood still for so long that others may have taken it for dead."""
+    """True if this process was just paused for so long that other processes may have declared it dead."""
     _hidden: frozenset[str] | None = None
     _mirrored: Mapping[str, str] | None = None
 
@@ -303,7 +321,7 @@ class Core:
         )
 
     def swap(self, table: RoutingTable, now: float) -> None:
-        """Take a newer table: from this moment every decision is the new one's. Call `wake` after it."""
+        """Take a newer table, which decides everything from this moment. Call `wake` afterwards."""
         self.table = table
         self.fenced = _fenced(table)
         self.ids = TopicIds(table.topics)
@@ -316,30 +334,34 @@ class Core:
         for (link, name), entry in list(self.begun.entries.items()):
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:
-                self.ended(link, name)  # another router has asked for the next epoch, which ended it
+                self.ended(link, name)  # another router has asked for the next epoch, which ended the transaction
             elif not known.in_force and known.epoch == entry.epoch:
-                self.ended(link, name)  # nothing was open when the source was made to refuse it, or it was cut off
+                # the identity was revoked: nothing was open at that time, or the open transaction was cut off
+                self.ended(link, name)
         self.farewell.follow(table, closing=self.closing)
 
     def wake(self) -> None:
-        """Let every held session look again, first held first."""
+        """Let every held session look again, in the order in which the sessions were held."""
         for session in list(self.waiting):
             session.advance()
 
     def hidden(self) -> frozenset[str]:
-        """Return the topics that clients do not see yet; looked for once in each table."""
+        """Return the topics that clients do not see yet; computed once per table."""
         if self._hidden is None:
             self._hidden = frozenset(t for t, r in self.table.topics.items() if r.serve is Serve.HIDDEN)
         return self._hidden
 
     def mirrored(self) -> Mapping[str, str]:
-        """Return the topics that are not promoted, with their ids at the target; looked for once in each table."""
+        """Return the topics that are not promoted, with their ids at the target; computed once per table."""
         if self._mirrored is None:
             self._mirrored = {t: r.target_id for t, r in self.table.topics.items() if r.serve is not Serve.LOCAL}
         return self._mirrored
 
     def ended(self, link: str, name: str, entry: Entry | None = None) -> None:
-        """A transaction at a source is over; `entry`: this one, where an answer may be about one before."""
+        """Note that a transaction at a source is over.
+
+        `entry`: the transaction that is over, if the answer may be about an earlier transaction of the same id.
+        """
         if entry is not None and self.begun.entries.get((link, name)) is not entry:
             return
         for key in self.begun.end(link, name):
@@ -348,7 +370,7 @@ class Core:
             self.outside.drained()
 
     def group_words(self, now: float) -> dict[str, GroupWord]:
-        """This router's word on each group that follows; an open transaction may still commit its group's positions."""
+        """Return this router's report on each group that follows, including open transactions."""
         open_: Counter[str] = Counter()
         for (link, name), entry in self.begun.entries.items():
             record = self.table.transactions.get(name, {}).get(link)
@@ -357,7 +379,10 @@ class Core:
         return {group: replace(word, trials=self.trials.trials(group)) for group, word in words.items()}
 
     def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
-        """Whether the target holds records of a producer, which then is never late again; None as in `ask_target`."""
+        """Find whether the target holds records of a producer; None as in `ask_target`.
+
+        If the target holds records, the producer's partition is never late again.
+        """
 
         def told(held: ProducerMark | None) -> None:
             written = held is not None and held.last_sequence >= 0
@@ -368,7 +393,7 @@ class Core:
         self.outside.ask_target(topic, partition, producer_id, told)
 
     def resolved(self, key: str, count: int = 1) -> None:
-        """Forwards of a topic are resolved; the last one under a fence is announced."""
+        """Count forwards of a topic as resolved; tell the controller about the last forward under a fence."""
         if self.forwards.resolved(key, count) and key in self.fenced:
             self.outside.drained()
 

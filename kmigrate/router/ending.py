@@ -1,4 +1,4 @@
-"""How a transaction ends: by an EndTxn where it is open, or by a repeated one where it was (`transactions`, E)."""
+"""Ends a transaction: by an EndTxn where it is open, or by a repeated EndTxn where it was (`transactions`, E)."""
 
 from __future__ import annotations
 
@@ -24,28 +24,32 @@ _ENDED = {
     LastEnd.ABORTED: Code.INVALID_TXN_STATE,
     LastEnd.CUT_OFF: Code.UNKNOWN_PRODUCER_ID,
 }
-"""What a commit is told of a transaction whose end only its record knows; an abort has nothing left to do."""
+"""Answer to a commit whose transaction's end is known only from the id's record; an abort has nothing left to do."""
 _OVER = frozenset({Code.NONE, Code.INVALID_TXN_STATE})
-"""At which a transaction is open no more. Who is not its holder hears other codes, and ends nothing."""
+"""Codes after which a transaction is no longer open.
+
+A client that is not the holder gets other codes, and ends nothing.
+"""
 
 
 @dataclass(slots=True)
 class Ending:
-    """Takes EndTxn on one client connection."""
+    """Handles EndTxn on one client connection."""
 
     _core: Core
     _holders: Holders
     _places: Whereabouts
     _to_target: Callable[[Errand, Callable[[bytearray], None]], None]
-    """Has the client's request go to the target as it came."""
+    """Sends the client's request to the target unchanged."""
     _again: Callable[[Errand], None]
-    """Takes an errand once more when its holder is known."""
+    """Takes a request again once its holder is known."""
 
     def take(self, errand: Errand) -> None:
-        """End it where it is open, as far as anybody here knows; else ask where it was."""
+        """End an open transaction at its cluster; if none is open, ask the cluster of the id's last transaction."""
         at = self._places.open_at(errand.name)
         if at is None and errand.name in self._places.refused and not errand.request.committed:
-            # A coordinator answers the abort of what never began with INVALID_TXN_STATE, the end of some clients.
+            # A coordinator answers the abort of a transaction that never began with INVALID_TXN_STATE, at which some
+            # clients end.
             self._places.refused.discard(errand.name)
             errand.fail(0)
             return
@@ -60,7 +64,11 @@ class Ending:
             self._end_again(errand)
 
     def _end_at_target(self, errand: Errand, *, nowhere_else: bool = False) -> None:
-        """`nowhere_else`: nothing is open at the source. What a fence has held and its client aborts began nowhere."""
+        """End the transaction at the target.
+
+        `nowhere_else`: nothing is open at the source. If a fence held the transaction and its client aborts, the
+        transaction began nowhere.
+        """
 
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
@@ -102,7 +110,7 @@ class Ending:
         self._holders.talk.ask(link, errand.name, errand.head.client_id, message, told)
 
     def _end_again(self, errand: Errand) -> None:
-        """The answer to an EndTxn was lost: ask where the transaction was."""
+        """Handle an EndTxn whose first answer was lost: ask the cluster of the id's last transaction."""
         records = self._holders.records(errand.name).values()
         held = [r for r in records if (r.producer_id, r.epoch) == (errand.producer_id, errand.epoch) and r.topics]
         if not held:
@@ -130,7 +138,7 @@ class Ending:
         self._to_target(errand, at_target)
 
     def _end_unlisted(self, errand: Errand) -> None:
-        """End a transaction of a holder whose writes the state log does not know: the target's, or a source's own."""
+        """End a transaction whose holder's writes the state log does not know: at the target, or at a source."""
 
         def told(frame: bytearray) -> None:
             if errand.code_in(frame) in NOT_THE_HOLDER:
@@ -141,7 +149,7 @@ class Ending:
         self._to_target(errand, told)
 
     def _end_where_it_was(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
-        """At the source, or by what the record says in its place where the identity is revoked."""
+        """End the transaction at the source; if the identity is revoked, answer from the id's record."""
         if record.revoked is None:
             self._end_at_source(errand, record, then)
         elif record.in_force:
@@ -152,7 +160,7 @@ class Ending:
             then(_ENDED[record.revoked.last_end])
 
     def _code(self, errand: Errand, code: int) -> int:
-        """What the client is told of the cluster's code (`late`, C)."""
+        """Return the code for the client from the cluster's code (`late`, C)."""
         if code != Code.INVALID_TXN_STATE or errand.request.committed:
             return code
         table = self._core.table

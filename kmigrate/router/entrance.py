@@ -1,4 +1,4 @@
-"""How partitions enter a transaction at the target, on one client connection: now, or with a first batch (`late`)."""
+"""Adds partitions to a transaction at the target for one client connection: at once, or with a first batch (`late`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _ADD = entity(24, 3, "request")
 
 @dataclass(slots=True, eq=False)
 class Entrance:
-    """Takes AddPartitionsToTxn for the target."""
+    """Handles AddPartitionsToTxn for the target."""
 
     _core: Core
     _edge: Edge
     _gone: bool = False
 
     def add(self, errand: Errand) -> None:
-        """Ask the target about each partition that may be late, then pass on what is not (A)."""
+        """Ask the target about each partition that may be late, then pass on the other partitions (A)."""
         late, table = self._core.late, self._core.table
         asked = {
             (topic, index)
@@ -61,7 +61,7 @@ class Entrance:
 
     @property
     def owes(self) -> bool:
-        """Whether its client was told of a late partition that is not in yet (D)."""
+        """True if this connection's client was told that a late partition is in before it is (D)."""
         return self._core.late.owes(self)
 
     def closed(self) -> None:
@@ -69,7 +69,7 @@ class Entrance:
         self._core.late.left(self)
 
     def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
-        """Put a late partition into a transaction of which this connection brings the first batch (B)."""
+        """Add a late partition to a transaction whose first batch for the partition came on this connection (B)."""
 
         def told(frame: bytearray) -> None:
             code = partition_codes(read_answer(_ADD, frame))[(topic, partition)]
@@ -82,7 +82,7 @@ class Entrance:
         self._edge.to_target([frame], 0, told)
 
     def _without(self, late: Collection[tuple[str, int]], errand: Errand) -> None:
-        """Pass on what is not late, and tell the client that all is in (A, D)."""
+        """Pass on the partitions that are not late, and tell the client that all are in (A, D)."""
         if self._gone:
             return
         if not late or self._core.table.finished:

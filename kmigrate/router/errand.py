@@ -1,4 +1,4 @@
-"""One transaction request of a client on its way through the rules (`router.transactions`)."""
+"""A transaction request of a client, as `router.transactions` applies its rules to the request."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ __all__ = ["Errand"]
 
 @dataclass(slots=True, eq=False)
 class Errand:
-    """A request, whom it speaks for, and where its answer goes."""
+    """A request with its holder and the callback for its answer."""
 
     head: RequestHead
     frame: bytearray
     request: Any
     reply: Callable[[Buffer], None]
     name: str
-    """The transactional id."""
+    """Transactional id."""
     producer_id: int
     epoch: int
     deadline: float | None = None
     caught_up: bool = False
-    """Whether what other routers have written was read for it."""
+    """True if the records of other routers were read for this request."""
     disowned: bool = False
-    """Whether the source took no word of its identity, and what has been written since was read."""
+    """True if the source refused the holder's identity, and the records written since were read."""
 
     @property
     def holder(self) -> tuple[str, int, int]:
-        """Whom it speaks for."""
+        """Transactional id, producer id and epoch of the request."""
         return self.name, self.producer_id, self.epoch
 
     def fail(self, code: int) -> None:
-        """Answer everything in it with one code; 0 is a success."""
+        """Answer every part of the request with the same code; 0 is success."""
         self.reply(error_answer(self.head, self.request, code))
 
     def read(self, frame: bytearray) -> Any:
-        """A cluster's answer to it."""
+        """Decode a cluster's answer to the request."""
         return read_answer(type(self.request), frame)
 
     def codes_in(self, answer: Buffer) -> set[int]:
@@ -53,5 +53,5 @@ class Errand:
         return {code_of(told.error_code)}
 
     def code_in(self, frame: bytearray) -> int:
-        """The code of an answer that has one."""
+        """Return the code of an answer with a single code."""
         return code_of(self.read(frame).error_code)

@@ -1,7 +1,8 @@
-"""Open transactions whose end nobody told this router: their clients are gone, or end them at another router.
+"""Open transactions whose end this router was not told: their clients are gone, or end them at another router.
 
-While one counts as open, a fence at its topics is not complete. So under a fence the source's coordinators are asked.
-Only what they call ended is believed: where they cannot be asked, the transaction counts on until its client speaks.
+While such a transaction counts as open, a fence at those topics is not complete. So under a fence the router asks the
+source's coordinators. The router believes only a coordinator that calls the transaction ended. If the coordinators
+cannot be asked, the transaction counts on until its client sends a request.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kmigrate.router.core import Core
 __all__ = ["OpenAtSource", "end_forgotten"]
 
 OpenAtSource = Callable[[str, Collection[str]], Awaitable[Collection[str]]]
-"""Of a link's transactional ids those that its source calls open; all of them where it cannot tell."""
+"""Returns the transactional ids of a link that its source calls open; all of them if the source cannot tell."""
 
 
 async def end_forgotten(core: Core, open_at_source: OpenAtSource) -> None:
@@ -25,6 +26,6 @@ async def end_forgotten(core: Core, open_at_source: OpenAtSource) -> None:
         names = {name for each, name in seen if each == link}
         for name in names.difference(await open_at_source(link, names)):
             entry, asked = seen[link, name]
-            # What was asked meanwhile may have begun behind the coordinator's answer.
+            # A request sent meanwhile may have begun a transaction after the coordinator's answer.
             if core.begun.entries.get((link, name)) is entry and entry.asked == asked:
                 core.ended(link, name)

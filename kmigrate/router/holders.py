@@ -1,13 +1,13 @@
-"""Who holds a transactional id, on both clusters: known from the routing table, or made known at the source.
+"""Holders of transactional ids on both clusters, known from the routing table or made known at the source.
 
-The pair of identities is written down before it is used. An older holder is known by its epoch at the target, and
-is fenced before the source is touched. Nobody is taken for a newer one at its word: to make a holder known at the
-source ends the transaction that is open there, so the target is asked first whom it has given the id.
+The pair of identities is written down before the first use. An older holder is recognised by the epoch at the target,
+and is fenced before the source is touched. Nobody is accepted as a newer holder by its own word. Making a holder known
+at the source ends the transaction that is open there. So the router first asks the target which holder has the id.
 
-An identity that a controller has revoked (`Revoked`) is nobody's at the source any more. Its holder is told
-UNKNOWN_PRODUCER_ID where he would begin there: clients abort what they have not begun, ask for the next epoch and count
-their sequences from 0 again, as the source then wants it. Java does so from 2.5 to 4.3, and librdkafka; at
-INVALID_PRODUCER_ID_MAPPING Java 4.x ends.
+If a controller has revoked an identity (`Revoked`), nobody holds that identity at the source any more. Its holder gets
+UNKNOWN_PRODUCER_ID when beginning a transaction there. Clients then abort what they have not begun, ask for the next
+epoch, and count their sequences from 0 again, as the source then expects. Java clients from 2.5 to 4.3 and librdkafka
+do so. At INVALID_PRODUCER_ID_MAPPING, Java 4.x ends.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ _INIT = entity(22, 4, "request")
 _DESCRIBE = entity(65, 0, "request")
 _DISOWNED = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
 _USUAL_TIMEOUT = dt.timedelta(seconds=60)
-"""Clients' default of transaction.timeout.ms, for an id that was asked for before there was a mirrored topic."""
+"""Clients' default of transaction.timeout.ms, for an id that was requested before any topic was mirrored."""
 
 
 @dataclass(slots=True)
 class Holders:
-    """One client connection's view of them."""
+    """The holders as one client connection sees them."""
 
     core: Core
     talk: SourceTalk
     strangers: SourceIdentities
     _behind: dict[tuple[str, str], list[Callable[[], None]]] = field(default_factory=dict)
-    """By link and transactional id whose holder is being made known: what came meanwhile, and goes on after it."""
+    """Requests that wait until the holder of their transactional id is made known, by link and transactional id."""
 
     def records(self, name: str) -> Mapping[str, TransactionRecord]:
-        """The holder of a transactional id at each link's source that knows it."""
+        """Return the records of a transactional id, by the links whose source knows the id."""
         return self.core.table.transactions.get(name, {})
 
     def identify(
         self, errand: Errand, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
     ) -> None:
-        """Have the source give the id's new holder an identity, and write the pair down; `then` is told the code.
+        """Have the source give the id's new holder an identity, and write the pair down; `then` receives the code.
 
-        `holder` is who he is at the source so far, where he only wants the next epoch; else (−1, −1).
+        `holder` is the holder's present identity at the source, if the holder only wants the next epoch; else (−1, −1).
         """
         message = _INIT(
             transactional_id=errand.name,
@@ -71,7 +71,7 @@ class Holders:
                 then(self.talk.elsewhere(link, errand.name, code))
                 return
             given = int(answer.producer_id), int(answer.producer_epoch)
-            # A source gives an id one holder, whatever number of links begins there.
+            # A source gives an id to one holder, whatever number of links begins at that source.
             links = self.core.table.of_one_source(link)
             self._write_down(
                 [TransactionRecord(each, errand.name, errand.producer_id, errand.epoch, *given) for each in links], then
@@ -97,7 +97,7 @@ class Holders:
         self.core.memory.remember(record, kept)
 
     def sources(self, name: str) -> list[str]:
-        """One link from each source that is mirrored; one that knows the transactional id, where there is one."""
+        """Return a link of each mirrored source, preferably a link whose source knows the transactional id."""
         table, known = self.core.table, self.records(name)
         chosen: list[str] = []
         served: set[str] = set()
@@ -108,14 +108,17 @@ class Holders:
         return chosen
 
     def described(self, name: str, head: RequestHead, told: Callable[[Any], None]) -> None:
-        """What the target says of a transactional id, asked in the client's own name; this leads to its coordinator."""
+        """Ask the target about a transactional id, on the client's own connection: it leads to the id's coordinator."""
         asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
         self.talk.edge.to_target(
             [asked], head.correlation_id, lambda frame: told(read_answer(_DESCRIBE, frame).transaction_states[0])
         )
 
     def identity(self, errand: Errand, link: str, again: Callable[[Errand], None]) -> TransactionRecord | None:
-        """The holder's identities; None where the errand was answered, or goes on (`again`) when they are known."""
+        """Return the holder's identities, or None.
+
+        None: the request was answered, or `again` takes the request once the identities are known.
+        """
         known = self.records(errand.name).get(link)
         if known is not None and known.producer_id == errand.producer_id:
             if known.epoch == errand.epoch:
@@ -135,10 +138,10 @@ class Holders:
         return None
 
     def disowned(self, errand: Errand, link: str, codes: Collection[int], again: Callable[[Errand], None]) -> bool:
-        """Whether the source takes no word of the holder's identity and it is not told so yet: it may be revoked.
+        """Return whether the request is handled here, because the source refuses an identity that may be revoked.
 
-        The errand goes on (`again`) once all is read that was written; where the identity is being revoked right then,
-        its client comes again.
+        The request goes on (`again`) once everything written to the log is read. If the identity is just being revoked,
+        the client is told to retry.
         """
         if _DISOWNED.isdisjoint(codes):
             return False
@@ -153,7 +156,7 @@ class Holders:
         return True
 
     def cut_off(self, errand: Errand) -> bool:
-        """Whether what the holder may take for his open transaction is gone."""
+        """Return whether the transaction that the holder may believe open was cut off."""
         held = (errand.producer_id, errand.epoch)
         return any(r.cut_off and (r.producer_id, r.epoch) == held for r in self.records(errand.name).values())
 
@@ -168,7 +171,7 @@ class Holders:
         self.core.memory.catch_up(read)
 
     def _make_known(self, errand: Errand, link: str, again: Callable[[Errand], None]) -> None:
-        """Have the source know the holder that the target names; anybody else is told what a coordinator tells him."""
+        """Make the holder that the target names known at the source; answer anybody else as a coordinator would."""
         self._behind[(link, errand.name)] = []
 
         def over(code: int) -> None:
@@ -192,11 +195,12 @@ class Holders:
         if self.core.outside.tells_transactions(TARGET):
             self.described(errand.name, errand.head, told)
         else:
-            over(Code.INVALID_PRODUCER_ID_MAPPING)  # at which clients ask for the id anew, and the target judges that
+            # at this code clients ask for the id anew, and the target judges that request
+            over(Code.INVALID_PRODUCER_ID_MAPPING)
 
 
 def _judged(state: Any, errand: Errand) -> int:
-    """What a coordinator in this state tells who calls himself the holder."""
+    """Return the code of a coordinator in this state for a client that claims to be the holder."""
     code = code_of(state.error_code)
     if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and int(state.producer_id) != errand.producer_id):
         return Code.INVALID_PRODUCER_ID_MAPPING

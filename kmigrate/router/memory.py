@@ -1,4 +1,4 @@
-"""What routers tell each other through the state log about transactional ids, as one router writes and reads it."""
+"""Writes and reads the records of transactional ids in the state log, through which routers inform each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["StateMemory"]
 
 _log = logging.getLogger("kmigrate.router")
 _PATIENCE_S = 5.0
-"""Less than clients wait for an answer: they are told to come again while the state log is away."""
+"""Timeout, shorter than clients wait for an answer: while the state log is not reachable, clients are told to retry."""
 
 
 class StateMemory:

@@ -1,14 +1,13 @@
 """Asks the sources about a producer identity that neither the state log nor the target knows.
 
 A client may have begun a transaction at a source before the client got the router's address. Another process may end
-that transaction, and has only the producer id and the epoch. Flink's exactly-once sink commits so after a restart, also
-what was committed before. The source has handed that identity out, so the source alone can judge: the EndTxn goes
-there unchanged.
+that transaction, and has only the producer id and the epoch. Flink's exactly-once sink commits this way after a
+restart, also what was committed before. The source has handed that identity out, so the source alone can judge: the
+EndTxn goes there unchanged.
 
-Nothing else is done in such an identity. The target does not know the identity, so the holder could not go on after
-the promote.
-A holder that begins or goes on with a transaction is told UNKNOWN_PRODUCER_ID: clients abort, and that EndTxn goes to
-the source, too; then they ask for an id anew, which both clusters know.
+Nothing else is done in such an identity. The target does not know the identity, so the holder could not go on after the
+promote. A holder that begins a transaction, or goes on with a transaction, gets UNKNOWN_PRODUCER_ID. At this code
+clients abort, and that EndTxn goes to the source, too. Then they ask for a new id, which both clusters know.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ _NOT_KNOWN = frozenset(
         Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-"""Error codes that say nothing of the identity that the client has."""
+"""Error codes that say nothing about the client's identity."""
 _SILENT = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS})
-"""Told for a source that cannot be asked now, or that does not answer (`source_talk`)."""
+"""Code for a source that cannot be asked now, or that does not answer (`source_talk`)."""
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ class SourceIdentities:
     talk: SourceTalk
 
     def is_strange(self, errand: Errand) -> bool:
-        """Tell whether the state log names another holder of the transactional id, or none, and a source may know."""
+        """Return whether a source may know a holder that the state log does not name for the transactional id."""
         if not self.core.table.sources or errand.producer_id < 0:
             return False
         known = self.core.table.transactions.get(errand.name, {})
@@ -92,7 +91,7 @@ class SourceIdentities:
         self._walk(errand, message, list(self.core.table.sources), judged, refused)
 
     def _look(self, errand: Errand, refused: Callable[[], None]) -> None:
-        """Have the client abort where a source knows the identity."""
+        """Have the client abort if a source knows the identity."""
         outside, sources = self.core.outside, self.core.table.sources
         unknown = [link for link in sources if outside.source_version(link, END_TXN) < 0]
         for link in unknown:
@@ -121,9 +120,9 @@ class SourceIdentities:
     ) -> None:
         """Ask the sources in turn until a source knows the identity.
 
-        `judged` reads an answer: None for "this source knows the identity, and the client has its answer", 0 for "this
-        source does not know the identity", else what the client is told if no other source knows the identity. A
-        source that did not answer counts most: that source might have known.
+        `judged` reads an answer. None means that this source knows the identity, and the client has its answer. 0 means
+        that this source does not know the identity. Any other code goes to the client if no other source knows the
+        identity. A source that did not answer counts most, because that source might have known.
         """
         if not links:
             if worst:

@@ -1,7 +1,8 @@
-"""A client's own words with the coordinators of a source: on its own connections, with its own rights.
+"""Sends a client's requests to transaction coordinators of a source, on the client's connections and with its rights.
 
-The router asks in one version of each API (`protocol.api`), finds the coordinator first, and finds it again after an
-answer that says so. It never repeats a request: the client is told to come again, and every client does.
+The router asks in one version of each API (`protocol.api`). The router finds the coordinator first, and finds the
+coordinator again after an answer that says so. The router never repeats a request: the client is told to retry, and
+every client does.
 """
 
 from __future__ import annotations
@@ -18,26 +19,32 @@ from kmigrate.router.core import Core, Edge, Outcome
 __all__ = ["SourceTalk"]
 
 Told = Callable[[Any, int], None]
-"""The answer and 0; or None and what the client is to be told."""
+"""Callback with the answer and 0, or with None and the code for the client."""
 
 _FIND_COORDINATOR = entity(10, 3, "request")
 _OF_TRANSACTIONS = 1
 _MOST_COORDINATORS = 64
-"""That a connection remembers: which ids are named is for the client to say, and who is forgotten is found again."""
+"""Maximum coordinators that a connection remembers.
+
+The client chooses the ids that it names, and a forgotten coordinator is found again.
+"""
 _ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 
 
 @dataclass(slots=True)
 class SourceTalk:
-    """One client connection's."""
+    """Sends the transaction requests of one client connection to the coordinators of the sources."""
 
     core: Core
     edge: Edge
     _coordinators: dict[tuple[str, str], int] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
-    """Links whose source did not answer when it was asked last."""
+    """Links whose source did not answer the last request."""
     gone: bool = False
-    """The client is: nothing more is asked, for it asks again elsewhere and the older word might be heard last."""
+    """True once the client is gone: nothing more is asked.
+
+    The client asks again elsewhere, and the older request might arrive last.
+    """
 
     def ask(self, link: str, name: str, client_id: str | None, message: Any, told: Told) -> None:
         """Ask the coordinator of a transactional id at a link's source."""
@@ -64,7 +71,10 @@ class SourceTalk:
         self._send(link, self.core.outside.source_node(link), client_id, asked, found)
 
     def elsewhere(self, link: str, name: str, code: int) -> int:
-        """What a client is told of a coordinator's code: where the coordinator is, is the router's affair."""
+        """Return the client's code for a coordinator's code, and forget a coordinator that has moved.
+
+        The router finds the coordinator, not the client.
+        """
         if code in _ELSEWHERE:
             self._coordinators.pop((link, name), None)
         return _retried(code)

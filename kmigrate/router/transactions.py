@@ -1,31 +1,38 @@
-"""Transactions of one client connection: each meets one cluster, and the router knows which.
+"""The transactions of one client connection: each transaction meets one cluster, and the router knows which.
 
-The same transactional.id lives on both clusters: at the target the id alone, while its topics are mirrored; at the
-source the transactions themselves. A client knows the producer id and epoch of the target (T, te); what goes to the
-source carries the source's (S, se). Lettered rules, `docs/decisions/0007` says why:
+The same transactional id lives on both clusters. While its topics are mirrored, the target has only the id, and the
+source has the transactions. A client knows the producer id and epoch of the target (T, te). Requests to the source
+carry the producer id and epoch of the source (S, se). `docs/decisions/0007` gives the reasons for these rules:
 
-A  InitProducerId goes to the target, then to the source of every link that still mirrors, and is answered once the
-   pair is in the state log. Both clusters raise their epochs, so of two holders the older is known by its te.
-B  A transaction is where its first topics are, or its first group: one that follows is at its link's source, any other
-   at the target. What is elsewhere is refused: an error that ends the transaction and not the producer.
-C  Under a fence a transaction may not begin where any topic of its transactional id is fenced, or any group frozen, and
-   may not reach out to a fenced topic that its id had not written before the fence. One that is open may go on and
-   end: it counts as in flight until then at all topics that its id writes (`begun`).
-D  Who comes to a connection in the middle of a transaction is asked about first, at both clusters.
-E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
-   one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
-   that has never seen one, the source (`ending`). What the source has forgotten because the identity was revoked there
-   is in the id's record. What it then refuses is judged anew before a client hears of it (`holders`).
-F  At the target a partition whose sequences go on from the source's enters with its first batch (`late`).
-G  What a transactional id couples is what the source has let it have: a topic or group that its record does not name is
-   asked for first, then counted, so that a fence from now on waits for it, then written down, and only then told to
-   the client and written.
-H  The first transaction of an id after a group that it commits for has opened commits no positions there
-   (ILLEGAL_GENERATION), and is done again: what it carries may have been read before, and another member reads it
-   again. Its epoch would not tell: a member of the new protocol (KIP-848) joins the target's group by itself, under the
-   name that it has, in the middle of its application's work, and the application asks for both when it commits.
-I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked
-   before a client is refused (`source_identities`).
+A  InitProducerId goes to the target, then to the source of every link that still mirrors. The router answers once the
+pair of identities is in the state log. Both clusters raise their epochs, so the older of two holders is known by its
+te.
+B  A transaction is on the cluster of its first topics, or of its first group. A group that follows is at its link's
+source, every other group at the target. Topics and groups of the other cluster are refused with an error that ends the
+transaction and not the producer.
+C  Under a fence, a transaction may not begin if any topic of its transactional id is fenced or any group is frozen. A
+transaction may not reach a fenced topic that its id had not written before the fence. An open transaction may go on and
+end. Until its end the transaction counts as in flight at all topics that its id writes (`begun`).
+D  If a request comes to a connection in the middle of a transaction, the router first asks both clusters about the
+transaction.
+E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
+knows how that transaction ended. While the topics are mirrored, the source knows. After the promote the target knows,
+or the source if the target has never seen a transaction of the id (`ending`). If the identity was revoked, the source
+has forgotten the end, and the id's record holds the end. If the source then refuses the identity, the router reads the
+log and judges anew before the client gets an answer (`holders`).
+F  If a partition's sequences at the target go on from the source's, the partition enters the transaction with its first
+batch (`late`).
+G  A transactional id couples the topics and groups that the source has let it write. For a topic or group that the id's
+record does not name, the router first asks the source. Then the router counts the transaction there, so that a fence
+from now on waits for the transaction. Then the router writes the coupling down. Only then the client is answered, and
+batches are written.
+H  After a group has opened at the target, the first transaction of an id that commits for the group commits no
+positions there (ILLEGAL_GENERATION), and is done again. Its input may have been read before the group opened, and
+another member reads that input again. The member epoch would not reveal this. A member of the new protocol (KIP-848)
+joins the target's group by itself, under its old member id, in the middle of the application's work. The application
+asks for member id and epoch when it commits.
+I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
+a client is refused (`source_identities`).
 """
 
 from __future__ import annotations
@@ -73,7 +80,7 @@ def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
 
 
 class TransactionDesk:
-    """Takes the transaction requests of one connection; answers may come later, in any order."""
+    """Handles the transaction requests of one connection; answers may come later, in any order."""
 
     def __init__(self, core: Core, edge: Edge, follow: FollowDesk) -> None:
         self._core = core
@@ -88,11 +95,11 @@ class TransactionDesk:
         self._gone = False
 
     def take(self, head: RequestHead, frame: bytearray, request: Any, reply: Callable[[Buffer], None]) -> None:
-        """A client's request with a transactional id; `reply` is called with its answer."""
+        """Take a client's request with a transactional id; `reply` is called with the answer."""
         self._go(Errand(head, frame, request, reply, *holder_of(head, request)))
 
     def advance(self) -> None:
-        """Look again at what is held."""
+        """Try the held requests again."""
         self._core.waiting.pop(self, None)
         if not self._held:
             return
@@ -109,7 +116,7 @@ class TransactionDesk:
 
     @property
     def owes(self) -> bool:
-        """Whether its client was told of a partition at the target what is not so yet (rule F)."""
+        """True if the client was told that a partition is in a transaction at the target before it is (rule F)."""
         return self._entrance.owes
 
     def look(self, name: str, then: Callable[[], None]) -> None:
@@ -117,7 +124,7 @@ class TransactionDesk:
         self._places.look(name, then)
 
     def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
-        """Have a partition in a transaction at the target before its first batch (rule F)."""
+        """Add a partition to a transaction at the target before the partition's first batch (rule F)."""
         self._entrance.join(holder, topic, partition, then)
 
     # one request
@@ -144,7 +151,7 @@ class TransactionDesk:
             self._ending.take(errand)
 
     def _at_target_alone(self, errand: Errand) -> None:
-        """Nothing is mirrored any more, or yet."""
+        """Handle a request while nothing is mirrored any more, or yet."""
         if errand.head.api_key == END_TXN:
             self._ending.take(errand)
         elif errand.head.api_key == ADD_PARTITIONS:
@@ -157,12 +164,15 @@ class TransactionDesk:
         self._to_target(errand, errand.reply)
 
     def _to_target(self, errand: Errand, told: Callable[[bytearray], None]) -> None:
-        """To the target as it came."""
+        """Send the request to the target unchanged."""
         if not self._gone:
             self._edge.to_target([errand.frame], errand.head.correlation_id, told)
 
     def _hold(self, errand: Errand) -> None:
-        """Wait for a newer table, a moment; then the client is told to come again, which it does in silence."""
+        """Wait a moment for a newer table; then tell the client to retry.
+
+        Clients retry without an error to the application.
+        """
         now = self._edge.now()
         if errand.deadline is None:
             errand.deadline = now + self._core.settings.group_hold_s
@@ -201,8 +211,8 @@ class TransactionDesk:
 
         def identified(code: int) -> None:
             if known is None and (code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or link in self._talk.silent):
-                # It has no rights there, or nobody answers; neither matters for what is not mirrored, and the first
-                # write to what is asks again, which ends whatever an earlier holder had begun there.
+                # The client has no rights there, or nobody answers. Neither matters for topics that are not mirrored.
+                # The first write to a mirrored topic asks again, which ends whatever an earlier holder had begun there.
                 code = 0
             if code and self._holders.disowned(errand, link, {code}, again):
                 return
@@ -217,7 +227,7 @@ class TransactionDesk:
         self._holders.identify(errand, link, holder, errand.request.transaction_timeout, identified)
 
     def _look_first(self, errand: Errand) -> None:
-        """Rule D."""
+        """Ask the clusters about open transactions before the request is handled (rule D)."""
 
         def looked(code: int) -> None:
             if code:
@@ -254,7 +264,11 @@ class TransactionDesk:
         self._entrance.add(errand)
 
     def _begin_at_target(self, errand: Errand) -> None:
-        """It counts as open there: on this connection from now on, on others once the target has granted it."""
+        """Count the transaction as open at the target.
+
+        The transaction counts on this connection from now on, and on other connections once the target has granted the
+        request.
+        """
         entry, reply = self._places.begins_at_target(errand.name), errand.reply
         entry.ask(self._places)
 
@@ -271,7 +285,7 @@ class TransactionDesk:
         errand.reply = answered
 
     def _waits(self, errand: Errand, at: str | None, topics: Iterable[str]) -> bool:
-        """Rule C; what still aligns is waited for, too."""
+        """Return whether the request must wait for a fence (rule C), or for a topic that still aligns."""
         named = set(topics)
         if at is None:
             records = self._holders.records(errand.name).values()
@@ -313,7 +327,7 @@ class TransactionDesk:
 
         def told(answer: Any, code: int) -> None:
             if answer is None:
-                entry.answered(self._places, begun=True)  # nobody knows
+                entry.answered(self._places, begun=True)  # fate unknown
                 errand.fail(code)
                 return
             codes = {
@@ -326,7 +340,7 @@ class TransactionDesk:
             if known == wanted.keys() or any(codes.values()):
                 errand.reply(partitions_answer(errand.head, errand.request, codes))
             elif self._waits(errand, link, wanted):
-                self._hold(errand)  # fenced meanwhile, and drained of all that was counted there
+                self._hold(errand)  # the topic was fenced meanwhile, and drained of all that was counted there
             else:
                 routes = [route for topic in wanted if (route := self._core.table.topics.get(topic)) is not None]
                 self._core.begun.enter(link, errand.name, errand.epoch, {route.key for route in routes})
@@ -335,7 +349,7 @@ class TransactionDesk:
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
     def _couple(self, errand: Errand, record: TransactionRecord) -> None:
-        """Rule G: the source has agreed; ask it again, and tell the client, once everybody knows."""
+        """Write down a coupling to which the source has agreed, then ask the source again and answer the client (G)."""
 
         def kept(known: bool) -> None:
             if known:
@@ -401,7 +415,10 @@ class TransactionDesk:
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
     def _commit_offsets(self, errand: Errand) -> None:
-        """To where the group is: its coordinator is not the transaction's, and knows nothing of its identities."""
+        """Commit at the group's cluster.
+
+        The group coordinator is not the transaction coordinator, and knows nothing of the transaction's identities.
+        """
         group = str(errand.request.group_id)
         route = self._core.table.followed.get(group)
         late = route is None and (
@@ -409,7 +426,8 @@ class TransactionDesk:
             or self._core.at_target.overtakes(errand.name, self._edge.now())
         )
         if late or (route is not None and self._frozen(errand, group, route)):
-            # It was read before the group's members joined anew: to be aborted, and done again from where the group is.
+            # The input was read before the group's members joined anew. The client must abort, and do the work again
+            # from the group's committed offsets.
             errand.fail(Code.ILLEGAL_GENERATION)
         elif route is not None:
             self._commit_at_source(errand, route.link, group)
@@ -428,7 +446,7 @@ class TransactionDesk:
         elif (record.producer_id, record.epoch) != (errand.producer_id, errand.epoch):
             errand.fail(Code.PRODUCER_FENCED)
         elif not record.in_force:
-            errand.fail(Code.ILLEGAL_GENERATION)  # at which every client aborts
+            errand.fail(Code.ILLEGAL_GENERATION)  # at this code every client aborts
         else:
             request = errand.request
             named = replace(
@@ -439,7 +457,10 @@ class TransactionDesk:
             self._follow.commit(errand.head, named, group, link, errand.reply)
 
     def _commit_unlisted(self, errand: Errand) -> None:
-        """Read what other routers have written; then have the client abort, which AddOffsetsToTxn never let in (G)."""
+        """Read what other routers have written; if that changes nothing, have the client abort.
+
+        AddOffsetsToTxn never added the group to this transaction (rule G).
+        """
         if errand.caught_up:
             errand.fail(Code.ILLEGAL_GENERATION)
             return

@@ -1,8 +1,8 @@
-"""Where a transactional id has a transaction open: at a link's source, at the target, or nowhere.
+"""Finds where a transactional id has a transaction open: at a link's source, at the target, or nowhere.
 
-What was begun on its connections the router knows. Who comes to a connection in the middle of a transaction, because
-a router died or a connection was lost, is asked about first: at the source of each link that knows the id, then at the
-target.
+The router knows the transactions that began on its connections. A request may come to a connection in the middle of a
+transaction, because a router died or a connection was lost. Then the router first asks the source of each link that
+knows the id, and then the target.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ __all__ = ["Whereabouts"]
 
 _DESCRIBE = entity(65, 0, "request")
 _MOST_KNOWN = 16
-"""Ids without an open transaction of which a connection knows: a producer has one, and connections of its own.
+"""Maximum ids without an open transaction that a connection remembers: a producer has one id and its own connections.
 
-Which they are is for the client to say, and a name has up to 32 KB; who is forgotten is asked about again.
+The client chooses the names, and a name has up to 32 KB. The clusters are asked again about a forgotten id.
 """
 
 
 @dataclass(slots=True, eq=False)
 class Whereabouts:
-    """One client connection's knowledge; which transactions are open the whole router knows (`begun`)."""
+    """Knowledge of one client connection; the whole router knows which transactions are open (`begun`)."""
 
     core: Core
     holders: Holders
     refused: set[str] = field(default_factory=set)
-    """Transactional ids of whose transaction nothing but refusals was seen."""
+    """Transactional ids whose transaction has seen nothing but refusals."""
     _heard: dict[str, bool] = field(default_factory=dict)
-    """Transactional ids by whether they were asked about, or given here; the newest last."""
+    """Transactional ids, with True if the clusters were asked about the id or gave the id here; the newest last."""
     _looking: set[str] = field(default_factory=set)
     _gone: bool = False
 
     def knows(self, name: str) -> bool:
-        """Whether it was asked about, or given here."""
+        """Return whether the clusters were asked about the id, or gave the id on this connection."""
         return self._heard.get(name, False)
 
     def given(self, name: str) -> None:
-        """The clusters have given the id to a new holder, which ended what was open."""
+        """Note that the clusters gave the id to a new holder, which ended an open transaction."""
         self._hear(name, known=True)
         self.over(name)
         self.refused.discard(name)
 
     def over(self, name: str) -> None:
-        """Its transaction has ended, wherever it was, or has been ended; the next one is another."""
+        """Note that the id's transaction has ended, or was ended, on whatever cluster."""
         self.ended_at_target(name)
         self.core.at_target.over(name)
 
@@ -63,12 +63,12 @@ class Whereabouts:
         self.core.late.over(name)
 
     def begins_at_target(self, name: str) -> Entry:
-        """Its coordinator at the target is asked for the first thing of a transaction, or says that one is open."""
+        """Note that the target's coordinator gets the first request of a transaction, or reports it as open."""
         self._hear(name, known=self.knows(name))
         return self.core.at_target.open.setdefault(name, Entry())
 
     def never_began_at_target(self, name: str, entry: Entry) -> None:
-        """All that was asked for it was refused, to whoever it was."""
+        """Forget a transaction whose every request was refused."""
         if self.core.at_target.open.get(name) is entry:
             self.ended_at_target(name)
 
@@ -93,7 +93,7 @@ class Whereabouts:
         self.core.at_target.forget(name, self)
 
     def open_at(self, name: str) -> str | None:
-        """The link, or TARGET; None for nowhere."""
+        """Return the link, or TARGET, where a transaction is open; None for nowhere."""
         link = self.core.begun.where(name, self)
         if link is not None:
             return link
@@ -101,7 +101,7 @@ class Whereabouts:
         return TARGET if entry is not None and entry.is_open(self) else None
 
     def learn(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
-        """Ask everywhere, for a request on this connection; `then` is told 0, or what to tell the client."""
+        """Ask all clusters, for a request on this connection; `then` receives 0, or the code for the client."""
 
         def looked(code: int) -> None:
             if not code:
@@ -111,7 +111,7 @@ class Whereabouts:
         self._ask_sources(name, head, self._links(name), looked)
 
     def look(self, name: str, then: Callable[[], None]) -> None:
-        """Ask the sources only, for a batch: this connection need not lead to the target's coordinator."""
+        """Ask only the sources, for a batch: this connection need not lead to the target's coordinator."""
         if name in self._looking:
             return
         self._looking.add(name)
@@ -123,12 +123,12 @@ class Whereabouts:
         self._ask_sources(name, None, self._links(name), looked)
 
     def _links(self, name: str) -> list[str]:
-        """One link of each source where a transaction may be open: not where all is promoted."""
+        """Return a link of each source where a transaction may be open; a source with all topics promoted has none."""
         records = self.holders.records(name)
         return [link for link in self.holders.sources(name) if link in records]
 
     def _home(self, link: str, name: str, topics: Collection[str]) -> str:
-        """Which link of a source a transaction that is open there belongs to: its topics say so, or those of its id."""
+        """Return the link of a source to which an open transaction belongs, by its topics or the topics of its id."""
         routes, records = self.core.table.topics, self.holders.records(name)
         for each in self.core.table.of_one_source(link):
             known = topics or (records[each].topics if each in records else ())
@@ -182,19 +182,21 @@ class Whereabouts:
             if not code and state.transaction_state in OPEN_STATES:
                 self.begins_at_target(name).known = True
             elif not code and name not in late and _unasked_since(entry, asked) and open_.get(name) is entry:
-                del open_[name]  # it has ended over another router; of what is late no coordinator knows
-            # A coordinator that moves or loads has said nothing yet; what else it says, it says of the request, too.
+                # the transaction has ended over another router; no coordinator knows of late partitions
+                del open_[name]
+            # A coordinator that moves or loads has said nothing yet. Any other code comes again as the answer to the
+            # request.
             then(code if row(code).retriable else 0)
 
         self.holders.described(name, head, told)
 
     def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> Entry:
-        """Count the id's transaction as open: at these topics, and at other topics and groups that it may reach yet.
+        """Count the id's transaction as open: at these topics, and at other topics and groups that it may still reach.
 
-        Its record says which: they are promoted together, so were one of them fenced without it, fence and transaction
-        would wait for each other. One that is fenced or frozen already may have been said to be drained, and is not
-        reached; and of a topic that the record does not name nobody else knows: nothing of the transaction is written
-        there yet.
+        The id's record names these topics and groups, which are promoted together. If a topic among them were fenced
+        without the transaction, fence and transaction would wait for each other. A topic that is fenced or a group that
+        is frozen already may have been reported as drained, and is not reached. Nobody else knows of a topic that the
+        record does not name: nothing of the transaction is written there yet.
         """
         routes = self.core.table.topics
         record = self.holders.records(name).get(link)
@@ -209,5 +211,5 @@ class Whereabouts:
 
 
 def _unasked_since(entry: Entry | None, asked: int) -> bool:
-    """Whether nothing was under way that the answer may be too old for."""
+    """Return whether no request was in flight that the answer may be older than."""
     return entry is not None and not entry.asking and entry.asked == asked
