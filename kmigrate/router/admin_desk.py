@@ -1,7 +1,7 @@
-"""Admin work on one client connection: brokers are named as each side knows them (D5), and what is mirrored stays.
+"""Handles admin requests of one client connection: brokers have each side's names (D5), and mirrored topics stay.
 
-Of mirrored topics and of groups that follow it is answered here what their sources would say, or what is refused until
-their promote; all else is for the target. Nothing of it waits, and answers may come later.
+For mirrored topics and for groups that follow, the router answers what their sources would say, or refuses a change
+until the promote. Everything else goes to the target. No request is held, and answers may come later.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ Reply = Callable[[Buffer], None]
 
 
 class AdminDesk:
-    """Takes the administrative requests of a connection."""
+    """Handles the administrative requests of a connection."""
 
     def __init__(self, core: Core, edge: Edge, follow: FollowDesk, told: Callable[[], bool]) -> None:
         self._core = core
         self._edge = edge
         self._follow = follow
         self._told = told
-        """Whether the client knows the brokers' own addresses."""
+        """Returns whether the client knows the brokers' own addresses."""
 
     def take(self, head: RequestHead, frame: bytearray, reply: Reply, *, home: str, broker: int | None) -> None:
-        """`home` and `broker` say whose listener the client came to, as the session knows it."""
+        """Take a request; `home` and `broker` name the listener of the client's connection, as the session knows it."""
         if head.api_key in ONE_BROKERS and home:
             reply(none_here(head))
             return
@@ -75,7 +75,7 @@ class AdminDesk:
             self._ask(head, frame, request, reply)
 
     def _ask(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
-        """Ask the target, in its own names."""
+        """Ask the target, with the target's own broker names."""
         asked = asked_brokers(request, self._core.book)
         real = make_nodes_real(head, request, self._core.book, asked)
         if real is not None:
@@ -90,7 +90,7 @@ class AdminDesk:
             self._edge.to_target([frame], head.correlation_id, answered)
 
     def _shown(self, head: RequestHead, answer: bytearray, asked: frozenset[str]) -> Buffer:
-        """The answer in the names that the client knows, of topics as it knows them."""
+        """Return the answer with the names and topics that the client knows."""
         if head.api_key in QUORUM_APIS:
             return show_nodes(answer, head, self._core.book, self._core.hidden())
         if head.api_key == DESCRIBE_CONFIGS and self._core.table.mirroring:
@@ -102,7 +102,7 @@ class AdminDesk:
     def _change(
         self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
     ) -> None:
-        """What shall be changed of topics: of mirrored ones it is answered here."""
+        """Have the target change topics; changes of mirrored topics are answered here."""
         rest, told, refused = split_mirrored(head, request, self._core.mirrored())
         if refused:
             self._say(head, f"a change of mirrored topic {', '.join(refused)} was refused until its promote")
@@ -121,7 +121,7 @@ class AdminDesk:
             self._edge.to_target([frame], head.correlation_id, answered)
 
     def _share(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
-        """A member of a share group: who has subscribed to a mirrored topic is refused, whenever that was."""
+        """Refuse a member of a share group that has subscribed to a mirrored topic, at whatever time."""
         members, mirrored = self._core.share_members, self._core.mirrored()
         group, member, topics = str(request.group_id), str(request.member_id), request.subscribed_topic_names
         if leaves_group(request):
@@ -139,12 +139,12 @@ class AdminDesk:
     def _judge_share(
         self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, topics: Iterable[str] | None
     ) -> None:
-        """`topics` None: nothing is known against the member."""
+        """Refuse or forward a share group heartbeat; `topics` None: nothing is known against the member."""
         members, mirrored = self._core.share_members, self._core.mirrored()
         group, member, version = str(request.group_id), str(request.member_id), members.version(mirrored)
 
         def accepted(answer: bytearray) -> None:
-            if share_accepted(answer):  # else another client may have named the member
+            if share_accepted(answer):  # otherwise another client may have named the member
                 members.clear(group, member, version)
             reply(answer)
 
@@ -167,7 +167,7 @@ class AdminDesk:
     def _list_groups(
         self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, broker: int | None
     ) -> None:
-        """The target's list but for groups that follow, of which one broker tells what their sources say."""
+        """List the target's groups without groups that follow; one broker adds these as their sources describe them."""
         followed = frozenset(self._core.table.followed)
         first = min(self._core.book.addresses, default=None)
 

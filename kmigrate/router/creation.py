@@ -1,15 +1,16 @@
-"""Topics that come to be because a client asks for them: let happen, unless a source has one of that name (D11).
+"""Topics that are created because a client asks for them: allowed, unless a source has a topic of that name (D11).
 
-A source of an unfinished link that has a topic may mirror it later. An empty namesake at the target would stand in its
-way, and what an application that was moved too early writes there would be nowhere else.
+A source of an unfinished link that has a topic may mirror the topic later. An empty topic of the same name at the
+target would block that. Records that an application writes there after moving too early would be nowhere else.
 
-A Metadata request may ask the broker to create what it does not know. The router first asks without that. Where the
-answer lacks a topic that the client would have had created, the sources are asked for it. What none has is then asked
-for as the client did, by itself, and the two answers are merged.
+A Metadata request may ask the broker to create unknown topics. The router first asks without creation. If the answer
+lacks a topic that the client would have had created, the router asks the sources for that topic. Topics that no source
+has are then requested separately, as the client asked, and the two answers are merged.
 
-Of a CreateTopics request the sources are asked at once. What one has is only tried: the target tells what stands
-against it, that it has it, too, first of all. What it could create is refused with the reason. What no source has is
-created as the client asked, and the answers are merged.
+For a CreateTopics request the router asks the sources at once. If a source has the topic, the creation is only tried
+(validate only). The target then reports its own objections, first of all that the topic exists there, too. If the
+target could create the topic, the router refuses with the reason. Topics that no source has are created as the client
+asked, and the answers are merged.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def ask_layout(
     core: Core, edge: Edge, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
 ) -> None:
     """Ask the target for metadata on behalf of a client; `then` gets the answer as the target gives it."""
-    if not request.allow_auto_topic_creation or not request.topics:  # who asks for all of them creates none
+    if not request.allow_auto_topic_creation or not request.topics:  # a request for all topics creates none
         edge.to_target([frame], head.correlation_id, then)
         return
 
@@ -79,12 +80,12 @@ def create_topics(
         alone = encode_request(frame, head, dataclasses.replace(request, topics=free))
         edge.to_target([alone], head.correlation_id, lambda answer: then(answer_with(head, told, answer)))
 
-    # What was promoted is the target's to have, to delete and to create again.
+    # The target may have promoted topics deleted and created again.
     core.outside.at_sources(frozenset(str(topic.name) for topic in request.topics) - core.table.topics.keys(), split)
 
 
 def _refused(core: Core, head: RequestHead, answer: bytearray) -> tuple[Any, ...]:
-    """What the target said of topics that were tried, a refusal in place of each that it could create."""
+    """Return the target's answer for tried topics, with a refusal for each topic that could be created."""
     told = []
     for topic in _read(answer, head).topics:
         if not code_of(topic.error_code):
@@ -97,8 +98,8 @@ def _refused(core: Core, head: RequestHead, answer: bytearray) -> tuple[Any, ...
 
 
 def _missing(answer: bytearray, head: RequestHead) -> frozenset[str]:
-    """The topics of an answer that the target does not have."""
-    if _UNKNOWN not in answer:  # nearly always: then the answer need not be read for this
+    """Return the topics of an answer that the target does not have."""
+    if _UNKNOWN not in answer:  # nearly always; then the answer need not be decoded here
         return frozenset()
     return frozenset(
         str(topic.name)
@@ -108,7 +109,7 @@ def _missing(answer: bytearray, head: RequestHead) -> frozenset[str]:
 
 
 def _merged(first: Buffer, second: Buffer, head: RequestHead) -> bytearray:
-    """The first answer with the topics of the second in place of its own."""
+    """Return the first answer with the topics of the second in place of its own."""
     answer, newer = _read(first, head), {topic.name: topic for topic in _read(second, head).topics}
     topics = tuple(newer.get(topic.name, topic) for topic in answer.topics)
     return bytearray(frame_answer(dataclasses.replace(answer, topics=topics), head.correlation_id))

@@ -1,32 +1,34 @@
-"""Groups that follow, on one client connection: moved members are members of the source's group (M13).
+"""Handles groups that follow, for one client connection: moved members are members of the source's group (M13).
 
-The target's coordinator is where a member finds its group, at the router's address; what it says there goes to the
-source's coordinator, so members that have moved and members that have not form one group. Lettered rules:
+A member finds the group's coordinator at the router's address. Requests go on to the source's coordinator, so that
+members that have moved and members that have not form a single group. Lettered rules:
 
 A  No leader epoch passes in either direction (C1, V5).
-B  Clients with OffsetFetch version 7 or later are told each committed offset, also where the target's copy has not
-   reached that offset: clients repeat a fetch beyond the copy's end (`beyond`). The request waits for the copy for a
-   tenth of a second at most, so that a lagging partition does not hold up the others.
-   Below version 7 the request waits longer, and its client is then told to ask again (14).
-C  Positions of a topic whose offsets differ between the clusters are neither told nor taken: the request waits.
-D  While the group is promoted (`rejoining`) its members are made to join anew: heartbeats say that it rebalances, a
-   rebalance that is under way is begun again, and a join is held here. The source never hears of it, so its generation
-   stays what it is and commits still reach it; the router sends the heartbeats of who is held.
-E  Once it is frozen nothing reaches the source. A join that is held then goes to the target as a new one when the group
-   opens, and its member learns its new id from the answer: who gives nothing back in a rebalance keeps what it reads.
-   Its member at the source is taken out of the group there.
-F  What a source's coordinator could not be asked is answered NOT_COORDINATOR: clients find it anew, and come again.
-   But a commit is tried again for a while, and commits behind it wait: librdkafka keeps commits back while its
-   coordinator is away and tells nobody, but one that a coordinator is there to refuse it tells its application of.
-   So is a question for positions, and its answer never says 15 or 16: after these librdkafka does not ask again, and
-   reads none of the partitions until they are assigned to it anew (its issue 5586). A source's own 14 and 88
-   (UNSTABLE_OFFSET_COMMIT) are asked about again for as long. Then the client is told to ask again, in the form that
-   its version knows (`apis.groups`).
-G  A commit below the committed offset is refused where this router has answered the last request for that offset
-   without the offset (`untold`). The commit is compared with the source's committed offset at that moment. So these may
-   go back: an operator's reset, a consumer's seek after an answer, a consumer that never asks for committed offsets.
+B  A client with OffsetFetch version 7 or later gets each committed offset, even if the target's copy has not reached
+that offset: such clients repeat a fetch beyond the copy's end (`beyond`). The request waits for the copy for a tenth of
+a second at most, so that a lagging partition does not hold up the others. Below version 7 the request waits longer, and
+the client is then told to ask again (14).
+C  If the offsets of a topic differ between the clusters, the topic's committed offsets are neither returned nor stored:
+the request waits.
+D  While the group is promoted (`rejoining`), its members must join anew. Heartbeats are answered with a rebalance, a
+rebalance in progress is started again, and joins are held here. The source never gets these joins, so the generation
+there stays the same and commits are still accepted. The router sends the heartbeats of members with a held join.
+E  Once the group is frozen, nothing reaches the source. When the group opens, a held join goes to the target as the
+join of a new member, which learns its new id from the answer. A member that gives nothing back in a rebalance keeps the
+partitions that it reads. The former member is taken out of the source's group.
+F  If a source's coordinator cannot be asked, the answer is NOT_COORDINATOR: clients find the coordinator anew and
+repeat the request. A commit is tried again for a while, and later commits wait. librdkafka keeps commits back without a
+word while its coordinator is away, but reports a commit that a coordinator refuses to its application. An OffsetFetch
+is tried again, too, and the answer never has error 15 or 16. After these errors librdkafka does not ask again, and
+reads none of the partitions until they are assigned anew (librdkafka issue 5586). After the source's own errors 14 and
+88 (UNSTABLE_OFFSET_COMMIT) the router asks again for as long. Then the client is told to ask again, in the form that
+its version knows (`apis.groups`).
+G  A commit below the committed offset is refused if this router has answered the last request for that offset without
+the offset (`untold`). The commit is compared with the source's committed offset at that moment. So an operator's reset
+may go back, and so may a consumer's seek after an answer, and a consumer that never asks for committed offsets.
 
-Heartbeats of the new protocol (KIP-848) have rules of their own (`heartbeat_desk`); a group may have members of both.
+Heartbeats of the new protocol (KIP-848) have rules of their own (`heartbeat_desk`); a group may have members of both
+protocols.
 """
 
 from __future__ import annotations
@@ -80,26 +82,28 @@ from kmigrate.router.untold import Partition
 __all__ = ["FollowDesk"]
 
 _BEAT_S = 1.0
-"""Between two heartbeats for a member whose join is held; brokers give up nobody in less than six seconds."""
+"""Time between two heartbeats for a member with a held join; brokers expel no member in less than six seconds."""
 _TRIED_S = 20.0
-"""For so long a commit, or a question for positions, is tried: a cluster may take 18 s to find a broker dead, and
-clients wait 30 s for an answer."""
+"""Time for which a commit or an OffsetFetch is tried.
+
+A cluster may take 18 s to find a broker dead, and clients wait 30 s for an answer.
+"""
 _AGAIN_S = 0.25
 _COPY_S = 0.1
-"""Longest wait of an OffsetFetch for the copy where the client may be told a position beyond the copy."""
+"""Longest wait of an OffsetFetch for the copy, if the client may get a committed offset beyond the copy."""
 _FIRST_TOLD_BEYOND = 7
-"""OffsetFetch version from which clients are told such a position: these clients come again after Fetch's error 6."""
+"""OffsetFetch version from which clients get such a committed offset: these clients ask again after Fetch's error 6."""
 _ASKED_AGAIN = ELSEWHERE | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.UNSTABLE_OFFSET_COMMIT}
-"""Errors of a source's answer after which the router asks for positions again."""
+"""Errors of a source's answer after which the router asks for committed offsets again."""
 _MOST_MEMBERS = 16
-"""Of whom a connection remembers the generation: a member has connections of its own."""
+"""Maximum members whose generation a connection remembers: a member has connections of its own."""
 _HEARTBEAT = entity(HEARTBEAT, 0, "request")
 _COMMITS = DELETES | {OFFSET_COMMIT}
 _WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
 
 
 class FollowDesk:
-    """Takes the requests of groups that follow; answers may come later, in any order."""
+    """Handles the requests of groups that follow; answers may come later, in any order."""
 
     def __init__(self, core: Core, edge: Edge, trials: TrialDesk) -> None:
         self._core = core
@@ -111,18 +115,18 @@ class FollowDesk:
         """Joins that are not answered to the client."""
         self._syncs: list[Word] = []
         self._generations: dict[tuple[str, str], int] = {}
-        """The newest generation that the source has taken each member of a group for."""
+        """Newest generation in which the source has accepted each member of a group."""
         self._beat_at = float("inf")
         self._late: deque[Word] = deque()
-        """Commits that no coordinator could take yet, in the order in which they came."""
+        """Commits that no coordinator could take yet, in the order of their arrival."""
         self._trying: Word | None = None
-        """The first of them while it is tried again, and one whose coordinator has yet to be found."""
+        """The first of the late commits while it is tried again, or a commit whose coordinator has yet to be found."""
         self._fetches: list[Word] = []
-        """Questions for positions that no coordinator could answer yet."""
+        """OffsetFetch requests that no coordinator could answer yet."""
         self._again_at = 0.0
 
     def take(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
-        """A request of which at least one group follows; `reply` is called with its answer."""
+        """Take a request in which at least one group follows; `reply` is called with the answer."""
 
         def told(answer: Any) -> None:
             reply(frame_answer(answer, head.correlation_id))
@@ -135,14 +139,14 @@ class FollowDesk:
             self._split(head, request, told)
 
     def understands(self, head: RequestHead, request: Any) -> bool:
-        """Whether the source of a group that follows can be asked this: old ones do not know the new protocol."""
+        """Return whether the source of a group that follows understands the request: old ones lack the new protocol."""
         if head.api_key != CONSUMER_GROUP_HEARTBEAT:
             return True
         route = self._core.table.followed.get(groups_of(request)[0])
         return route is None or self._heartbeats.can(route.link, request)
 
     def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
-        """Positions that a transaction at the source commits, in its holder's name there (TxnOffsetCommit)."""
+        """Commit offsets in a transaction at the source, in the holder's identity there (TxnOffsetCommit)."""
         word = Word(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
         if self._differs(topics_of(request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
@@ -150,7 +154,7 @@ class FollowDesk:
             self._commit(word)
 
     def advance(self) -> None:
-        """The table is a newer one: what is held may go on."""
+        """Look at held requests again after a change of the table."""
         self._core.waiting.pop(self, None)
         self._heartbeats.advance()
         self._fetch_again()
@@ -189,7 +193,7 @@ class FollowDesk:
     # several groups in one request
 
     def _split(self, head: RequestHead, request: Any, told: Told) -> None:
-        """Each group that follows is asked about at its source, once, all others together at the target."""
+        """Ask each group that follows once at its source, and all other groups together at the target."""
         followed, named = self._core.table.followed, named_groups(request)
         answers: list[Any] = []
         local = [said for group, said in named.items() if group not in followed]
@@ -237,7 +241,7 @@ class FollowDesk:
             self._talk.ask(word, word.told)
 
     def _differs(self, topics: set[str]) -> bool:
-        """Rule C."""
+        """Return whether the offsets of any of the topics differ between the clusters (rule C)."""
         routes = self._core.table.topics
         return any(routes[topic].mapped for topic in topics if topic in routes)
 
@@ -249,18 +253,24 @@ class FollowDesk:
             word.told(answer)
 
     def _describe(self, word: Word) -> None:
-        """Before Kafka 4.0 there is no such group; who is told so asks for one of the classic protocol."""
+        """Describe a group of the new protocol.
+
+        Before Kafka 4.0 no such group exists; a client that is told so asks for a group of the classic protocol.
+        """
         if self._core.outside.source_version(word.link, CONSUMER_GROUP_DESCRIBE) < 0:
             word.fail(Code.GROUP_ID_NOT_FOUND)
         else:
             self._talk.ask(word, lambda answer: word.told(with_target_names(answer, self._core.ids)))
 
     def _heard(self, group: str, member_id: str, generation: int | None) -> None:
-        """The source's coordinator has taken somebody for a member; `generation`: where its word names one."""
+        """Note that the source's coordinator has accepted a member.
+
+        `generation`: the generation that the request names, if any.
+        """
         self._core.followers.heard(group, member_id, self._edge.now())
         if member_id and generation is not None:
             known = self._generations
-            known.pop((group, member_id), None)  # so that the newest stand last
+            known.pop((group, member_id), None)  # so that the newest stay last
             known[(group, member_id)] = int(generation)
             if len(known) > _MOST_MEMBERS:
                 del known[next(iter(known))]
@@ -281,7 +291,8 @@ class FollowDesk:
             self._late.append(word)
             return
         if not self._talk.knows(word):
-            self._trying = word  # each looks for the coordinator by itself, and one may find it that came later
+            # each commit looks for the coordinator by itself, and a later commit may find the coordinator first
+            self._trying = word
         self._forward(word)
 
     def _forward(self, word: Word) -> None:
@@ -316,7 +327,7 @@ class FollowDesk:
             self._resolved(word, group_error(word.head, word.request, Code.COORDINATOR_LOAD_IN_PROGRESS))
 
     def _refuse(self, word: Word, wanted: dict[Partition, int], back: dict[Partition, int]) -> None:
-        """Refuse a commit that goes back, with the code after which the client joins anew and asks for positions."""
+        """Refuse a commit that goes back, with a code after which the client joins anew and asks for positions."""
         self._core.untold.refused += 1
         named = ", ".join(f"{topic}-{part} to {wanted[topic, part]} from {at}" for (topic, part), at in back.items())
         client = word.member_id or word.head.client_id or "a client"
@@ -338,7 +349,10 @@ class FollowDesk:
             self._try_late()
 
     def _try_late(self) -> None:
-        """Rule F: one at a time, so that no position goes back; and none once the group is frozen (rule E)."""
+        """Try late commits one at a time, so that no committed offset goes back (F).
+
+        None is tried once the group is frozen (E).
+        """
         while self._late and self._trying is None and self._edge.now() >= self._again_at:
             word = self._late.popleft()
             route = self._route(word)
@@ -349,7 +363,10 @@ class FollowDesk:
                 self._forward(word)
 
     def _unreached(self, word: Word, told: Told, code: int) -> None:
-        """Rule F; of a question for positions `_fetched` decides, for the source's own answer may say the same."""
+        """Put a commit off, or answer the client with the code (rule F).
+
+        For an OffsetFetch, `_fetched` decides, because the source's own answer may have the same error.
+        """
         commits = word.head.api_key != OFFSET_FETCH
         if commits and code in ELSEWHERE and self._edge.now() < word.until and not self._talk.gone:
             self._put_off(word)
@@ -372,7 +389,7 @@ class FollowDesk:
         self._resolved(word, group_error(word.head, word.request, Code.NOT_COORDINATOR))
 
     def _noting(self, word: Word) -> Told:
-        """Return the word's callback for an answer, preceded by a note of the positions left out (rule G)."""
+        """Return the request's callback for an answer, preceded by a note of the committed offsets left out (G)."""
         told, request = word.told, word.request
 
         def noted(answer: Any) -> None:
@@ -387,7 +404,7 @@ class FollowDesk:
         self._talk.ask(word, lambda answer: self._fetched(word, answer))
 
     def _fetch_again(self) -> None:
-        """Rule F; they change nothing, so none waits for another."""
+        """Send the OffsetFetch requests again (F); they change nothing, so none waits for another."""
         if not self._fetches or self._edge.now() < self._again_at:
             return
         words, self._fetches = self._fetches, []
@@ -399,7 +416,7 @@ class FollowDesk:
                 self._fetch(word)
 
     def _fetched(self, word: Word, answer: Any) -> None:
-        """Rules A, B, C and F."""
+        """Answer an OffsetFetch, or ask again (rules A, B, C and F)."""
         again = codes_in(answer) & _ASKED_AGAIN
         if again and self._edge.now() < word.until and not self._talk.gone:
             self._fetches.append(word)
@@ -446,12 +463,12 @@ class FollowDesk:
         self._watch()
 
     def _go_on(self, word: Word) -> None:
-        """What becomes of a join under the present table."""
+        """Handle a join under the present table."""
         route = self._route(word)
         if route is None:
             self._joins.remove(word)
             self._core.followers.joined(word.group, word.member_id)
-            if word.group in self._core.table.held_groups:  # it was given another mode
+            if word.group in self._core.table.held_groups:  # the group was given another mode
                 word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
             else:
                 self._join_anew(word)
@@ -481,7 +498,7 @@ class FollowDesk:
         word.told(word.answer)
 
     def _join_anew(self, word: Word) -> None:
-        """Rule E: a new member of the target's group, whom nobody has to tell that it is one."""
+        """Join the target's group as a new member, which no request has to announce (rule E)."""
         if word.member_id:
             self._leave(word, word.member_id)
         request = dataclasses.replace(word.request, member_id=type(word.request.member_id)(""))
@@ -510,7 +527,7 @@ class FollowDesk:
             self._talk.tell(word, leave_request(word.group, member_id, newest))
 
     def _beat(self) -> None:
-        """Rule D: keep who is held a member at the source, in case that the promote is given up."""
+        """Keep members with held joins in the source's group, in case the promote is given up (rule D)."""
         held = [join for join in self._joins if (route := self._route(join)) is not None and route.rejoining]
         now = self._edge.now()
         if not held or now < self._beat_at < float("inf"):

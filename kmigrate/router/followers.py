@@ -1,12 +1,12 @@
-"""One router's account of groups that follow: who speaks to them through it, whose join it holds, what is on its way,
-and what of their assignments is kept from them.
+"""The groups that follow, as one router sees them: members, held joins, requests in flight and withheld topics.
 
-A controller that promotes such a group waits for these words (`GroupWord`): everybody in the source's group must be
-known to a router and have joined anew, and nothing may be on its way to the source any more. A member is who the
-source has answered as one: else any client could name made-up ones, until the true ones are forgotten. Whose join is
-in hand counts as one meanwhile.
+A controller that promotes such a group waits for the reports of all routers (`GroupWord`). Every member of the source's
+group must be known to a router and have joined anew, and no request may be on its way to the source. A client counts as
+a member once the source has answered it as a member. Otherwise any client could name made-up members until the true
+members are forgotten. A client with a join in progress counts as a member meanwhile.
 
-What is kept from a member is told for people: nothing is decided by it but whether its client is asked to say all.
+Topics withheld from a member are reported for people. They decide only whether the member's client must send a full
+heartbeat.
 """
 
 from __future__ import annotations
@@ -24,55 +24,60 @@ from kmigrate.router.topic_ids import TopicIds
 __all__ = ["Followers"]
 
 _MOST_MEMBERS = 20_000
-"""Of one group: beyond that the members that were heard longest ago are forgotten."""
+"""Maximum members of a group; beyond that the members that were heard longest ago are forgotten."""
 _SILENT_S = 1_800.0
-"""As long as a session lasts at most by brokers' default: who was not heard since has died, or moved to another router.
+"""Brokers' default maximum of a session: a member not heard for so long has died, or moved to another router.
 
-The timeout that a JoinGroup names would say it sooner, but a router that has started since has not seen it.
+The timeout in a JoinGroup would tell sooner, but a router that has started since has not seen the JoinGroup.
 """
 _SESSION_S = 60.0
-"""As long as a session of the new protocol lasts at most by brokers' default: whose heartbeats have not come for so
-long is assigned nothing any more, or sends them elsewhere."""
+"""Brokers' default maximum of a session of the new protocol.
+
+A member without heartbeats for so long is assigned nothing any more, or sends heartbeats elsewhere.
+"""
 _OPENED_S = 60.0
-"""By then every member of a group that has opened has been told by a heartbeat: brokers allow for 15 s between two."""
+"""Time after which a heartbeat has told every member that its group has opened.
+
+Brokers allow for 15 s between two heartbeats.
+"""
 _MOST_WITHHELD = 64
-"""Topics that are told of one group: a presence record must fit into one message."""
+"""Maximum topics reported per group: a presence record must fit into one message."""
 
 
 @dataclass(slots=True)
 class _Assigned:
-    """What is known here of a member's assignment (KIP-848)."""
+    """A member's assignment, as far as this router knows (KIP-848)."""
 
     withheld: frozenset[UUID]
-    """Topics in it that the member is not told of, by the source's ids."""
+    """Topics in the assignment that are withheld from the member, by the source's ids."""
     heard: float
-    """When a heartbeat of the member was taken last."""
+    """Time of the last heartbeat."""
 
 
 @dataclass(slots=True)
 class Followers:
-    """By group; a member id is kept as its mark only."""
+    """Members by group; a member id is kept as its mark only."""
 
     _in_flight: Counter[str] = field(default_factory=Counter)
     _members: dict[str, dict[str, float]] = field(default_factory=dict)
-    """When each was heard last, the newest last."""
+    """Time when each member was heard last, the newest last."""
     _joined: dict[str, Counter[str]] = field(default_factory=dict)
     _gathering: dict[str, float] = field(default_factory=dict)
     _assigned: dict[str, dict[str, _Assigned]] = field(default_factory=dict)
-    """Of members whose connection lives, and whose assignment was told through it."""
+    """Assignments of members whose connection lives, and carried the assignment."""
     _followed: frozenset[str] = frozenset()
     _held: frozenset[str] = frozenset()
     """Groups that wait for their promotes."""
     _opened: dict[str, float] = field(default_factory=dict)
-    """Groups that followed, or waited, until a moment ago and are the target's now."""
+    """Groups of the target that followed, or waited, until a moment ago, with the time of their opening."""
 
     def heard(self, group: str, member_id: str, now: float) -> None:
-        """The source's coordinator has taken somebody for a member."""
+        """Note that the source's coordinator has accepted a member."""
         if not member_id:
             return
         known = self._members.setdefault(group, {})
         mark = member_mark(member_id)
-        known.pop(mark, None)  # so that the newest stand last
+        known.pop(mark, None)  # so that the newest stay last
         known[mark] = now
         if (assigned := self._assigned.get(group, {}).get(mark)) is not None:
             assigned.heard = now
@@ -86,30 +91,36 @@ class Followers:
         self.parted(group, member_id)
 
     def withhold(self, group: str, member_id: str, topics: frozenset[UUID], now: float) -> None:
-        """The newest assignment of a member has these topics, which it is not told of; called once it is heard."""
+        """Note the topics of a member's newest assignment that are withheld; call `heard` first."""
         self._assigned.setdefault(group, {})[member_mark(member_id)] = _Assigned(topics, now)
 
     def withheld(self, group: str, member_id: str) -> frozenset[UUID] | None:
-        """What a member is not told of; None where its assignment is not known here."""
+        """Return the topics that a member is not told of; None if the assignment is not known here."""
         assigned = self._assigned.get(group, {}).get(member_mark(member_id))
         return None if assigned is None else assigned.withheld
 
     def parted(self, group: str, member_id: str) -> None:
-        """A member's connection is gone: whoever takes its next heartbeat knows better, be it another router."""
+        """Forget the assignment of a member whose connection is gone.
+
+        The router of the member's next heartbeat knows better.
+        """
         self._forget_assigned(group, member_mark(member_id))
 
     def withheld_topics(self, group: str, ids: TopicIds) -> dict[UUID, int]:
-        """From how many members each topic is withheld that still must not be read, by the source's ids."""
+        """Return the number of members from whom each topic is withheld, by the source's ids.
+
+        Topics that may be read by now are left out.
+        """
         found = Counter(topic for each in self._assigned.get(group, {}).values() for topic in each.withheld)
         return {topic: count for topic, count in found.items() if ids.at_target(topic) is None}
 
     def join(self, group: str, member_id: str) -> None:
-        """A member's JoinGroup is in hand; a new member has no id yet, and nothing to lose."""
+        """Note that a member's JoinGroup is in progress; a new member has no id yet, and nothing to lose."""
         if member_id:
             self._joined.setdefault(group, Counter())[member_mark(member_id)] += 1
 
     def joined(self, group: str, member_id: str) -> None:
-        """That JoinGroup is answered, or its client is gone."""
+        """Note that a JoinGroup is answered, or the client is gone."""
         if member_id:
             known = self._joined[group]
             known[member_mark(member_id)] -= 1
@@ -118,21 +129,21 @@ class Followers:
                 del self._joined[group]
 
     def gathering(self, group: str, now: float) -> float:
-        """Since when a group gathers, as all routers see it at once; since now where it does not."""
+        """Return the time since when a group gathers, which all routers see at once; `now` for any other group."""
         return self._gathering.get(group, now)
 
     def opened(self, now: float) -> Collection[str]:
-        """Groups whose members may not know yet that the target has them."""
+        """Return the groups whose members may not know yet that the group belongs to the target."""
         for group in [group for group, since in self._opened.items() if now - since > _OPENED_S]:
             del self._opened[group]
         return self._opened.keys()
 
     def leave(self, group: str) -> None:
-        """Something that changes the group's positions goes to the source."""
+        """Count a request to the source that changes the group's committed offsets."""
         self._in_flight[group] += 1
 
     def resolved(self, group: str) -> bool:
-        """Its fate is known; whether it was the last one."""
+        """Note that the fate of such a request is known; return whether the request was the last in flight."""
         self._in_flight[group] -= 1
         if self._in_flight[group]:
             return False
@@ -140,9 +151,9 @@ class Followers:
         return True
 
     def follow(self, table: RoutingTable, now: float) -> frozenset[str]:
-        """Forget the members of groups that do not follow any more, and note which gather from now on.
+        """Forget members of groups that do not follow any more, and note the groups that gather from now on.
 
-        Those that followed and have just opened, to be told others.
+        Return the groups that followed and have just opened.
         """
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
@@ -164,7 +175,10 @@ class Followers:
     def words(
         self, table: RoutingTable, transactions: Mapping[str, int], ids: TopicIds, now: float
     ) -> dict[str, GroupWord]:
-        """This router's word on each group that follows; `transactions` is how many are open that may commit for it."""
+        """Return this router's report on each group that follows.
+
+        `transactions` has the number of open transactions that may commit for each group.
+        """
         self._forget_silent(now)
         return {
             group: GroupWord(
@@ -177,7 +191,7 @@ class Followers:
         }
 
     def _told_withheld(self, group: str, ids: TopicIds) -> tuple[tuple[Withheld, ...], int]:
-        """The first few by id, which are the same at each router, and how many more there are."""
+        """Return the first withheld topics by id, the same at each router, and the number of further topics."""
         told = self.withheld_topics(group, ids)
         found = sorted((str(topic), count, ids.name_at_source(topic)) for topic, count in told.items())
         return tuple(Withheld(*each) for each in found[:_MOST_WITHHELD]), max(0, len(found) - _MOST_WITHHELD)

@@ -1,6 +1,6 @@
-"""A client's words with the coordinators of groups at a source: on its own connections, with its own name and rights.
+"""Sends a client's group requests to group coordinators of a source, on the client's connections and with its rights.
 
-The coordinator is found first, and found again after an answer that says so, or none.
+The coordinator is found first, and found again after an answer that says so, or after no answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ELSEWHERE", "GroupTalk", "Told", "Word"]
 ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 _FIND_COORDINATOR = entity(10, 3, "request")
 _TO_MEMBERS = frozenset({Code.NONE, Code.REBALANCE_IN_PROGRESS})
-"""What a coordinator says to members alone: others are told that they are none, or may do nothing there."""
+"""Codes that a coordinator gives to members alone; any other client gets another error."""
 _WAITING = frozenset({JOIN_GROUP, SYNC_GROUP})
 """APIs whose answer waits at the coordinator for other members' joins, or for the leader's assignment."""
 Told = Callable[[Any], None]
@@ -30,7 +30,7 @@ Told = Callable[[Any], None]
 
 @dataclass(slots=True, eq=False)
 class Word:
-    """One request about one group, and who is told its answer (a message in the client's version)."""
+    """A request about a single group, with the callback for its answer (a message in the client's version)."""
 
     head: RequestHead
     request: Any
@@ -38,12 +38,12 @@ class Word:
     link: str
     told: Told
     answer: Any = None
-    """Of a join that was sent before its group was promoted: what the source has answered since."""
+    """The source's answer to a join that was sent before the promote of its group."""
     sent: bool = False
     until: float = 0.0
-    """Of a commit, and of a question for positions: when it is tried no more."""
+    """Time until which a commit or an OffsetFetch is tried."""
     named: str = ""
-    """Of a join whose member had no id yet: the one that the source has given it."""
+    """Member id that the source has given to a join without an id."""
 
     @property
     def member_id(self) -> str:
@@ -55,20 +55,20 @@ class Word:
 
 @dataclass(slots=True)
 class GroupTalk:
-    """One client connection's."""
+    """Sends the group requests of one client connection to the coordinators of the sources."""
 
     core: Core
     edge: Edge
     unreached: Callable[[Word, Told, int], None]
-    """Decides on a word that no coordinator was there for, given who is told its answer, and what a client is told."""
+    """Decides on a request that reached no coordinator, given the answer's callback and the code for the client."""
     heard: Callable[[str, str, int | None], None]
-    """Told of each group whose coordinator has taken somebody for its member, and of the generation that it named."""
+    """Gets each group whose coordinator has accepted a member, with the member and the generation of the request."""
     gone: bool = False
-    """The client is: what is still under way is answered as to nobody."""
+    """True once the client is gone: requests in flight are answered without a receiver."""
     _coordinators: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def ask(self, word: Word, told: Told) -> None:
-        """Ask the coordinator of the word's group; `told` is given the answer in the client's version."""
+        """Ask the coordinator of the request's group; `told` gets the answer in the client's version."""
         newest = self.core.outside.source_version(word.link, word.head.api_key)
         if newest < 0:
             self.core.outside.refresh_source(word.link)
@@ -106,11 +106,14 @@ class GroupTalk:
             self._find(word, told, to)
 
     def knows(self, word: Word) -> bool:
-        """Whether the coordinator is known, so that words reach it, or are lost, in the order they are asked in."""
+        """Return whether the coordinator is known.
+
+        If so, requests reach the coordinator, or are lost, in the order in which they are sent.
+        """
         return (word.link, word.group) in self._coordinators
 
     def tell(self, word: Word, message: Any) -> None:
-        """A word to the coordinator that nobody waits for the answer of."""
+        """Send a message to the coordinator without waiting for the answer."""
         node = self._coordinators.get((word.link, word.group), -1)
         if node >= 0:
             frame = frame_request(message, 0, word.head.client_id)
@@ -135,7 +138,7 @@ class GroupTalk:
                 return
             followed = self.core.table.followed
             for gone in [key for key in self._coordinators if key[1] not in followed]:
-                del self._coordinators[gone]  # groups come and go for as long as a connection lasts
+                del self._coordinators[gone]  # groups come and go during the life of a connection
             self._coordinators[(word.link, word.group)] = int(answer.node_id)
             then(int(answer.node_id))
 

@@ -1,25 +1,30 @@
-"""Members of the new protocol (KIP-848) in groups that follow, on one client connection.
+"""Handles heartbeats of the new protocol (KIP-848) in groups that follow, for one client connection.
 
-Their heartbeats go to the source's coordinator as all words of such groups do (`follow`); topics have the ids of each
-side. Lettered rules:
+Heartbeats go to the source's coordinator like all requests of such groups (`follow`). Topics have different ids on the
+two clusters. Lettered rules:
 
-A  What a member must not read at the target is not told it (`topic_ids`). When that may be read, it is told. Of whom
-   this router has seen no assignment, because it had one before through another connection or router, is made to say
-   everything, once: else nobody would know what is withheld from it, and it would not be told.
-B  While the group is promoted each member is told in answer to a heartbeat that it owns nothing any more, whatever the
-   source says. It commits what it has read, gives all back, and says so in a heartbeat. The source hears its heartbeats
-   meanwhile, also this one: there, what a member says to own matters only while it is to give something back. So the
-   member stays what it is, and commits still reach the source. Who has given all back waits for the others: so all are
-   made to send heartbeats more often first, for as long as they had between two, and go on reading. So do members of
-   a group in transactions, and what they have in hand they commit in these before.
-C  Who owned nothing before has nothing to say: it is told NOT_COORDINATOR (16), after which clients say everything.
-   Who was told of partitions a moment ago may be about to take them, and is not believed at once.
-D  Who joins while the group is promoted waits, as who has given all back. The source hears of neither's joining.
-E  A promote that is given up: the next heartbeat is answered as in C, and the one that says everything with the
-   source's own assignment.
-F  Once the group is open its members are strangers to the target, which says so (25): they join there as new ones, at
-   once and in silence, for there is nothing that they could lose. They go on sending heartbeats often for a while: what
-   is moved from one to another there takes a heartbeat of each. The former members leave the source's group.
+A  A member is not told of assigned topics that must not be read at the target (`topic_ids`). The member is told once
+they may be read. If this router has not seen a member's assignment, because the assignment came through another
+connection or router, the member must send a full heartbeat (with all fields), once. Otherwise nobody would know what is
+withheld from the member, and the member would never be told.
+B  While the group is promoted, the answer to a heartbeat tells each member to own nothing any more, whatever the source
+says. The member commits what was read, gives all partitions back, and reports so in a heartbeat. Meanwhile heartbeats
+go to the source, including this report. To the source, the owned partitions matter only while the member has partitions
+to give back. So the member stays a member there, and commits still reach the source. A member that has given everything
+back waits for the others. So all members must first send heartbeats more often, for as long as their former interval,
+and go on reading. The same holds for members of a group in transactions, which commit their work in those transactions
+before.
+C  A member that owned nothing before has nothing to report: the answer is NOT_COORDINATOR (16), after which clients
+send a full heartbeat. A member that was told of partitions a moment ago may be about to take them, and an empty report
+is not believed at once.
+D  A member that joins while the group is promoted waits, like a member that has given everything back. The source gets
+no join of either.
+E  If a promote is given up, the next heartbeat is answered as in C, and the full heartbeat gets the source's own
+assignment.
+F  Once the group is open, the target does not know the members, and says so (25). They join there as new members, at
+once and without an error to the application, because there is nothing to lose. For a while they go on sending
+heartbeats often: each partition that moves between members there takes a heartbeat of each. The former members leave
+the source's group.
 """
 
 from __future__ import annotations
@@ -49,11 +54,11 @@ from kmigrate.router.group_talk import GroupTalk, Word
 __all__ = ["HeartbeatDesk"]
 
 _PROBED_S = 1.0
-"""After so long without a word of what it owns it is made to say everything (rule C)."""
+"""Time without a report of owned partitions after which a member must send a full heartbeat (rule C)."""
 _TAKES_S = 10.0
-"""For so long a member that was told of partitions may be about to take them."""
+"""Time for which a member that was told of partitions may be about to take them."""
 _MOST_MEMBERS = 16
-"""Of whom a connection knows: a member has connections of its own."""
+"""Maximum members that a connection knows: a member has connections of its own."""
 _LONG_AGO = float("-inf")
 
 
@@ -62,17 +67,17 @@ class _Member:
     """A member that the source's coordinator has answered on this connection."""
 
     word: Word
-    """Its newest."""
+    """Newest heartbeat."""
     named: Partitions = frozenset()
-    """What it said last that it owns, by the target's ids."""
+    """Partitions that the member last reported as owned, by the target's ids."""
     given_at: float = _LONG_AGO
-    """When it was told of partitions that it has not named since."""
+    """Time when the member was told of partitions that are not reported as owned since."""
     asked: bool = False
-    """It was made to say everything, because its assignment was not known at this router."""
+    """True once the member had to send a full heartbeat, because this router did not know the assignment."""
     emptied_at: float = _LONG_AGO
-    """When it was told that it owns nothing, or asked about it, in a promote that is not over for it."""
+    """Time when the member was told to own nothing, or was last asked, in a promote that still concerns the member."""
     done: bool = False
-    """It has said since that it owns nothing."""
+    """True once the member has reported since that no partition is owned."""
 
     @property
     def emptied(self) -> bool:
@@ -80,7 +85,7 @@ class _Member:
 
 
 class HeartbeatDesk:
-    """Takes ConsumerGroupHeartbeat of groups that follow."""
+    """Handles ConsumerGroupHeartbeat of groups that follow."""
 
     def __init__(self, core: Core, edge: Edge, talk: GroupTalk) -> None:
         self._core = core
@@ -90,7 +95,7 @@ class HeartbeatDesk:
         self._table: RoutingTable | None = None
 
     def can(self, link: str, heartbeat: Any) -> bool:
-        """Whether a link's source understands it; before Kafka 4.0 brokers do not know the new protocol."""
+        """Return whether a link's source understands the heartbeat; before Kafka 4.0 brokers lack the new protocol."""
         newest = self._core.outside.source_version(link, CONSUMER_GROUP_HEARTBEAT)
         if newest < 0 and self._core.outside.source_version(link, HEARTBEAT) < 0:
             self._core.outside.refresh_source(link)
@@ -120,7 +125,7 @@ class HeartbeatDesk:
             self._ask(word, self._beaten)
 
     def advance(self) -> None:
-        """Rules E and F, once for each table."""
+        """Apply rules E and F, once per table."""
         if self._table is self._core.table:
             return
         self._table = self._core.table
@@ -128,7 +133,7 @@ class HeartbeatDesk:
             route = self._table.followed.get(member.word.group)
             if route is None:
                 self._forget(key)
-                if member.word.group not in self._table.held_groups:  # else it was given another mode
+                if member.word.group not in self._table.held_groups:  # otherwise the group was given another mode
                     self._talk.tell(member.word, leaving(member.word.request))
             elif not route.gathering:
                 self._undone(member)
@@ -155,7 +160,7 @@ class HeartbeatDesk:
         return route is None or route.gathering
 
     def _hear(self, member: _Member, *, gathering: bool) -> None:
-        """What a member says that it owns."""
+        """Note the partitions that a member reports as owned."""
         named = owned(member.word.request)
         if named is None:
             return
@@ -178,7 +183,7 @@ class HeartbeatDesk:
         return True
 
     def _wants_assignment(self, member: _Member) -> bool:
-        """Rule A."""
+        """Return whether a member must send a full heartbeat for rule A."""
         group, member_id = member.word.group, member.word.member_id
         withheld = self._core.followers.withheld(group, member_id)
         if withheld is not None:
@@ -217,7 +222,7 @@ class HeartbeatDesk:
         if code_of(answer.error_code):
             word.told(answer)
             return
-        if not word.member_id:  # of a client that has the coordinator name it
+        if not word.member_id:  # of a client that has the coordinator choose the member id
             self._forget((word.group, ""))
             word.named = str(answer.member_id)
             self._core.followers.heard(word.group, word.named, self._edge.now())
@@ -236,12 +241,15 @@ class HeartbeatDesk:
         word.told(sooner(shown) if gathering else shown)
 
     def _all_hear_at(self, word: Word, answer: Any) -> float:
-        """When every member, at any router, has sent a heartbeat since its group gathers, and sends them often."""
+        """Return the time by which every member, at any router, has sent a heartbeat since the group gathers.
+
+        From then on all members send heartbeats often.
+        """
         since = self._core.followers.gathering(word.group, self._edge.now())
         return since + float(answer.heartbeat_interval.total_seconds())
 
     def _withhold(self, member: _Member, withheld: frozenset[UUID]) -> None:
-        """Rule A."""
+        """Note the topics that are withheld from a member, and warn of new ones (rule A)."""
         group, member_id = member.word.group, member.word.member_id
         if withheld - (self._core.followers.withheld(group, member_id) or frozenset()):
             self._core.outside.warn(

@@ -1,4 +1,4 @@
-"""Session timeouts that members of mirrored groups ask for at this router, taken from their JoinGroup requests. Pure.
+"""Session timeouts that members of mirrored groups request at this router, taken from their JoinGroup requests. Pure.
 
 The target refuses a session timeout beyond its own limits. So a promote has to know the members' session timeouts
 before the group opens.
@@ -14,9 +14,9 @@ from kmigrate.model.presences import JoinTerms
 __all__ = ["JoinBook"]
 
 _MOST_CLIENTS = 50
-"""Client ids of a group that are kept; a presence record must fit into a message."""
+"""Maximum client ids kept per group; a presence record must fit into a message."""
 _WAITING_S = 60.0
-"""Age from which a JoinGroup of a held group counts no more: a member that waits repeats the request."""
+"""Age from which a JoinGroup of a held group no longer counts: a member that waits repeats the request."""
 
 
 @dataclass(slots=True)
@@ -28,13 +28,13 @@ class JoinBook:
     def asked(self, group: str, client_id: str, session_timeout_ms: int, now: float) -> None:
         """Note a JoinGroup."""
         known = self._asked.setdefault(group, {})
-        known.pop(client_id, None)  # so that the newest stand last
+        known.pop(client_id, None)  # so that the newest stay last
         known[client_id] = (session_timeout_ms, now)
         if len(known) > _MOST_CLIENTS:
             del known[next(iter(known))]
 
     def words(self, held: Collection[str], followed: Collection[str], now: float) -> dict[str, tuple[JoinTerms, ...]]:
-        """Return what is known of groups that hold or follow; forget all others."""
+        """Return the terms of groups that are held or follow; forget all other groups."""
         for group in list(self._asked):
             known = self._asked[group]
             if group in held:

@@ -1,32 +1,36 @@
-"""How clients leave a router once the links are finished: told the brokers' own addresses, then seen off one by one.
+"""How clients leave a router once the links are finished: they get the brokers' own addresses, and connections close.
 
-a. A client that was told real addresses writes nothing more through this router: its Produce requests are answered
-   NOT_LEADER_OR_FOLLOWER, which is surely not appended, and which every client takes for a leader that has moved.
-b. It is told only when everything that it has written here is answered; and only by its own router, for one that
-   stands in for that cannot know (`stand_ins`). So no write of a client is appended behind one that it has sent to
-   the broker itself, and no sequence is ever out of order by our doing. A client that is at several processes at once
-   would be told too early by one: links are not finished while routers share an address (`workflow.verbs.finish`), and
-   nobody is told while one that came later does.
-c. Connections to listeners of brokers end in turn, those that are idle longest first, each only while nothing of it
-   is under way; from its turn on, (a) holds for it, too. The bootstrap listener's end by themselves.
+a. A client that was told the brokers' own addresses writes nothing more through this router. Produce requests of the
+   client are answered NOT_LEADER_OR_FOLLOWER: surely not appended, and every client takes that for a leader that has
+   moved.
+b. A client is told only when all writes of the client here are answered. Only the client's own router tells the
+   addresses, because a router that stands in cannot know (`stand_ins`). So no write of a client is appended behind a
+   write that the client has sent to the broker directly, and the routers cause no out-of-order sequence. A client of
+   several processes would be told too early by one of them. So links are not finished while routers share an address
+   (`workflow.verbs.finish`), and nobody is told while a router that came later shares the address.
+c. Connections to brokers' listeners are closed in turn, the connections that are idle longest first, each only while
+   nothing is in flight there. From its turn on, (a) holds for the connection, too. Connections to the bootstrap
+   listener close by themselves.
 
-d. Whom a router has told what is so only through it (`late`, D) stays until that is over: it is shown the router as
-   before, and none of its connections has its turn. Its other connections may lead to other processes, so each says
-   whom it keeps; and as one that has not acted on the finish yet may still tell more, nobody leaves before all have.
+d. A client that was told something that is true only through this router (`late`, D) stays until that is over. The
+   client sees the router as before, and no connection of the client gets a turn. The client's other connections may
+   lead to other processes, so each process reports the clients that stay. A process that has not acted on the finish
+   yet may still tell more clients, so nobody leaves before all processes have.
 
-e. Who comes back after it was told has no coordinator here any more: its heartbeats and its words of transactions are
-   answered NOT_COORDINATOR, at which every client asks anew who coordinates. Else those that remember a coordinator's
-   address for as long as it takes connections (kafka-python 3, Java's transactional producers) would come back all the
-   time. Connections that it had before are left to (c): at their end the others ask by themselves, in silence, while
-   Sarama's heartbeat ends its session at this code and tells the application.
-   What ends something is taken here still: a member that leaves its group says so once, and of an abort that has
-   nothing to end only routers know that it has succeeded (`late`, C). So are commits and questions for positions, be it
-   that who only sends those may come back until the router stops (kafka-python 3 with assign()): Java tells a
-   commitAsync of this code, and librdkafka, told it of the positions of what it was assigned, never reads (its issue
-   5586).
+e. A client that comes back after being told has no coordinator here any more. Heartbeats and transaction requests are
+   answered NOT_COORDINATOR, after which every client looks for the coordinator again. Otherwise some clients would come
+   back all the time: kafka-python 3 and Java's transactional producers remember a coordinator's address as long as
+   connections are accepted there. Connections from before get no such answer, and are left to (c). When they close, the
+   other clients look for the coordinator by themselves, without an error to the application. Sarama's heartbeat, given
+   this code, would end its session and tell the application.
+Requests that end something are still taken here. A member that leaves its group says so once, and only routers know
+that an abort with nothing to end has succeeded (`late`, C). Commits and OffsetFetch are taken, too, although a client
+that only sends those may come back until the router stops (kafka-python 3 with assign()). Java reports this code to the
+callback of a commitAsync. If librdkafka gets this code for the committed offsets of an assignment, librdkafka never
+reads it (librdkafka issue 5586).
 
-A client is known by its host and the name that it gives itself: connections of one process cannot be told from those
-of another that shares both, and these go together.
+A client is known by host and client id. Connections of two processes that share both cannot be told apart, and leave
+together.
 """
 
 from __future__ import annotations
@@ -43,12 +47,12 @@ from kmigrate.model.routes import RoutingTable
 __all__ = ["Farewell", "Guest", "Who", "grouped", "mark"]
 
 _REMEMBERED = 20_000
-"""Clients that are known to have been told; the oldest are forgotten first, and are told again when they ask."""
+"""Maximum clients that are known to have been told; the oldest are forgotten first, and are told again on request."""
 _SETTLING_S = 0.5
-"""A connection this young may be one that is being logged in, or the way to the answer that moves its client."""
+"""A younger connection may be in the login, or about to get the answer that moves its client."""
 _LISTED = 64
 _NAME_LENGTH = 80
-"""Clients that a presence record names, and letters of each of their names: it is sent twice a second."""
+"""Maximum clients that a presence record names, and letters of each name: the record is sent twice a second."""
 
 
 Who = tuple[str, str, str, str]
@@ -56,7 +60,7 @@ Who = tuple[str, str, str, str]
 
 
 class Guest(Protocol):
-    """A session, as its leaving sees it."""
+    """A session, as the end of connections needs to know it."""
 
     host: str
     client_id: str
@@ -81,20 +85,23 @@ class Guest(Protocol):
 
 @dataclass(slots=True)
 class Farewell:
-    """Who is connected to this router, and which clients have been told where the brokers really are."""
+    """The connections to this router, and the clients that were told the brokers' own addresses."""
 
     guests: set[Guest] = field(default_factory=set)
     told: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When each first asked for them."""
+    """Time when each client first asked for them."""
     heard: tuple[RouterPresence, ...] | None = None
-    """The newest words of the other routers; None until it is known who is there, and until then all stay."""
+    """Newest reports of the other routers; None until they are known, and until then all clients stay."""
     bootstrap: str = ""
     """host:port that this router's clients are given."""
     _finished: int = -1
-    """The epoch of the first table that says that the links are finished; −1 while they are not."""
+    """Epoch of the first table with finished links; −1 while the links are not finished."""
 
     def follow(self, table: RoutingTable, *, closing: bool = False) -> None:
-        """Take a newer table; when the finish is taken back nobody counts as told any more, nor has his turn."""
+        """Take a newer table.
+
+        If the finish is taken back, no client counts as told any more, and no connection has a turn.
+        """
         if not table.finished:
             if self._finished >= 0 and not closing:
                 for guest in self.guests:
@@ -105,15 +112,15 @@ class Farewell:
             self._finished = table.epoch
 
     def knows(self, guest: Guest) -> bool:
-        """Whether this guest's client has been told (a)."""
+        """Return whether this guest's client has been told (a)."""
         return (guest.host, guest.client_id) in self.told
 
     def is_back(self, guest: Guest) -> bool:
-        """Whether this guest has come after its client was told (e)."""
+        """Return whether this guest has connected after the client was told (e)."""
         return guest.since >= self.told.get((guest.host, guest.client_id), float("inf"))
 
     def stays(self, guest: Guest) -> bool:
-        """Whether this guest's client may not leave yet (d)."""
+        """Return whether this guest's client may not leave yet (d)."""
         kept = any(other.owes for other in self._with(guest)) or mark(guest) in self._elsewhere()
         return kept or not self._all_know()
 
@@ -123,18 +130,18 @@ class Farewell:
         return frozenset(mark(guest) for guest in self.guests if guest.owes)
 
     def _elsewhere(self) -> frozenset[int]:
-        """The clients that the others keep."""
+        """Return the clients that other processes keep."""
         return frozenset().union(*(each.staying for each in self.heard or ()))
 
     def _all_know(self) -> bool:
-        """Whether every other knows of the finish, and none of them has this router's clients, too (b)."""
+        """Return whether every other process knows of the finish, and none shares this router's clients (b)."""
         return self.heard is not None and all(
             each.applied >= self._finished and not (self.bootstrap and each.bootstrap == self.bootstrap)
             for each in self.heard
         )
 
     def may_tell(self, guest: Guest) -> bool:
-        """Whether it may be told now (b); from the first time it is asked for, (a) holds."""
+        """Return whether a guest's client may be told now (b); from the first request on, (a) holds."""
         key = (guest.host, guest.client_id)
         if key not in self.told:
             self.told[key] = guest.active
@@ -143,11 +150,11 @@ class Farewell:
         return not any(other.writing for other in self._with(guest))
 
     def _with(self, guest: Guest) -> Iterator[Guest]:
-        """All connections of a guest's client."""
+        """Return all connections of a guest's client."""
         return (each for each in self.guests if (each.host, each.client_id) == (guest.host, guest.client_id))
 
     def next(self, now: float) -> Guest | None:
-        """Whose connection ends next (c, d)."""
+        """Return the connection that closes next (c, d)."""
         if not self._all_know():
             return None
         stay = self.staying | self._elsewhere()
@@ -160,14 +167,18 @@ class Farewell:
 
 
 def mark(guest: Guest) -> int:
-    """A guest's client as a number: presence is sent twice a second. Two that share one stay for each other."""
+    """Return a guest's client as a number, because presence is sent twice a second.
+
+    Two clients with the same number stay for each other.
+    """
     return crc32(f"{guest.host} {guest.client_id}".encode())
 
 
 def grouped(connections: Iterable[tuple[Who, bool]]) -> tuple[tuple[ConnectedClient, ...], int]:
-    """Connections (whose, and whether to a broker's listener) summed up by client, and how many clients are left out.
+    """Sum up connections by client; return the clients, and the number of clients left out.
 
-    Those who must leave come first.
+    Each connection is given as its client, and whether it leads to a broker's listener. Clients that must leave come
+    first.
     """
     brokers: Counter[Who] = Counter()
     bootstrap: Counter[Who] = Counter()

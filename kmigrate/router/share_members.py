@@ -1,7 +1,7 @@
-"""Members of share groups that may stay at the target, by what was mirrored when they were looked at. Pure.
+"""Members of share groups that may stay at the target, by the topics that were mirrored at their check. Pure.
 
-A member names its topics when it joins and when they change, and in no later heartbeat. So one that had subscribed
-before its topic was mirrored, or to another router, is asked about at its coordinator, once for each time that more
+A member names topics when joining and when they change, and in no other heartbeat. A member may have subscribed before
+a topic was mirrored, or at another router. So the router asks the member's coordinator, once for each time that more
 topics are mirrored.
 """
 
@@ -15,36 +15,39 @@ from kmigrate.model.members import member_mark
 __all__ = ["ShareMembers"]
 
 _MOST_MEMBERS = 20_000
-"""Beyond that, those that were looked at longest ago are asked about again."""
+"""Maximum members; beyond that, the router asks again about the members that were checked longest ago."""
 
 
 @dataclass(slots=True)
 class ShareMembers:
-    """One router's, of all its connections: their topics are not kept, for a client may name any number."""
+    """Checked members of all connections of one router.
+
+    The members' topics are not kept, because a client may name any number.
+    """
 
     _mirrored: frozenset[str] = frozenset()
     _version: int = 0
-    """One more each time that there is a topic which was not mirrored before."""
+    """Counter of the times that a topic was mirrored which was not mirrored before."""
     _cleared: dict[str, int] = field(default_factory=dict)
-    """For which version each member's topics were found not to be mirrored."""
+    """Version for which each member's topics were found not to be mirrored."""
 
     def is_cleared(self, group: str, member: str, mirrored: Mapping[str, object]) -> bool:
         return self._cleared.get(_mark(group, member)) == self._now(mirrored)
 
     def version(self, mirrored: Mapping[str, object]) -> int:
-        """Return what a member that is looked at now is cleared for."""
+        """Return the version for which a member that is checked now is cleared."""
         return self._now(mirrored)
 
     def clear(self, group: str, member: str, version: int) -> None:
-        """Remember a member that the target took, and that had no mirrored topic at a version."""
+        """Remember a member that the target accepted, and that had no mirrored topic at a version."""
         mark = _mark(group, member)
-        self._cleared.pop(mark, None)  # so that the newest stand last
+        self._cleared.pop(mark, None)  # so that the newest stay last
         self._cleared[mark] = version
         if len(self._cleared) > _MOST_MEMBERS:
             del self._cleared[next(iter(self._cleared))]
 
     def forget(self, group: str, member: str) -> None:
-        """It has left, or asks for other topics."""
+        """Forget a member that has left, or asks for other topics."""
         self._cleared.pop(_mark(group, member), None)
 
     def _now(self, mirrored: Mapping[str, object]) -> int:

@@ -1,10 +1,10 @@
 """Partitions of groups that follow whose committed offset a client has asked for and was not told.
 
 A client that takes such an answer for "there is no committed offset" reads from an end of the log, and the next commit
-lies below the committed offset. No answer of this router is known to have that effect. Where one has, the commit
-is refused (`follow`, rule G), so that the group keeps its position.
+lies below the committed offset. No answer of this router is known to have that effect. If an answer has that effect,
+the commit is refused (`follow`, rule G), so that the group keeps the committed offset.
 
-A partition is marked when an answer to OffsetFetch leaves its committed offset out. The mark ends when any client of
+A partition is marked when an answer to OffsetFetch leaves the committed offset out. The mark ends when any client of
 the group is told the committed offset, after ten minutes, and with the group's promote.
 """
 
@@ -17,14 +17,14 @@ __all__ = ["Partition", "Untold"]
 
 Partition = tuple[str, int]
 _FORGOTTEN_S = 600.0
-"""Twice Java's default of `max.poll.interval.ms`: a consumer commits what it was given within that time."""
+"""Twice Java's default of `max.poll.interval.ms`: a consumer commits received records within that time."""
 _MOST = 100_000
-"""Most marks of a router; beyond that the oldest marks are dropped."""
+"""Maximum marks of a router; beyond that the oldest marks are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """When a client was last not told, and on which connection."""
+    """The time and the connection of the last answer without the committed offset."""
 
     at: float
     connection: int
@@ -35,12 +35,12 @@ class Untold:
     """The marks of all client connections of a router."""
 
     refused: int = 0
-    """Commits that were refused."""
+    """Number of refused commits."""
     _marks: dict[tuple[str, Partition], _Mark] = field(default_factory=dict)
     """Marks by group and partition, the newest last."""
 
     def left_out(self, group: str, partitions: Iterable[Partition], connection: int, now: float) -> None:
-        """Mark partitions whose committed offset an answer leaves out."""
+        """Mark partitions after an answer that leaves out their committed offset."""
         for partition in partitions:
             self._marks.pop((group, partition), None)
             self._marks[group, partition] = _Mark(now, connection)
@@ -48,7 +48,7 @@ class Untold:
             del self._marks[next(iter(self._marks))]
 
     def told(self, group: str, partitions: Iterable[Partition]) -> None:
-        """Take the marks off partitions whose committed offset a client of the group is told."""
+        """Remove the marks of partitions after a client of the group is told their committed offset."""
         if self._marks:
             for partition in partitions:
                 self._marks.pop((group, partition), None)
@@ -56,7 +56,7 @@ class Untold:
     def marked(
         self, group: str, partitions: Iterable[Partition], connection: int, now: float, *, of_member: bool
     ) -> set[Partition]:
-        """Return the partitions that bear a mark; a commit of no member minds those of its own connection alone."""
+        """Return the partitions that bear a mark; a commit of no member heeds only marks of its own connection."""
         if not self._marks:
             return set()
         found = {each: self._marks.get((group, each)) for each in partitions}
