@@ -1,4 +1,5 @@
-"""A layer-7 Kafka proxy: clients see the target cluster at the router's addresses (design of the router).
+"""A layer-7 Kafka proxy: clients see the target cluster at the router's addresses.
 
-Only `server`, `listeners` and `upstream` know sockets, clock and tasks; everything else decides on what it is given.
+Sockets, clock, tasks and the state log are used only by `server`, `listeners`, `upstream`, `ports`, `clusters`,
+`copied`, `credentials`, `memory`, `reach` and `registration`. All other modules decide on the data that they are given.
 """

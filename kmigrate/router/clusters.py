@@ -1,4 +1,4 @@
-"""What the router asks of the two clusters on behalf of its sessions: leaders, ids, who is known where."""
+"""Asks the two clusters on behalf of the router's sessions: leaders, ids, producers, log ends."""
 
 from __future__ import annotations
 
@@ -35,20 +35,23 @@ __all__ = ["Clusters"]
 _log = logging.getLogger("kmigrate.router")
 _DESCRIBE_TRANSACTIONS, _API_VERSIONS = 65, 18
 _REFRESH_PAUSE_S = 0.05
-"""Between two metadata reads of one source: a moved leader makes every client ask at once."""
+"""Pause between two metadata reads of one source: after a moved leader, every client asks at once."""
 _SPARE_TOPICS = 100
-"""So many of a source are known that nothing is asked of any more: to forget one by one would be news each time."""
+"""Number of a source's topics that may stay known without need: dropping each at once would change the metadata."""
 _UNTIL_GRANTED_S = 1.0
-"""Between two attempts at what kmigrate itself has no right to."""
+"""Pause between two attempts for which kmigrate itself has no right."""
 _REFUSED = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 _LONGEST_SOUGHT_S = 1.0
-"""Where a duplicate stands at the source: what is known to be stored is not held for longer, for want of its offset."""
+"""Longest search for a duplicate's offset at the source: the answer for a stored batch does not wait longer for it."""
 _LONGEST_ASKED_S = 5.0
-"""Whether the target knows a producer: no write with an answer is held for longer, and who still waits asks again."""
+"""Longest time for asking whether the target knows a producer.
+
+No write that wants an answer is held longer, and a write that still waits asks again.
+"""
 
 
 class _Source:
-    """One link's source cluster, and the newest Produce version its brokers speak."""
+    """A link's source cluster, with the newest API versions that its brokers speak."""
 
     def __init__(self, link: LinkRecord, client: ClusterClient) -> None:
         self.link = link
@@ -59,11 +62,11 @@ class _Source:
         self.wanted: set[str] = set()
         self.refreshing = False
         self.gone = False
-        """Whether its link is: it is asked nothing more."""
+        """True if the link is gone: the source is asked nothing more."""
         self._trouble = ""
 
     async def learn(self) -> None:
-        """Read leaders of the wanted topics, and once the Produce versions."""
+        """Read the leaders of the wanted topics, and once the API versions."""
         topics, self.wanted = self.wanted, set()
         await self.client.refresh(topics)
         if self.produce_version < 0:
@@ -78,14 +81,14 @@ class _Source:
             _log.warning("source of link %s: it answers again", self.link.name)
 
     def failed(self, error: KmigrateError) -> None:
-        """It could not be asked; the log is told once, however often it is tried again."""
+        """Log once that the source could not be asked, however often the request is tried again."""
         if error.what != self._trouble and not self.gone:
             self._trouble = error.what
             _log.warning("source of link %s: %s", self.link.name, error.what)
 
 
 def _reaches(state: ProducerState, stored: StoredBatch) -> bool:
-    """Whether what a log holds of a producer includes a batch, or the producer has begun anew behind it."""
+    """Return whether a log's producer state includes a batch, or the producer has begun anew behind the batch."""
     if state.producer_id != stored.producer_id or state.last_sequence < 0:
         return False
     if state.producer_epoch != stored.epoch:
@@ -94,7 +97,7 @@ def _reaches(state: ProducerState, stored: StoredBatch) -> bool:
 
 
 async def _spans(client: ClusterClient) -> dict[int, int]:
-    """The highest version of each API of a cluster's brokers."""
+    """Return the highest version of each API of a cluster's brokers."""
     answer = await client.call(entity(18, 0, "request")())
     return newest_versions(answer)
 
@@ -102,7 +105,7 @@ async def _spans(client: ClusterClient) -> dict[int, int]:
 async def _read_ends(
     cluster: ClusterClient, keys: Collection[tuple[str, int]], ends: dict[tuple[str, int], int]
 ) -> None:
-    """Find out where logs end for readers; once more of whom leads a partition where that has changed."""
+    """Read the log ends that readers see; if a partition's leader has changed, ask the new leader once."""
     for last in (False, True):
         told = await cluster.list_offsets(dict.fromkeys(keys, LATEST))
         ends |= {key: end.offset for key, end in told.items() if not end.error}
@@ -113,7 +116,7 @@ async def _read_ends(
 
 
 class Clusters:
-    """Implements `Outside`: starts the asking as tasks, gives answers to callbacks."""
+    """Implements `Outside`: runs requests as tasks, and gives answers to callbacks."""
 
     def __init__(
         self,
@@ -130,17 +133,17 @@ class Clusters:
         self._on_drained = on_drained
         self._sources: dict[str, _Source] = {}
         self._unfinished: tuple[str, ...] = ()
-        """Links that may still mirror what their sources have."""
+        """Links that may still mirror topics of their sources."""
         self._source_ids: dict[str, str] = {}
-        """Ids at their sources of topics that are mirrored, or were until their promote."""
+        """Source ids of topics that are mirrored, or were until their promote."""
         self._refreshing_target = False
         self._target_tells = False
         self._target_versions: Any | None = None
         self._asking: dict[GateKey, list[Callable[[ProducerMark | None], None]]] = {}
-        """Who waits to hear what the target knows of a producer: one task asks for all."""
+        """Callbacks that wait for the target's state of a producer: a single task asks for all."""
 
     async def learn_target(self) -> None:
-        """Learn what all brokers of the target that answer can be asked."""
+        """Read the API versions of all brokers of the target that answer."""
         spans = await _spans(self.target)
         self._target_tells = _DESCRIBE_TRANSACTIONS in spans
         newest = min(spans[_API_VERSIONS], OFFERED[_API_VERSIONS][1])
@@ -159,10 +162,10 @@ class Clusters:
         return self._target_versions
 
     def follow(self, state: State, table: RoutingTable) -> None:
-        """Open the sources of all links, and learn the leaders of what is forwarded or will be.
+        """Open the sources of all links, and read the leaders of topics that are or will be forwarded.
 
-        Those of links that are gone are closed: nothing of a link goes to the source of one before it, and one that
-        was switched off would be tried again for as long as the router lives.
+        The sources of links that are gone are closed. A new link's requests must not go to the source of an earlier
+        link. A source that was switched off would be tried again as long as the router lives.
         """
         self._unfinished = tuple(link.name for link in state.links() if not link.finished_ms)
         uuids = {link.name: link.uuid for link in state.links()}
@@ -175,7 +178,7 @@ class Clusters:
                 try:
                     self._sources[link.name] = _Source(link, self._source_client(link))
                 except KmigrateError as error:
-                    # Its writes are told "not leader" until the configuration knows the cluster.
+                    # Writes to this link's topics get "not leader" until the configuration knows the cluster.
                     _log.error("source of link %s: %s", link.name, error.what)
         self._source_ids = {
             name: route.source_id
@@ -191,7 +194,7 @@ class Clusters:
                 self.refresh_source(route.link, route.topic)
 
     def _forget_topics(self, table: RoutingTable) -> None:
-        """Where there are many, drop the leaders of topics that are promoted, or gone."""
+        """Drop the leaders of topics that are promoted or gone, if a source has many of them."""
         for name, source in self._sources.items():
             known = len(source.client.metadata.topics)
             if known <= _SPARE_TOPICS:
@@ -203,7 +206,7 @@ class Clusters:
     # addresses
 
     async def target_addresses(self, node: int | None) -> Sequence[tuple[str, int]]:
-        """Where a target broker is (None: any broker)."""
+        """Return the address of a target broker (None: any broker)."""
         brokers = self.target.metadata.brokers
         if node is not None:
             return [brokers[node]] if node in brokers else []
@@ -219,12 +222,12 @@ class Clusters:
         return self.target.settings
 
     def source_settings(self, link: str) -> ClusterSettings | None:
-        """How a link's source is reached; None while it is not known."""
+        """Return the settings of a link's source; None while the source is unknown."""
         source = self._sources.get(link)
         return source.client.settings if source is not None else None
 
     def source_uuid(self, link: str) -> str:
-        """Which link it is of those that have had this name; '' while its source is not known."""
+        """Return the uuid of the link that now has this name; '' while its source is unknown."""
         source = self._sources.get(link)
         return source.link.uuid if source is not None else ""
 
@@ -245,7 +248,7 @@ class Clusters:
         source = self._sources.get(link)
         if source is None:
             return -1
-        if source.produce_version < 0:  # nothing of it is mirrored any more, so nobody has asked yet
+        if source.produce_version < 0:  # no topic of the source is mirrored any more, so nobody has asked yet
             self._refresh(source)
         return source.client.any_broker()
 
@@ -256,7 +259,7 @@ class Clusters:
         return source is not None and source.tells_transactions
 
     async def open_at_source(self, link: str, names: Collection[str]) -> Collection[str]:
-        """Of these transactional ids those that the source calls open: all of them where it cannot tell."""
+        """Return the transactional ids that the source calls open; all of them if the source cannot tell."""
         source = self._sources.get(link)
         if source is None or not source.tells_transactions:
             return names
@@ -280,7 +283,7 @@ class Clusters:
         self._refresh(source)
 
     def refresh_sources(self) -> None:
-        """Learn which brokers the sources have, and by who answers whom to ask."""
+        """Read which brokers the sources have, and learn from their answers which broker to ask."""
         for link in self._unfinished:
             source = self._sources.get(link)
             if source is not None:
@@ -303,7 +306,7 @@ class Clusters:
                     async with asyncio.timeout(seconds):
                         await _read_ends(asked, keys, ends)
             except (TimeoutError, KmigrateError):
-                pass  # its brokers are asked every few seconds anyway, and that says what is wrong with them
+                pass  # the brokers are asked every few seconds anyway, and that request logs the fault
             then(ends)
 
         self._tasks.start(ask())
@@ -349,7 +352,7 @@ class Clusters:
     async def _looked_up(
         self, source: _Source, times: Mapping[tuple[str, int], int], *, read_committed: bool
     ) -> dict[tuple[str, int], Found]:
-        """Ask a source where its logs begin and what they have from these times on, of the topics that are the same."""
+        """Ask a source for log starts and for the offsets of these times, for topics that are the same as mirrored."""
         metadata = await source.client.refresh({topic for topic, _ in times})
         same = {
             name
@@ -451,9 +454,10 @@ class Clusters:
         self._tasks.start(ask())
 
     async def _held_of(self, topic: str, partition: int, producer_id: int) -> ProducerMark | None:
-        """Ask until the target's log tells; None where it has not in time.
+        """Ask until the target's log answers; return None after the time limit.
 
-        The marker of an abort leaves a producer without a sequence there (W4): it is listed, and nothing is held of it.
+        The marker of an abort leaves a producer without a sequence in the log (W4): the producer is listed, but the log
+        holds no record of it.
         """
         key, deadline = (topic, partition), monotonic() + _LONGEST_ASKED_S
         while True:
@@ -499,7 +503,8 @@ class Clusters:
             except KmigrateError as error:
                 _log.warning("transactional id %s: %s", holder[0], error.what)
                 code = Code.COORDINATOR_NOT_AVAILABLE
-            if code in _REFUSED:  # not the client, which may: it waits for whoever can grant it
+            # kmigrate lacks the right and the client has it, so the client waits until the right is granted
+            if code in _REFUSED:
                 _log.warning("transactional id %s: kmigrate may not write it, or %s, at the target", holder[0], topic)
                 await sleep(_UNTIL_GRANTED_S)
                 code = Code.COORDINATOR_NOT_AVAILABLE
@@ -536,7 +541,7 @@ class Clusters:
         _log.warning("%s", line)
 
     async def close(self) -> None:
-        """Close the sources' clients: they were made for this router alone."""
+        """Close the sources' clients, which were made for this router alone."""
         sources = list(self._sources.values())
         self._sources.clear()
         for source in sources:

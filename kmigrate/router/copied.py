@@ -15,15 +15,15 @@ from kmigrate.net.clock import monotonic, sleep
 __all__ = ["wait_copied"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.16
-"""Between two looks: where the mirror is seconds behind, all members of a group wait for it at once, and again."""
+"""Pauses between two looks; if the mirror is seconds behind, all members of a group wait at once, again and again."""
 
 
 async def wait_copied(
     target: ClusterClient, source: ClusterClient, positions: Mapping[tuple[str, int], int], seconds: float
 ) -> bool:
-    """Whether the target's readers get everything below the positions within that time.
+    """Return whether readers of the target get everything below the positions within that time.
 
-    What lies beyond the source's log itself is not waited for: no mirror would ever come to it.
+    Positions beyond the end of the source's log are not waited for, because no mirror would ever reach them.
     """
     deadline = monotonic() + seconds
     missing = dict(positions)

@@ -1,9 +1,9 @@
-"""The listeners' certificate and the table of clients, read again when their files have changed: no client feels it.
+"""Reads the listeners' certificate and the table of clients again after a change of their files, unnoticed by clients.
 
-    looked at every second ─── changed ──→ the same at the next look? ──→ read ──→ used: the log says so
-                                           (it may be being written)          └──→ broken: said once, the old one stays
+    every second ─── changed ──→ the same at the next look? ──→ read ──→ valid: used and logged
+                                 (a write may be in progress)     └────→ invalid: logged once, the old data stay
 
-A broken one is tried again every ten seconds, too: it may name a file that is only about to come.
+An invalid file is also tried again every ten seconds: the table may name a file that does not exist yet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_NAMES = 10
 
 
 class Credentials:
-    """What one router's listeners go by; `take` is given each newer table."""
+    """The certificate and the table of clients of one router; `take` gets each newer table."""
 
     def __init__(self, settings: RouterSettings, tls: ServerTls | None, take: Callable[[Door], None]) -> None:
         self._door = settings.door
@@ -37,9 +37,9 @@ class Credentials:
         self._take = take
         self._seen: Stamps = ()
         self._done: Stamps = ()
-        """Of the files as they were read last, into use or in vain."""
+        """Stamps of the files at their last reading, successful or not."""
         self._broken = ""
-        """Why it was in vain, '' where it was not."""
+        """Reason why the last reading failed, or ''."""
         self._looks = 0
 
     async def watch(self) -> None:
@@ -56,7 +56,10 @@ class Credentials:
             _log.warning("the listeners keep their certificate: %s", error.what)
 
     async def look(self) -> None:
-        """Look at the table's files once. A table of thousands takes a while, in which other clients are served."""
+        """Look at the table's files once.
+
+        Reading a table of thousands takes a while, and other clients are served meanwhile.
+        """
         if self._read is None:
             return
         before, self._seen = self._seen, await asyncio.to_thread(stamps_of, self._door.files)
@@ -86,7 +89,7 @@ class Credentials:
 
 
 def _told(before: Door, after: Door) -> str:
-    """What became of whom, by name."""
+    """Return the names of new, changed and removed clients."""
     old, new = before.clients, after.clients
     news = {
         "new": new.keys() - old.keys(),

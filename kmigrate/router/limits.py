@@ -1,18 +1,20 @@
-"""What clients may cost one router: connections, memory, time without a word; who goes beyond it is parted from.
+"""Limits for the connections, memory and idle time of a router's clients; connections beyond a limit are closed.
 
-a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once: with
-   TLS before its handshake, and who is still in one is a connection as any other.
-b. A connection in its TLS handshake, or before its login where one is asked for, counts apart from `max_connections`.
-   Beyond `max_connections_before_login` the oldest one is closed, of the host that has most of them. So nobody who
-   does not log in keeps anybody out who does. What is kept for all of them is bounded, too.
-c. What a client makes this router keep for it is bounded twice: one connection is read no further while too much of
-   it waits (`Session.congested`, `FrameStream`), and all together may hold `max_buffered_bytes`. Beyond that those
-   who hold most are reset, until it fits again: they do not read their answers, or send requests and no end of them.
-d. A connection of which nothing waits and nothing has come for `max_idle_s` is closed, as brokers do. Half a request
-   is nothing.
+a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once. With
+   TLS this happens before the handshake, and a connection in a handshake counts like any other.
+b. A connection in its TLS handshake, or before a required login, counts apart from `max_connections`. Beyond
+   `max_connections_before_login` the router closes the oldest such connection of the host that has most of them. So
+   clients that do not log in cannot keep out clients that do. The memory kept for all of these connections is limited,
+   too.
+c. The memory that clients make this router use is limited twice. The router reads no further from a connection while
+   too much of that connection waits (`Session.congested`, `FrameStream`). All clients together may use
+   `max_buffered_bytes`. Beyond that limit the clients that use most are reset until the rest fits: they do not read
+   their answers, or send requests without end.
+d. A connection with nothing in flight and no request for `max_idle_s` is closed, as brokers do. Half a request does not
+   count as a request.
 
-Only who has been seen to hold something is looked at for (c): `watch` says so, and it is forgotten when it holds
-nothing any more. So ten thousand quiet connections cost nothing.
+For (c) the router looks only at clients that were seen to use memory. `watch` adds a client, and a client that uses
+none any more is dropped. So ten thousand quiet connections cost nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ __all__ = ["Client", "Ended", "Limits"]
 
 
 class Ended(Enum):
-    """Why a client was parted from; each is counted."""
+    """The limit for which a connection was closed; each is counted."""
 
     CONNECTIONS = "connections"
     ADDRESS = "address"
@@ -39,32 +41,32 @@ class Ended(Enum):
 
 
 _SHARE_BEFORE_LOGIN = 16
-"""Clients before their login may make the router keep a sixteenth of what all may."""
+"""Divisor of `max_bytes`: clients before their login may use a sixteenth of the memory of all clients."""
 
 
 class Client(Protocol):
-    """A client connection, as its limits see it."""
+    """A client connection, as the limits see it."""
 
     @property
     def named(self) -> str:
-        """Whose connection it is, for people."""
+        """Name of the client, for people."""
 
     @property
     def held(self) -> int:
-        """Bytes that are kept for it: half requests, what waits, what it has not read."""
+        """Bytes kept for the client: half requests, waiting requests and answers, unread answers."""
 
     def idle_for(self, now: float) -> float:
-        """For how long it has said nothing and is owed nothing; 0 while it is."""
+        """Return the seconds since the last request, with no answer due; 0 while the client is active."""
 
     def close(self, reason: str) -> None: ...
 
     def reset(self, reason: str) -> None:
-        """End it at once: what is kept for it is free."""
+        """Close the connection at once, which frees the memory kept for the client."""
 
 
 @dataclass(slots=True)
 class Limits:
-    """The account of one router."""
+    """The connections and the memory of one router's clients, with the limits for them."""
 
     max_connections: int
     max_per_address: int
@@ -73,17 +75,17 @@ class Limits:
     max_before_login: int
     ended: Counter[Ended] = field(default_factory=Counter)
     last_ended: dict[Ended, str] = field(default_factory=dict)
-    """Whose connection was the last to end for each."""
+    """Client whose connection was closed last for each limit."""
     buffered: int = 0
-    """Bytes that were held for all clients when they were last looked at."""
+    """Bytes that were kept for all clients at the last look."""
     _watched: dict[Client, None] = field(default_factory=dict)
     _hosts: Counter[str] = field(default_factory=Counter)
     _connections: int = 0
     _before_login: dict[object, tuple[str, Callable[[], None]]] = field(default_factory=dict)
-    """Handshakes and connections before their login, the oldest first: their host, and what ends each."""
+    """Handshakes and connections before their login, the oldest first, with the host and the call that ends each."""
 
     def admit(self, host: str, *, logged_in: bool = True) -> str:
-        """Why a connection is not taken beside those that are, '' where it is; it counts until `left`."""
+        """Count a connection until `left`; return why the connection is refused, or ''."""
         self._hosts[host] += 1
         self._connections += 1
         if logged_in and (refusal := self._full(host, self.max_connections)):
@@ -94,18 +96,18 @@ class Limits:
         return ""
 
     def _full(self, host: str, most: int) -> str:
-        """Return why there are too many connections, '' where there are not."""
+        """Return why there are too many connections, or ''."""
         if self._connections - len(self._before_login) <= most:
             return ""
         self._end(Ended.CONNECTIONS, host)
         return "too many connections"
 
     def has_room(self, host: str) -> str:
-        """Return why a connection behind the handshake that still counts as before a login is not taken."""
+        """Return why a connection behind the handshake that still counts as before a login is refused, or ''."""
         return self._full(host, self.max_connections - 1)
 
     def not_logged_in(self, who: object, host: str, end: Callable[[], None]) -> None:
-        """Count an admitted connection as before the login, and end another connection where there are too many."""
+        """Count an admitted connection as before the login; if there are too many, end another connection."""
         self._before_login[who] = host, end
         if len(self._before_login) > self.max_before_login:
             crowd = Counter(host for host, _ in self._before_login.values())
@@ -116,7 +118,7 @@ class Limits:
             end()
 
     def logged_in(self, who: object) -> str:
-        """Count a connection as logged in; return why the connection is not taken as logged in, or ''."""
+        """Count a connection as logged in; return why the connection is not accepted as logged in, or ''."""
         host, _ = self._before_login.pop(who, ("", None))
         return self._full(host, self.max_connections) if host else ""
 
@@ -129,7 +131,7 @@ class Limits:
         self.last_ended[limit] = who
 
     def told(self) -> RouterLimits:
-        """What everybody is told of it."""
+        """Return the report of these limits for the presence record."""
         return RouterLimits(
             self.max_connections,
             max(self._hosts.values(), default=0),
@@ -140,24 +142,24 @@ class Limits:
         )
 
     def gone(self, client: Client, host: str) -> None:
-        """A connection that was made has ended."""
+        """Note the end of an established connection."""
         self._watched.pop(client, None)
         self.settled(client)
         self.left(host)
 
     def left(self, host: str) -> None:
-        """What was admitted, taken or not, is no more."""
+        """Note the end of an admitted connection, established or not."""
         self._connections -= 1
         self._hosts[host] -= 1
         if self._hosts[host] <= 0:
             del self._hosts[host]
 
     def watch(self, client: Client) -> None:
-        """Something is kept for a client, or may be."""
+        """Note that memory is kept for a client, or may be."""
         self._watched[client] = None
 
     def relieve(self) -> None:
-        """Measure what is held, and part from those who hold most until it fits."""
+        """Measure the memory in use, and reset the clients that use most until the rest fits."""
         held = {client: size for client in self._watched if (size := client.held)}
         self._watched = dict.fromkeys(held)
         before_login = {client: size for client, size in held.items() if client in self._before_login}

@@ -1,11 +1,11 @@
-"""Sockets of the router: a client's connection, and the upstream connections that belong to it alone.
+"""Sockets of the router: a client's connection, and the upstream connections that belong to that client alone.
 
-One upstream per client connection and broker: FIFO per producer is then TCP's, quotas and limits of a broker see
-one connection per client (D13), and a client's fate is nobody else's.
+Each client connection has a single upstream per broker. So TCP keeps the order of each producer's requests, a broker's
+quotas and limits see one connection per client (D13), and clients do not affect each other.
 
-Back-pressure in three sentences: reading from a client pauses while any of its upstreams does not take more, while too
-much of it waits for answers, and while it does not read; reading from the target pauses while the client does not read;
-both go on when that is over. A source is always read: its answers are short, no more than the client has asked for, and
+Back-pressure: reading from a client pauses while an upstream of the client accepts no more, while too many requests
+wait for answers, and while the client does not read. Reading from the target pauses while the client does not read.
+Both resume afterwards. A source is always read: source answers are short and no more than the client has asked for, and
 a promote waits for them.
 """
 
@@ -37,16 +37,19 @@ _ON_TRUST = 128 * 1024
 """Bytes of memory that a client gets for the mere announcement of a request."""
 _LOGIN_PAUSE_S = 1.0
 _PARTING_S = 5.0
-"""How long a client may take to read to the end of a connection that was ended to it, and to close it."""
+"""Time in which a client must read to the end of a connection that the router has closed, and close it."""
 _LAST_FORWARDS_S = 120.0
-"""How long a source may take to answer what a client that is gone has written: as long as a host that has vanished may
-be silent (`net.dial`). One that takes everything and answers nothing would be waited for by every promote for ever."""
+"""Time in which a source must answer the writes of a client that is gone.
+
+A host that has vanished may be silent for as long (`net.dial`). Without the limit, every promote would wait forever for
+a source that accepts everything and answers nothing.
+"""
 _LAST_WRITES_S = 30.0
-"""How long the target may take to read the last writes of a client that is gone, if they ask for no answer."""
+"""Time in which the target must read the last writes of a client that is gone, if they ask for no answer."""
 
 
 class SecuredClusters(Protocol):
-    """How the clusters are reached: what a client's own credential is put into."""
+    """The settings of the clusters, into which a client's own credential is put."""
 
     @property
     def target_settings(self) -> ClusterSettings: ...
@@ -57,7 +60,7 @@ class SecuredClusters(Protocol):
 
 
 class ClientConnection:
-    """The edge of one session: the client's socket and its upstreams."""
+    """Implements `Edge` for a session: the client's socket and its upstreams."""
 
     def __init__(
         self,
@@ -80,19 +83,19 @@ class ClientConnection:
         self._on_made = on_made
         self._on_end = on_end
         self._identity: Identity | None = None
-        """None until the client has proved who it is, where it is asked to."""
+        """Identity of the client; None until the client has proved a required identity."""
         self._deadline: asyncio.TimerHandle | None = None
         self._distrusts: dict[str, str] = {}
-        """What was wrong with TLS to the source of a link when it was last told."""
+        """Last reported TLS fault towards the source of each link."""
         self._refusals: dict[str, tuple[float, str]] = {}
-        """When the source of a link refused this client last, and why."""
+        """Time and reason of the last refusal of this client by the source of each link."""
         self._target: Upstream | None = None
         self._sources: dict[tuple[str, int], Upstream] = {}
-        """By the link's uuid and the source's node: a link that is made anew under a name may have another source."""
+        """Upstreams by the link's uuid and the source's node: a new link of the same name may have another source."""
         self._coordinators: dict[tuple[str, int], Upstream] = {}
-        """Connections to group coordinators; an answer on these is due to nobody once the client is gone."""
+        """Connections to group coordinators; once the client is gone, nobody waits for their answers."""
         self._rebalances: dict[tuple[str, int], Upstream] = {}
-        """The same for JoinGroup and SyncGroup, which wait for other members: a commit must not wait behind them."""
+        """Connections for JoinGroup and SyncGroup, which wait for other members: a commit must not wait behind them."""
         self._ended = False
         self._retiring = False
         self.session = Session(core, self)
@@ -108,7 +111,7 @@ class ClientConnection:
     # the client's socket
 
     def _made(self) -> None:
-        """There is a connection. It has so long to log in, and until then its requests are short."""
+        """Take in the new connection. Until the login, which has a deadline, requests must be short."""
         settings, door = self._core.settings, self._core.door
         self.session.host = self.stream.peer.rpartition(":")[0]
         self._on_made(self)
@@ -138,9 +141,10 @@ class ClientConnection:
             self._deadline.cancel()
 
     def look_up(self) -> None:
-        """The table is a newer one: whoever it no longer knows is let go, where nobody but the table ever judges.
+        """Close the connection if a newer table no longer has the client, and nobody but the table judges the client.
 
-        What is open goes on as it is; the next connection, and the next login on one, are as the newer table says.
+        Otherwise an open connection goes on unchanged. The newer table holds for the next connection, and for the next
+        login.
         """
         identity = self._identity
         if self._ended or identity is None or identity is NOBODY:
@@ -156,12 +160,12 @@ class ClientConnection:
 
     @property
     def principal(self) -> str:
-        """The name that the client has proved, '' where it has none or was asked for none."""
+        """Name that the client has proved, '' without a name or without a required proof."""
         return self._identity.name if self._identity is not None else ""
 
     @property
     def who(self) -> Who:
-        """Whose connection it is, for those who wait for its client to leave."""
+        """The client's names, for people who wait for the client to leave."""
         session = self.session
         return session.client_id, session.host, self.principal, session.software
 
@@ -172,7 +176,7 @@ class ClientConnection:
 
     def _on_frame(self, frame: bytearray) -> None:
         if self._ended:
-            self.stream.close()  # it was refused before its socket was known
+            self.stream.close()  # the connection was refused before its socket was known
             return
         try:
             self.session.frame(frame)
@@ -193,17 +197,17 @@ class ClientConnection:
         self._on_end(self)
         self._core.farewell.guests.discard(self.session)
         if self._target is not None:
-            self._target.read(True)  # it may end only when it has answered
+            self._target.read(True)  # the target connection may end only after its answers
         self.session.closed()
 
     @property
     def draining(self) -> bool:
-        """Whether forwards of this client are not answered yet."""
+        """True if forwards of this client are not answered yet."""
         return any(not upstream.ended and upstream.busy for upstream in self._sources.values())
 
     @property
     def _asks_sources(self) -> bool:
-        """Whether anything that this client has asked is for a source to answer yet."""
+        """True if the client has a request that a source has yet to answer."""
         return self.draining or any(not each.ended and each.busy for each in self._of_groups())
 
     def _watch(self) -> None:
@@ -264,11 +268,11 @@ class ClientConnection:
         begins: BeginsAnswer | None = None,
     ) -> None:
         if self._target is not None and self._target.ended and not self._ended:
-            self.close("")  # it was cut off, and only what is under way at sources was still to be answered
+            self.close("")  # the target has ended its connection, and only answers of sources were still awaited
             return
         if self._target is None:
             if self._ended and answered is not None:
-                return  # what was asked for first had to wait, and its client is gone
+                return  # the request had to wait for earlier answers, and the client is gone
             self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
         if answered is None:
             self._target.send(parts, correlation, None)
@@ -281,7 +285,7 @@ class ClientConnection:
         self._target.send(parts, correlation, done, partial(self._begins, begins) if begins is not None else None)
 
     def _begins(self, begins: BeginsAnswer) -> TakePiece | None:
-        """A large answer begins to come; what is left of it when the client is gone is nobody's."""
+        """Handle the begin of a large answer; once the client is gone, the rest is dropped."""
         passes = begins() if not self._ended else take_all
         if passes is None:
             return None
@@ -296,7 +300,10 @@ class ClientConnection:
         return guarded
 
     def _target_security(self) -> Security:
-        """As whom this connection meets the target; before and beside a relayed login, as nobody yet (a)."""
+        """Return the security settings for this client's connection to the target (a).
+
+        If the login is relayed, or the client is not known yet, the router itself does not log in.
+        """
         target, door = self._clusters.target_settings, self._core.door
         if self._identity is None or (door.asks and not door.mapped):
             return replace(target.security, sasl=None)
@@ -331,8 +338,8 @@ class ClientConnection:
 
     def _target_ended(self, why: str) -> None:
         if self._target is not None and not self._target.owed and self._asks_sources:
-            # Brokers end a connection on which nobody asks them anything. Who is cut off within a write, and has no
-            # idempotence, writes it twice.
+            # Brokers end idle connections. A client that is cut off within a write, and has no idempotence, would write
+            # twice. So the client still gets the answers of sources.
             self.session.cut_off()
             return
         if self._target is not None and self._target.distrust and not self._ended:
@@ -385,7 +392,10 @@ class ClientConnection:
         upstream.send(parts, correlation, lambda outcome: self._guard(done, self._believed(outcome)))
 
     def _believed(self, outcome: Outcome) -> Outcome:
-        """A source's answer, unless this process stood still while it was under way: then nobody is told of it."""
+        """Return a source's answer, unless this process was paused while the request was in flight.
+
+        After such a pause, nobody gets the answer.
+        """
         if not self._core.stood_still():
             return outcome
         self.reset()
@@ -395,7 +405,10 @@ class ClientConnection:
         return (self._identity or NOBODY).at(settings) if settings is not None else PLAINTEXT
 
     def _refusal(self, link: str, settings: ClusterSettings | None) -> str:
-        """Why this client's writes cannot go to a link's source; a refused login is not tried again within a second."""
+        """Return why this client's writes cannot go to a link's source.
+
+        A refused login is not tried again within a second.
+        """
         when, why = self._refusals.get(link, (float("-inf"), ""))
         if why and monotonic() - when < _LOGIN_PAUSE_S:
             return why
@@ -453,7 +466,7 @@ class ClientConnection:
             upstream.close_now()
 
     def close(self, reason: str) -> None:
-        """End it once the client has what was written for it, for which it has a while."""
+        """Close the connection once the client has its answers, for which the client has limited time."""
         if self._ended:
             return
         if not self.stream.writable or self.session.halfway:
@@ -470,9 +483,9 @@ class ClientConnection:
             self._core.outside.say(f"closing the connection of {self.stream.peer}: {reason}")
 
     def retire(self) -> None:
-        """Take no more from the client, and end the connection to it when all that was taken is answered.
+        """Read no more from the client, and close the connection when all requests are answered.
 
-        It then meets the end of a connection on which nothing is under way, which no client family tells anybody.
+        The client then sees the end of a connection without requests in flight, which no client family reports.
         """
         self._retiring = True
         self.stream.pause_reading()
@@ -480,18 +493,19 @@ class ClientConnection:
 
     def part(self) -> None:
         self.stream.finish()
-        self.stream.resume_reading()  # to close with bytes unread would reset what the client has not read yet
+        # a close with unread bytes would reset the connection, and the client would lose answers
+        self.stream.resume_reading()
         asyncio.get_running_loop().call_later(_PARTING_S, self.close, "")
 
     def reset(self, reason: str = "") -> None:
-        """Reset the client alone; what it has sent to the source is accounted for to the end."""
+        """Reset the client's connection alone; its requests to the source are accounted for to the end."""
         if not self._ended:
             self._say_why(reason)
         self.stream.abort()
         self._end()
 
     def abort(self) -> None:
-        """Reset the client and every upstream: nothing of it goes on."""
+        """Reset the client's connection and every upstream."""
         self.stream.abort()
         for upstream in self._upstreams():
             upstream.abort()

@@ -1,4 +1,4 @@
-"""What a router tells of itself: the declarations of its metrics, and where each is read. Pure."""
+"""Declarations of a router's metrics, each with the function that reads the value. Pure."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ METRICS: tuple[Metric, ...] = (_CONNECTIONS, *(metric for metric, _ in _ROWS))
 
 
 def show_router(registry: Registry, core: Core, connections: Callable[[], int]) -> None:
-    """Put one router into its process's registry."""
+    """Add a router to the registry of the process."""
     name = core.settings.name
     registry.add(_CONNECTIONS, lambda: [((name,), connections())])
     for metric, read in _ROWS:

@@ -1,7 +1,7 @@
-"""The listeners of one router: bootstrap, one for each target broker, and one for the clients of each other router.
+"""Listeners of a router: bootstrap, one for each target broker, and one for the clients of each other router.
 
-Some clients never go back to their bootstrap address, so each listener is where it was before when a router is started
-again, unless another program has taken that port.
+Some clients never go back to their bootstrap address. So a restarted router binds each listener to the same port,
+unless another program has taken that port.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["Key", "Ports"]
 
 _BACKLOG = 1024
 _STAND_INS_FROM = 100
-"""How far the first listener for clients of another router is from the bootstrap listener."""
+"""Distance between the bootstrap listener and the first listener for clients of another router."""
 _STAND_IN_PORTS = 100
 _STAND_INS = 64
-"""Listeners for clients of other routers, at most where some of these are gone."""
+"""Maximum listeners for clients of other routers, once some of these routers are gone."""
 
 Key = int | str | None
-"""A target broker; the home whose clients are received there (`stand_ins`); None: the bootstrap listener."""
+"""A target broker, the home whose clients are received there (`stand_ins`), or None for the bootstrap listener."""
 
 
 class Ports:
-    """Binds at once, takes connections from `serve` on."""
+    """The listeners of a router: bound at once, and accepting connections after `serve`."""
 
     def __init__(
         self, settings: RouterSettings, accept: Callable[[Key], asyncio.BaseProtocol], arrivals: Arrivals | None
@@ -36,7 +36,7 @@ class Ports:
         self._settings = settings
         self._accept = accept
         self._arrivals = arrivals
-        """Where the listeners speak TLS."""
+        """TLS handshakes of the listeners; None without TLS."""
         self._servers: dict[Key, asyncio.Server] = {}
         self._serving = False
 
@@ -44,7 +44,7 @@ class Ports:
         return key in self._servers
 
     async def listen(self, key: Key) -> tuple[str, int]:
-        """Bind a listener; returns where clients are told that it is."""
+        """Bind a listener; return the host and port that clients are told."""
         wanted = self._wanted(key)
         for port in wanted[:-1]:
             try:
@@ -54,7 +54,10 @@ class Ports:
         return await self._bind(key, wanted[-1])
 
     def _wanted(self, key: Key) -> list[int]:
-        """Ports, best first; 0 is any free one, of which no firewall and no other process at these ports would know."""
+        """Return ports, best first; 0 means any free port.
+
+        A firewall would not know such a port, and neither would another process that shares these ports.
+        """
         settings = self._settings
         if key is None:
             return [settings.port]
@@ -96,13 +99,13 @@ class Ports:
         return self._accept(key) if self._arrivals is None else self._arrivals.protocol(lambda: self._accept(key))
 
     async def serve(self) -> None:
-        """Take connections, on all listeners that are and that come."""
+        """Accept connections on all listeners, present and future."""
         self._serving = True
         for server in self._servers.values():
             await server.start_serving()
 
     def bound(self, registered: Collection[str]) -> list[str]:
-        """Close what there are too many of among listeners for clients of others, once these are gone; tells which."""
+        """Close surplus listeners for clients of routers that are gone; return their homes."""
         homes = [key for key in self._servers if isinstance(key, str)]
         gone = [home for home in homes if home not in registered][: max(0, len(homes) - _STAND_INS + 1)]
         for home in gone:
@@ -110,6 +113,6 @@ class Ports:
         return gone
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         for server in self._servers.values():
             server.close()

@@ -1,4 +1,4 @@
-"""Whether something takes connections at an address: asked when somebody wants to know, once for all who do."""
+"""Finds out whether a process accepts connections at an address, with a single attempt for all callers at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATIENCE_S = 1.0
 
 
 class Reach:
-    """Asks by connecting, and says nothing on the connection."""
+    """Tries addresses by connecting, and sends nothing."""
 
     def __init__(self, tasks: TaskOwner) -> None:
         self._tasks = tasks
@@ -37,7 +37,7 @@ async def _takes_connections(address: str) -> bool:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
-    except OSError:  # TimeoutError is one
+    except OSError:  # TimeoutError is an OSError
         return False
     transport.abort()
     return True

@@ -1,7 +1,8 @@
-"""A router's place in the state log: taken before its first client, left with a word when nothing is under way.
+"""A router's registration in the state log: made before the first client, removed when nothing is in flight.
 
-Every fence waits for the instance that is registered under a name. Whoever had the name before and left without a word
-is written down as a stray first, for it may live (V2): a fence is sealed for it on the source.
+Every fence waits for the instance that is registered under a name. An earlier instance may have gone without removing
+the registration. Such an instance is first written down as a stray, because a gone instance may still run (V2). A fence
+is sealed on the source for strays.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _log = logging.getLogger("kmigrate.router")
 
 
 class Registration:
-    """One instance's, under one name."""
+    """The registration of one instance under a name."""
 
     def __init__(self, log: StateLog, name: str, host: str, instance: str) -> None:
         self._state_log = log
@@ -32,11 +33,14 @@ class Registration:
         self._instance = instance
 
     def stands(self, state: State) -> bool:
-        """Whether fences wait for this instance."""
+        """Return whether fences wait for this instance."""
         return any(each.name == self._name and each.instance == self._instance for each in state.routers())
 
     async def take(self, bootstrap: str, replaces: str | None = None) -> None:
-        """Take the name; raise Refused where an instance other than `replaces` has the name (None: any may)."""
+        """Take the name; raise Refused if an instance other than `replaces` has the name.
+
+        With None, any instance is replaced.
+        """
         record = RouterRecord(
             self._name,
             self._instance,
@@ -62,7 +66,10 @@ class Registration:
             await self._state_log.append(decide)
 
     async def leave(self) -> None:
-        """Leave with a word, also where another has taken the name meanwhile: nothing of this one is under way."""
+        """Remove the registration, or this instance's stray record if another instance has taken the name.
+
+        The caller knows that nothing of this instance is in flight.
+        """
 
         def decide(state: State) -> StrayRecord | tuple[str, None] | None:
             if self.stands(state):

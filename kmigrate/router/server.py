@@ -1,9 +1,10 @@
-"""The router as a process: listeners, the route table it follows, and its word to the controller.
+"""The router as a process: listeners, routing table, and reports to the controller.
 
-It registers in the state log before it takes the first client, so no fence can be complete without it, and
-follows the log from then on: each newer state becomes a new routing table, swapped in one step, after which held
-requests go on in the order in which they were held. While a topic is fenced it says at once, and again when the
-last forward in flight is resolved, what the controller waits for (`FenceAck`).
+The router registers in the state log before it accepts the first client, so no fence can be complete without it. From
+then on the router follows the log. Each newer state becomes a new routing table, swapped in one step. After the swap,
+held requests go on in the order in which they were held. The controller waits for the router's acknowledgement of a
+fence (`FenceAck`). The router sends the acknowledgement as soon as a topic is fenced, and again when the last forward
+in flight is resolved.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _LOOK_AT_MEMORY_S = 0.2
 
 
 class Router:
-    """One router; `start`, then `run` until it fails or is cancelled, then `close`."""
+    """A router; `start`, then `run` until it fails or is cancelled, then `close`."""
 
     def __init__(
         self,
@@ -94,17 +95,17 @@ class Router:
         self._credentials = Credentials(settings, self._tls, self._take_table)
         self._serving = False
         self._unheard = ""
-        """Why this router's word does not reach the others, '' where it does."""
+        """Reason why this router's presence does not reach the log, or ''."""
         self._bootstrap = ("", 0)
         self._beat = boottime()
-        """When this process was last seen to work, by its own clock."""
+        """Time when this process was last seen to work, by its own clock."""
         self._core.stood_still = lambda: boottime() - self._beat > settings.stood_still_s
         self._known = log.state
-        """The state that the routing table stands for."""
+        """State from which the routing table was made."""
         self._unroutable = -1
-        """The newest state that made no routing table."""
+        """Epoch of the newest state that made no routing table."""
         self._owes = False
-        """Whether something was under way at a source when another took this router's place: it stays a stray."""
+        """True if forwards were in flight when another instance took this router's place: the stray record stays."""
 
     @property
     def bootstrap(self) -> str:
@@ -114,7 +115,7 @@ class Router:
     # life
 
     async def start(self) -> None:
-        """Bind, register, follow; returns when clients are taken."""
+        """Bind the listeners, register and follow the log; return when clients are accepted."""
         self._failed = asyncio.get_running_loop().create_future()
         await self._target.refresh([])
         await self._clusters.learn_target()
@@ -140,12 +141,12 @@ class Router:
         self._tasks.start(self._keep_limits(), "router-limits")
 
     async def run(self) -> None:
-        """Wait until something that cannot be survived has happened, and raise it."""
+        """Wait for a fatal error and raise it."""
         assert self._failed is not None, "start() comes first"
         await asyncio.shield(self._failed)
 
     async def close(self) -> None:
-        """Take no more clients, end each connection when its answers have arrived, leave the state log, go."""
+        """Accept no more clients, close each connection when its answers have arrived, and leave the state log."""
         self._serving = False
         self._ports.close()
         deadline = monotonic() + self.settings.drain_s
@@ -180,7 +181,7 @@ class Router:
         self._core.book.addresses[node] = await self._ports.listen(node)
 
     async def _stand_in(self, home: str) -> None:
-        """Bind the listener for clients of another router; without it they have only the addresses of their own."""
+        """Bind the listener for clients of another router; without it they have only their own router's addresses."""
         try:
             host, port = await self._ports.listen(home)
         except Refused as refusal:
@@ -204,7 +205,10 @@ class Router:
         return connection.stream
 
     def _client_made(self, connection: ClientConnection) -> None:
-        """Take in a new connection; a connection with TLS is admitted already, and still counts as in the handshake."""
+        """Take in a new connection.
+
+        A connection with TLS is admitted already, and still counts as in the handshake.
+        """
         limits, host, asks = self._core.limits, connection.session.host, self._core.door.asks
         refusal = ""
         if self._arrivals is None:
@@ -220,7 +224,7 @@ class Router:
         self._connections.add(connection)
 
     def _arrives(self, host: str, end: Callable[[], None]) -> bool:
-        """Somebody comes to a listener with TLS, and counts from here; whether its handshake may begin."""
+        """Admit a connection to a listener with TLS, which counts from here; return whether the handshake may begin."""
         refusal = self._core.limits.admit(host, logged_in=False)
         if refusal:
             self._core.limits.left(host)
@@ -248,7 +252,7 @@ class Router:
                 await self._listen(node)
 
     async def _see_off(self) -> None:
-        """Once the links are finished, end one connection after another: nobody shall meet a rush at the brokers."""
+        """Close connections in turn once the links are finished, so that brokers get no rush of new connections."""
         while True:
             await sleep(1 / self.settings.leave_per_s)
             guest = self._core.farewell.next(monotonic()) if self._core.table.finished else None
@@ -256,11 +260,12 @@ class Router:
                 guest.leave()
 
     async def _watch_itself(self) -> None:
-        """A process that stood still (SIGSTOP, a machine asleep) may have been taken for dead: it begins anew.
+        """Start anew after a pause of the process (SIGSTOP, a machine asleep): others may have declared it dead.
 
-        Its clients are reset, so that none is told what a source answered meanwhile; what had been sent there is
-        waited for. They come again at once, so none is taken before what was decided meanwhile is read: a topic may be
-        promoted without this router. The fence does not rest on it: the source broker holds that (`workflow.sealing`).
+        The clients' connections are reset, so that no client gets a source answer of that time. Requests that were
+        already sent to a source are still waited for. Clients come back at once, so none is accepted before the router
+        has read the decisions of that time: a topic may have been promoted without this router. The fence does not
+        depend on this, because the source broker holds the fence (`workflow.sealing`).
         """
         self._beat = boottime()
         while True:
@@ -277,8 +282,10 @@ class Router:
         while True:
             try:
                 await self._state_log.read_to_end()
-            except (Failed, WaitTimedOut):  # no word of this router goes out either, of which the log is told
-                if self._core.deaf:  # the log cannot be read, whoever waits: no fence counts on this router
+            # the presence of this router does not reach the log either, and `_hear` logs that
+            except (Failed, WaitTimedOut):
+                # the log cannot be read, however long this waits, and no fence counts on this router
+                if self._core.deaf:
                     return
                 await sleep(_BEAT_S)
             else:
@@ -305,7 +312,7 @@ class Router:
             await self._learn_own_topics()
 
     async def _learn_own_topics(self) -> None:
-        """Learn the ids of kmigrate's own topics: clients may name a topic by id, too."""
+        """Learn the ids of kmigrate's own topics, because clients may name a topic by id, too."""
         try:
             told = await self._target.refresh([STATE_TOPIC, PRESENCE_TOPIC, MAP_TOPIC])
         except Failed:  # asked again soon; meanwhile the known ids hold
@@ -315,7 +322,7 @@ class Router:
         self._core.own_ids |= ids
 
     def _take_table(self, door: Door) -> None:
-        """The clients' table is a newer one, for every connection from this moment."""
+        """Take a newer table of clients, for every connection from this moment."""
         self._core.door = door
         for connection in list(self._connections):
             connection.look_up()
@@ -327,7 +334,10 @@ class Router:
                 connection.session.look_after()
 
     async def _watch_routers(self) -> None:
-        """Receive the clients of every other router, know where each receives this one's, and which it still keeps."""
+        """Keep listeners for the clients of every other router, and read the other routers' reports.
+
+        The reports say where each router receives this router's clients, and which clients each router still keeps.
+        """
         stand_ins = self._core.stand_ins
         while True:
             registered = {each.bootstrap for each in self._state_log.state.routers()} - {self.bootstrap}
@@ -336,7 +346,7 @@ class Router:
                     del stand_ins.addresses[gone]
                 await self._stand_in(home)
             heard = self._state_log.alive(RouterPresence)
-            if any(each.instance == self.instance for each in heard):  # who hears not even itself hears nobody
+            if any(each.instance == self.instance for each in heard):  # a router that does not hear itself hears nobody
                 stand_ins.follow(self.bootstrap, heard)
                 self._core.farewell.heard = tuple(each for each in heard if each.instance != self.instance)
             await self._state_log.changed_or_broken(1.0)
@@ -354,9 +364,9 @@ class Router:
             self._note_deaf(await self._state_log.changed_or_broken(1.0))
 
     def _note_deaf(self, broken: KmigrateError | None) -> None:
-        """Say once that the state log cannot be read, and once that the log is read again.
+        """Log once that the state log cannot be read, and once that the log is read again.
 
-        Clients are served on by the last routing table. Meanwhile this router acknowledges no fence.
+        Clients are served with the last routing table. Meanwhile this router acknowledges no fence.
         """
         before, self._core.deaf = self._core.deaf, broken.what if broken is not None else ""
         if self._core.deaf and self._core.deaf != before:
@@ -378,7 +388,7 @@ class Router:
         state = self._state_log.state
         try:
             table = next_table(state, self._known, self._core.table)
-        except Exception as error:  # of a record that nobody foresaw: clients are served on as before
+        except Exception as error:  # an unforeseen record: clients are served as before
             if self._unroutable != state.epoch:
                 self._unroutable = state.epoch
                 _log.exception("state %d makes no routing table: %r; the last one goes on", state.epoch, error)
@@ -390,7 +400,7 @@ class Router:
         self._core.wake()
 
     def _replaced(self) -> None:
-        """Nobody waits for this router at a fence any more, so it must not forward anything any more."""
+        """Stop all forwards, because no fence waits for this router any more."""
         self._owes = any(self._core.forwards.in_flight.values())
         self._ports.close()
         for connection in [*self._connections, *self._draining]:
@@ -408,20 +418,20 @@ class Router:
         show_router(registry, self._core, lambda: len(self._connections))
 
     def _announce_now(self) -> None:
-        """Say it without waiting for what is being said: both go down one connection, in order."""
+        """Announce now, without waiting for announcements in flight: all use the same connection, in order."""
         if self._serving:
             self._tasks.start(self._announce())
 
     async def _announce(self) -> None:
         try:
             await self._state_log.announce(self.presence())
-        except Failed as error:  # said again within the interval; clients need nothing of ours meanwhile
+        except Failed as error:  # announced again within the interval; meanwhile clients do not need the announcement
             self._hear(error.what)
             return
         self._hear("")
 
     def _hear(self, trouble: str) -> None:
-        """The log is told once of what keeps this router's word back, however often it is tried again."""
+        """Log a fault of the announcements once, however often they are tried again."""
         before, self._unheard = self._unheard, trouble
         if trouble and trouble != before:
             _log.warning("presence: %s", trouble)
@@ -429,7 +439,7 @@ class Router:
             _log.warning("presence: this router is heard again")
 
     def presence(self) -> RouterPresence:
-        """What this router says of itself now."""
+        """Return this router's present report."""
         core, door = self._core, self._core.door
         clients, more = self._clients
         return RouterPresence(
@@ -462,7 +472,8 @@ class Router:
         looked = float("-inf")
         while True:
             self._core.forwards.tick(monotonic())
-            # With thousands of connections this takes milliseconds, so that it is done when somebody waits for it.
+            # With thousands of connections this takes milliseconds, so it is done only when somebody waits for the
+            # list.
             if self._core.table.finished or monotonic() - looked >= _LOOK_AT_CLIENTS_S:
                 looked = monotonic()
                 self._clients = grouped((each.who, each.session.on_broker) for each in self._connections)

@@ -1,4 +1,4 @@
-"""How one router is run, as one frozen value built at the composition root."""
+"""The settings of one router, as a frozen value built at the composition root."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ __all__ = ["RouterSettings"]
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """A router's name, listeners and bounds.
+    """A router's name, listeners and limits.
 
-    With `node_port_base` n, target broker b listens on n + b. With 0 it listens on `port` + 1 + b where that is free,
-    so that a router that is started again is found where it was; with `port` 0, too, on any free port.
+    With `node_port_base` n, target broker b listens on n + b. With 0, broker b listens on `port` + 1 + b if that port
+    is free, so that clients find a restarted router at the same addresses. With 0 and `port` 0, brokers listen on any
+    free port.
     """
 
     name: str = "router"
@@ -23,52 +24,56 @@ class RouterSettings:
     port: int = 0
     node_port_base: int = 0
     stand_in_ports: int = 0
-    """The first of a hundred ports for the listeners that are kept for clients of other routers; 0: `port` + 100,
-    or any free one with `port` 0 or where all are taken."""
+    """First of a hundred ports for the listeners that are kept for clients of other routers.
+
+    0: `port` + 100. Any free port is used if `port` is 0 or all hundred ports are taken.
+    """
     shares_ports: bool = False
-    """Whether other processes of this host listen on the same ports: then none may be any other one."""
+    """True if other processes of this host listen on the same ports; then no listener may move to another port."""
     advertised_host: str = ""
-    """What clients are told to connect to; empty: `host`."""
+    """Host that clients are told to connect to; empty: `host`."""
     node_id_offset: int = 1_000_000
-    """Router node id = target node id + this, so no socket of a client can be taken for another's (D1)."""
+    """Difference between a router's node id and the target's, so that clients mix up no connections (D1)."""
     hold_limit_s: float = 5.0
     """Longest time a request is held at a fence; never more than 5 s or a quarter of its own timeout (B6)."""
     group_hold_s: float = 1.0
-    """How long a request of a held group waits before it is told to come again (code 14)."""
+    """Time for which a request of a held group waits before the client is told to retry (code 14)."""
     max_frame: int = 128 * 1024 * 1024
     max_connections: int = 10_000
     max_per_address: int = 0
-    """Connections of one host; 0 for any number."""
+    """Maximum connections of one host; 0 for any number."""
     max_before_login: int = 1_000
-    """Connections in their handshakes, or before their login, beside the `max_connections` (`limits`)."""
+    """Maximum connections in the handshake or before the login, beside the `max_connections` (`limits`)."""
     max_buffered: int = 1 << 30
-    """Bytes that are kept for all clients together (`limits`)."""
+    """Maximum bytes kept for all clients together (`limits`)."""
     read_ahead: int = 128 << 20
-    """Bytes of answers that are asked ahead of all clients together (`read_ahead`); less than 8 MiB: none is."""
+    """Maximum bytes of answers read ahead for all clients together (`read_ahead`); below 8 MiB none are."""
     max_idle_s: float = 600.0
-    """How long a connection may be without a request, as long as brokers let it (`connections.max.idle.ms`)."""
+    """Time that a connection may be idle, the same as brokers allow (`connections.max.idle.ms`)."""
     max_pending: int = 100
-    """Requests of one client connection that may wait for an answer before reading from it pauses."""
+    """Maximum requests of a client connection that wait for an answer before reading pauses."""
     max_pending_bytes: int = 64 * 1024 * 1024
     presence_interval_ms: int = 500
     door: Door = OPEN_DOOR
     read_door: Callable[[], Door] | None = None
-    """Reads the clients' table again; raises what is wrong with it. None where there is no table."""
+    """Reads the table of clients again, and raises an error if the table is invalid; None without a table."""
     max_login_frame: int = 512 * 1024
-    """Longest request before a login is accepted: Kafka's own bound (`sasl.server.max.receive.size`)."""
+    """Longest request before a login is accepted: Kafka's own limit (`sasl.server.max.receive.size`)."""
     login_s: float = 20.0
-    """How long a client may take until it is logged in."""
+    """Time in which a client must log in."""
     leave_per_s: float = 10.0
-    """How many connections a second are ended once the links are finished."""
+    """Number of connections per second that are closed once the links are finished."""
     drain_s: float = 3.0
-    """How long `close` waits for answers that are under way."""
+    """Time for which `close` waits for answers in flight."""
 
     replaces: str | None = None
     """The registered instance that this router may replace, '' for none; None for any instance."""
 
     stood_still_s: float = 10.0
-    """A process that did nothing for so long tells no client of what a source answered meanwhile: it may have been
-    taken for dead."""
+    """Pause of the process from which on clients get no source answers of that time.
+
+    Other processes may have declared a process dead that paused for so long.
+    """
 
     @property
     def told_host(self) -> str:

@@ -1,14 +1,16 @@
-"""What a client knows besides its own router: others, each of which receives it when its own is gone.
+"""The other routers that a client knows, each of which receives the client when the client's own router is gone.
 
 Many clients forget their bootstrap addresses as soon as they have seen the brokers (Java before 4.0: D3), and all
-brokers that a router shows are itself. So its Metadata names up to three more, which lead nothing: listeners of other
-routers that are kept for its clients alone. Who asks there is told the addresses of its own router for as long as that
-takes connections, and those of the router that it asks from then on: no client goes to and fro between two. The
-stand-ins that it is shown stay the same: librdkafka gives up at once a broker that is named no more, be it the one that
-it asks, and goes back to its bootstrap addresses as soon as none is up, though it is just connecting (KIP-899).
+brokers that a router shows are the router itself. So the router's Metadata names up to three more brokers, which lead
+no partition. These are listeners of other routers, kept for the first router's clients alone. A client that asks there
+gets the addresses of the first router as long as that router accepts connections. From then on the client gets the
+addresses of the router that it asks, so no client goes to and fro between two routers. The stand-ins in the client's
+metadata stay the same. librdkafka gives up a broker at once that metadata no longer names, even the broker that gave
+the metadata. librdkafka goes back to the bootstrap addresses as soon as no broker is up, even while connecting
+(KIP-899).
 
-Routers are known to each other by the host:port of their bootstrap listeners, a client's *home*; processes that share
-one are one home. What is known of the others is what they said in the presence log.
+Routers know each other by the host:port of their bootstrap listeners, a client's *home*; processes that share a
+bootstrap address are a single home. A router knows the others from their reports in the presence log.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ __all__ = ["StandIns"]
 _SPARES = 3
 
 Reach = Callable[[str, Callable[[bool], None]], None]
-"""Tell whether something takes connections at host:port."""
+"""Finds out whether a process accepts connections at host:port."""
 
 
 class StandIns:
-    """The other routers, as this one and its clients need them."""
+    """The other routers, as this router and its clients need them."""
 
     def __init__(self, book: AddressBook, reach: Reach) -> None:
         self.addresses: dict[str, str] = {}
-        """host:port of the listeners that this router keeps for clients of others, by their home."""
+        """host:port of the listeners that this router keeps for clients of other routers, by their home."""
         self._book = book
         self._reach = reach
         self._books: dict[str, AddressBook] = {}
 
     def follow(self, own: str, heard: Iterable[RouterPresence]) -> None:
-        """Take the newest words of the routers that are heard of; `own` is this one's home."""
+        """Take the newest reports of the live routers; `own` is this router's home."""
         others = {each.bootstrap: each for each in heard if each.bootstrap not in ("", own)}
         kept = {own: self.addresses, **{home: each.stand_ins for home, each in others.items()}}
         offset = self._book.offset
@@ -51,7 +53,7 @@ class StandIns:
         }
 
     def book(self, home: str, then: Callable[[AddressBook], None]) -> None:
-        """Whose addresses a client of `home` is told; '' is this router's own client."""
+        """Find the addresses that a client of `home` is told; '' is this router's own client."""
         known = self._books.get(home)
         if known is None:
             then(self._book)
@@ -61,7 +63,7 @@ class StandIns:
 
 
 def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[Spare, ...]:
-    """The stand-ins of one router: the same whoever works them out, and spread over all where there are many."""
+    """Return the stand-ins of a router: the same at every router, and spread over all routers if there are many."""
     found: dict[int, Spare] = {}
     for other in sorted(kept, key=lambda other: crc32(f"{home} {other}".encode())):
         if (at := kept[other].get(home)) and len(found) < _SPARES:

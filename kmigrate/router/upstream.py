@@ -1,8 +1,8 @@
-"""One connection of a client's to one broker: opened and logged in as that client, its answers in order.
+"""A client's connection to a single broker: opened and logged in as that client, with answers in order.
 
-    open: TCP → TLS → login, where the router does it → ready ── 85 % of the session ──→ login again (KIP-368) …
+    open: TCP → TLS → login, if the router logs in → ready ── 85 % of the session ──→ login again (KIP-368) …
 
-Requests wait while a login is under way, and nothing of them is lost by it; a login that fails ends the connection.
+Requests wait during a login, and a login loses none of them; a failed login ends the connection.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from kmigrate.router.core import BeginsAnswer, Buffer, Outcome
 __all__ = ["Addresses", "Upstream"]
 
 Addresses = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
-"""Where an upstream may connect to, best first; asked when it is opened."""
+"""Addresses to which an upstream may connect, best first; asked when the upstream is opened."""
 
 _CONNECT_S = 5.0
 _MAX_UPSTREAM_FRAME = 1 << 30
 _MOST_QUEUED = 4 << 20
-"""Bytes that wait for the connection, or for a login, before the client is read no further."""
+"""Bytes that wait for the connection, or for a login, before reading from the client pauses."""
 _LOGIN_S = 10.0
 _BETWEEN_LOGINS_S = 1.2
-"""Kafka takes no renewal within a second of the last one (`KafkaChannel`)."""
+"""Shortest time between two logins: Kafka takes no renewal within a second of the last login (`KafkaChannel`)."""
 _RENEW_AT = 0.85
 """Share of a session's lifetime after which the router logs in again."""
 _REFUSALS = frozenset({"authentication-failed", "sasl-mechanism-refused"})
-"""What a broker has against the client itself; every other failure of a login may pass."""
+"""References of errors with which a broker refuses the client itself; any other login failure may be temporary."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """One request on its way to a broker; `done` None where no answer is due."""
+    """A request in flight to a broker; `done` is None if no answer is due."""
 
     parts: Sequence[Buffer]
     correlation: int
@@ -55,9 +55,9 @@ class _Asked:
 
 
 class Upstream:
-    """A connection to one broker, opened by its first request; answers come in the order of the requests.
+    """A connection to a single broker, opened by its first request; answers come in the order of the requests.
 
-    `security` is asked at each login, so that a session is renewed by what the client has shown last.
+    `security` is called at each login, so that a session is renewed with the client's latest credential.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class Upstream:
         self._logged_in = 0.0
         self._login_ids = itertools.count(-2, -1)
         self.refused = ""
-        """Why the broker does not take this client's login; '' for every other end."""
+        """Reason why the broker refuses this client's login; '' after any other end."""
         self.distrust = ""
-        """What is wrong with a certificate of either side; '' for every other end. It may be renewed at any time."""
+        """Fault of a certificate of either side, '' after any other end; the certificate may be renewed at any time."""
         self._met = False
-        """Whether the broker has answered anything."""
+        """True once the broker has answered anything."""
         self.ended = False
         self.owed = False
-        """Whether answers were due when it ended."""
+        """True if answers were due at the end of the connection."""
         self.on_flow: Callable[[bool], None] | None = None
         self.on_ready: Callable[[str], None] | None = None
-        """Called once when it is logged in, with what failed otherwise."""
+        """Called once after the login, with '' or with the fault."""
         tasks.start(self._open())
 
     async def _open(self) -> None:
@@ -106,7 +106,7 @@ class Upstream:
                 problem = error.what
                 self.distrust = problem if isinstance(error, AuthenticationFailed) else ""
             else:
-                if self._stream.lost:  # it was aborted while it was opened
+                if self._stream.lost:  # the connection was aborted during its opening
                     self._fail("it was aborted")
                 else:
                     await self._log_in()
@@ -116,7 +116,7 @@ class Upstream:
     # the login, where it is the router's to do
 
     async def _log_in(self) -> None:
-        """Log in, first or again (KIP-368); requests wait meanwhile, and a refusal is the connection's end."""
+        """Log in, first or again (KIP-368); requests wait meanwhile, and a refusal ends the connection."""
         sasl, lifetime = self._security().sasl, 0.0
         self._connected = False
         if sasl is not None:
@@ -142,7 +142,7 @@ class Upstream:
         self._stream.abort()
 
     def _renew_in(self, seconds: float) -> None:
-        """Log in again at that time: no earlier than a broker allows, which ends the connection otherwise."""
+        """Log in again after some time, but no earlier than the broker allows: it would end the connection."""
         if self._renewal is not None:
             self._renewal.cancel()
         earliest = self._logged_in + _BETWEEN_LOGINS_S - monotonic()
@@ -154,12 +154,12 @@ class Upstream:
             self._tasks.start(self._log_in())
 
     def identified(self) -> None:
-        """The client has shown a credential again: if it is another one, it is used from now on."""
+        """Note that the client has shown a credential again; a different credential is used from now on."""
         if self._connected and not self.ended and self._security().sasl != self._shown:
             self._renew_in(0)
 
     async def _ask(self, request: Any) -> Any:
-        """A word of the login: it passes the requests that wait."""
+        """Send a request of the login ahead of the requests that wait."""
         kind, correlation = type(request), next(self._login_ids)
         answered: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
 
@@ -197,7 +197,10 @@ class Upstream:
         done: Callable[[Outcome], None] | None,
         begins: BeginsAnswer | None = None,
     ) -> None:
-        """Ask, now or once it is logged in; `done` hears of the answer, but for one that `begins` takes in pieces."""
+        """Send a request now, or after the login.
+
+        `done` gets the answer, except an answer that `begins` takes in pieces.
+        """
         asked = _Asked(parts, correlation, done, begins)
         if self.ended:
             if done is not None:
@@ -225,22 +228,25 @@ class Upstream:
 
     @property
     def takes(self) -> bool:
-        """Whether it takes more, or nothing at all: what waits here for no answer would be counted by nobody else."""
+        """True if the connection takes more bytes, or has ended.
+
+        Nobody else counts the bytes of waiting requests that want no answer.
+        """
         return (self._stream.writable and self._queued_bytes <= _MOST_QUEUED) or self.ended
 
     @property
     def busy(self) -> bool:
-        """Whether answers are still due."""
+        """True if answers are still due."""
         return bool(self._pending or self._queued)
 
     @property
     def held(self) -> int:
-        """Bytes that are kept here, of either direction."""
+        """Bytes that are kept here, in both directions."""
         return self._stream.held + self._queued_bytes
 
     @property
     def on_large(self) -> Callable[[], None] | None:
-        """Called when the answer that comes is a large one."""
+        """Called when a large answer begins to arrive."""
         return self._stream.on_large
 
     @on_large.setter
@@ -255,22 +261,22 @@ class Upstream:
 
     @property
     def silent(self) -> bool:
-        """Whether writes that nobody answers were sent, or wait to be."""
+        """True if writes without an answer were sent, or wait to be sent."""
         return self._silent or any(asked.done is None for asked in self._queued)
 
     def close_now(self) -> None:
-        """Close, whatever is due: who has asked is told that no answer comes.
+        """Close at once; callers of requests in flight get no answer.
 
-        To close while answers are under way resets the connection, and the broker drops what it has not read yet.
+        A close with answers in flight resets the connection, and the broker drops what it has not read yet.
         """
         self._closing = True
         self._drop_queued()
-        self._stream.close()  # before there is a connection this does nothing, and `_on_connected` will
+        self._stream.close()  # without a connection this does nothing, and `_on_connected` closes later
 
     def close_when_answered(self, most_s: float | None = None) -> None:
-        """Close once nothing is due any more: what was forwarded is accounted for to the end.
+        """Close once no answer is due any more, so that every forward is accounted for to the end.
 
-        `most_s` is for what nobody accounts for: a broker may answer in days what a client has asked for so.
+        `most_s` limits the wait for answers that nobody accounts for: a broker may take days to answer some requests.
         """
         self._closing = True
         if self._connected and not self.busy:
@@ -279,7 +285,7 @@ class Upstream:
             self._parting = asyncio.get_running_loop().call_later(most_s, self.close_now)
 
     def replaced(self) -> None:
-        """Another takes its place; what becomes of this one is nobody's concern any more."""
+        """Note that another connection takes this connection's place; the end of this connection no longer matters."""
         self._on_end = lambda _: None
         self.close_when_answered()
 
@@ -296,7 +302,7 @@ class Upstream:
         self._answered()
 
     def _answers(self, begin: bytearray | memoryview) -> bool:
-        """Whether these bytes begin the answer that is due next; the connection's end where not."""
+        """Return whether these bytes begin the answer that is due next; if not, end the connection."""
         if self._pending and len(begin) >= 8 and correlation_id(begin) == self._pending[0].correlation:
             return True
         self._stream.abort(ProtocolViolation("wrong-answer", "a broker answered out of order"))
@@ -307,7 +313,7 @@ class Upstream:
             self._stream.close()
 
     def _on_begin(self) -> TakePiece | None:
-        """A large answer begins to come."""
+        """Handle the begin of a large answer."""
         begins = self._pending[0].begins if self._pending else None
         passes = begins() if begins is not None else None
         if passes is None:
@@ -331,7 +337,7 @@ class Upstream:
     def _on_lost(self, error: Exception | None) -> None:
         named = named_failure(error, self._stream.peer)
         if named is not None and not self._met:
-            # In TLS 1.3 a broker refuses a certificate when the first requests are on their way: it reads none of them.
+            # In TLS 1.3 a broker refuses a certificate when the first requests are in flight, and reads none of them.
             self.distrust = named.what
             self._end(f"no connection to a broker ({named.what})", sent=False)
             return
@@ -354,7 +360,7 @@ class Upstream:
         self._on_end(why)
 
     def _drop_queued(self) -> None:
-        """What waits here is never sent, and who asked is told so."""
+        """Drop the waiting requests, and report them as never sent."""
         unsent = list(self._queued)
         self._queued.clear()
         self._queued_bytes = 0
