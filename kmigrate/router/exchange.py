@@ -1,8 +1,8 @@
-"""One Produce request on its way: sent in as few parts as possible, its answers merged in request order.
+"""Sends a Produce request in as few parts as possible, and merges the answers in request order.
 
-A source's "too large" (10) may come from the seal that a promote has put on the topic (`workflow.sealing`). Clients
-give such a batch up for good, so none is told it before the state log was read: where a seal may be the reason, the
-client is told 6 and sends the batch again.
+A source's MESSAGE_TOO_LARGE (10) may come from the seal that a promote has put on the topic (`workflow.sealing`).
+Clients give such a batch up for good, so no client gets this error before the state log was read. Where a seal may be
+the reason, the client gets NOT_LEADER_OR_FOLLOWER (6) and sends the batch again.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = ["Exchange"]
 
 @dataclass(slots=True)
 class _Part:
-    """One upstream request of the exchange."""
+    """An upstream request of the exchange."""
 
     plans: list[Plan]
     version: int
     whole: bool
-    """Whether it is the client's own frame, so that its answer may pass as it is."""
+    """True if the request is the client's own frame, so that its answer may pass unchanged."""
 
     def batches(self) -> dict[str, int]:
-        """How many batches of each topic key it forwards."""
+        """Return the number of batches by topic key."""
         counts: dict[str, int] = {}
         for plan in self.plans:
             assert plan.route is not None
@@ -46,10 +46,10 @@ class _Part:
 
 
 class Exchange:
-    """Sends a decided request and gives its answer to `reply` once every part is in.
+    """Sends a decided request and gives the answer to `reply` once every part is answered.
 
-    `reply` must not hold the exchange: as a cycle of references the two would keep the request's megabytes until the
-    garbage collector comes by.
+    `reply` must not hold the exchange. Such a cycle of references would keep the request's megabytes until the garbage
+    collector runs.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Exchange:
                 self._core.resolved(key, count)
 
     def relayed(self, outcome: Outcome) -> None:
-        """Deal with what came of the client's own frame, where `Relay` has sent it and counts it."""
+        """Handle the outcome of the client's own frame, which `Relay` has sent and counts."""
         self._waiting = 1
         self._found(_Part(self._plans, self._request.version, whole=True), outcome)
 
@@ -218,8 +218,10 @@ class Exchange:
     def _believed(
         self, told: Iterable[PartitionAnswer], doubtful: Iterable[tuple[Plan, int]], known: bool
     ) -> list[PartitionAnswer]:
-        """The answers, with what clients are told of those that may come from a seal; which they do not retry, they
-        give up."""
+        """Return the answers with the clients' codes for doubtful errors.
+
+        A client gives a batch up unless the code is NOT_LEADER_OR_FOLLOWER.
+        """
         changed: dict[tuple[str, int], PartitionAnswer] = {}
         for plan, error in doubtful:
             code = self._judge.believed(plan, error, caught_up=known)
@@ -230,7 +232,7 @@ class Exchange:
         return [changed.get((answer.topic, answer.partition), answer) for answer in told]
 
     def _refused(self, part: _Part, why: str) -> None:
-        """The source broker could not be reached, or refuses this client: nothing was sent, so nothing was appended."""
+        """Answer batches that were surely not appended: the source broker is unreachable or refuses this client."""
         told = []
         for plan in part.plans:
             assert plan.route is not None
@@ -256,7 +258,7 @@ class Exchange:
     def _finish(self) -> None:
         if self._request.acks == 0:
             if any(answer.error for answer in self._answers.values()):
-                self._edge.close("a write without acknowledgement failed")  # what a broker does (B8)
+                self._edge.close("a write without acknowledgement failed")  # as a broker does (B8)
             return
         answers = []
         for plan in self._plans:

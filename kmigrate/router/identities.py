@@ -1,4 +1,4 @@
-"""The producer id of the router's own that stands in for a client connection without one."""
+"""Stamps batches of clients without a producer id with the router's own producer id."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ _LAST_EPOCH = 32_000
 
 @dataclass(slots=True)
 class OwnProducer:
-    """The id that stands in for a client without one (AL-35), with an epoch and a sequence per partition.
+    """The router's producer id for a client without a producer id, with an epoch and a sequence per partition.
 
-    With it the source tells routed writes from direct ones and deduplicates nothing it should not. After any
-    error of a partition its sequence is in doubt, so the partition goes on with the next epoch at sequence 0,
-    which a broker accepts from any state.
+    By this id the source tells routed writes from direct writes, and deduplicates nothing that it should not. After any
+    error of a partition the partition's sequence is in doubt. So the partition goes on with the next epoch at sequence
+    0, which a broker accepts from any state.
     """
 
     producer_id: int
     _next: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     exhausted: bool = False
-    """Whether its epochs come to an end."""
+    """True if the epochs come to an end."""
 
     def stamp_for(self, topic: str, partition: int, count: int) -> tuple[int, int]:
-        """Epoch and first sequence of the next batch to a partition."""
+        """Return epoch and first sequence of the next batch to a partition."""
         epoch, sequence = self._next.get((topic, partition), (0, 0))
         self._next[(topic, partition)] = (epoch, next_sequence(sequence, count))
         return epoch, sequence
 
     def failed(self, topic: str, partition: int, epoch: int) -> None:
-        """A batch of this epoch was refused; those behind it in flight will be, too, and count only once."""
+        """Begin the next epoch after a batch was refused.
+
+        Batches of the old epoch behind the refused batch are refused, too, and change nothing.
+        """
         current, _ = self._next.get((topic, partition), (0, 0))
         if current == epoch:
             self._next[(topic, partition)] = (epoch + 1, 0)

@@ -1,10 +1,10 @@
-"""One client's login: relayed to the target word by word, or judged here by the table (the rules are in `model.door`).
+"""Handles a client's login: relays it to the target, or judges it by the router's table (`model.door` has the rules).
 
     arrived → ApiVersions, SaslHandshake, SaslAuthenticate, one at a time; anything else closes the connection
-            → accepted → everything, until the session ends; the same words renew it (KIP-368)
+            → accepted → everything, until the session ends; the same requests renew it (KIP-368)
 
-Relayed words are not changed in either direction. They are read for the name, and for the password or token
-that will be needed at the source; both are believed only once the target has accepted them.
+Relayed messages are not changed in either direction. The router reads the name, and the password or token that will be
+needed at the source. The router believes both only once the target has accepted them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _BEFORE = SASL_APIS | {API_VERSIONS}
 _SALT_SEED = secrets.token_bytes(32)
 _A_MOMENT_S = 1.0
 _REFUSAL_S = 0.1
-"""Until who is refused is told, as by brokers (`connection.failed.authentication.delay.ms`): guessing takes time."""
+"""Delay before a refusal is told, as by brokers (`connection.failed.authentication.delay.ms`): guessing takes time."""
 _REFUSED = "Authentication failed: Invalid username or password"
-"""Kafka's own sentence: clients and people know it."""
+"""Kafka's own sentence, which clients and people know."""
 
 
 class ClientLogin:
-    """What one client connection may do so far, and who it is."""
+    """The login state of a client connection: what the client may send so far, and the client's identity."""
 
     def __init__(self, core: Core, edge: Edge) -> None:
         self._core = core
@@ -51,19 +51,19 @@ class ClientLogin:
         self._ends = float("inf")
         self._mechanism = ""
         self._claim: tuple[str | None, Login | Bearer | None] | None = None
-        """Name and credential of the login under way, None before its first word."""
+        """Name and credential of the login under way; None before its first message."""
         self._scram: ScramServer | None = None
         self._mapped_as = ""
         self._refusal: tuple[float, Callable[[], None]] | None = None
-        """When who is refused is told so, and how."""
+        """Time at which a refusal is told, and the function that tells it."""
 
     @property
     def _door(self) -> Door:
-        """As it is now: another word of one login may meet a newer table."""
+        """The present door: a later message of a login may meet a newer table."""
         return self._core.door
 
     def admit(self, head: RequestHead, *, alone: bool) -> None:
-        """Refuse what may not come yet, or no more; `alone`: nothing of this client waits for an answer."""
+        """Refuse a request that may not come yet, or no more; `alone`: nothing of this client waits for an answer."""
         key = head.api_key
         if not self.accepted:
             if key not in _BEFORE:
@@ -75,17 +75,17 @@ class ClientLogin:
 
     @property
     def lasts(self) -> bool:
-        """Whether the client's session goes on for a moment at least."""
+        """Whether the client's session goes on for at least a moment."""
         return self._edge.now() + _A_MOMENT_S < self._ends
 
     # relayed
 
     def begins_again(self, head: RequestHead) -> bool:
-        """Whether a word is the first one of a renewal that goes to the target."""
+        """Return whether a request is the first request of a renewal that goes to the target."""
         return head.api_key == _HANDSHAKE and self.accepted and self._door.asks and not self._door.mapped
 
     def relays(self, head: RequestHead, request: Any) -> bool:
-        """Whether a word of a login goes to the target; it is read on its way."""
+        """Return whether a login request goes to the target; name and credential are read on the way."""
         if self._door.mapped or not self._door.asks:
             return False
         if head.api_key == _HANDSHAKE:
@@ -99,7 +99,7 @@ class ClientLogin:
         return head.version > 0 and mechanism in self._door.mechanisms
 
     def told(self, head: RequestHead, frame: bytearray) -> Buffer:
-        """The target's answer to a relayed word, as it came."""
+        """Return the target's answer to a relayed request unchanged, after reading its result."""
         kind = entity(head.api_key, head.version, "response")
         answer = decode_answer(kind, frame)
         if head.api_key == _HANDSHAKE or self._claim is None:
@@ -118,7 +118,7 @@ class ClientLogin:
     # judged here
 
     def answer(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
-        """Answer a word of a login that is not relayed."""
+        """Answer a login request that is not relayed."""
         if head.api_key == _HANDSHAKE:
             self._shake_hands(head, str(request.mechanism), reply)
         elif not self._mechanism:
@@ -171,7 +171,7 @@ class ClientLogin:
         return _scram_keys(self._mechanism, name, entry.password) if entry is not None and entry.password else None
 
     def _accept(self, head: RequestHead, name: str, word: bytes, reply: Callable[[Buffer], None]) -> None:
-        """The table knows the client; it is let in when the target has taken the credential that stands for it."""
+        """Admit a client that the table knows, when the target has taken the credential that stands for the client."""
         self._mechanism, self._scram = "", None
         if self.accepted:
             if name != self._mapped_as:
@@ -193,7 +193,7 @@ class ClientLogin:
         self._edge.log_in(identity, arrived)
 
     def _refuse(self, head: RequestHead, error: int, why: str, reply: Callable[[Buffer], None]) -> None:
-        """As a broker does: the answer, a moment later, then the end of the connection."""
+        """Refuse as a broker does: answer a moment later, then end the connection."""
 
         def tell() -> None:
             reply(_authenticate_answer(head, error_code=error, error_message=why))
@@ -204,7 +204,7 @@ class ClientLogin:
         self._edge.wake_at(when)
 
     def advance(self) -> None:
-        """Tell who is refused, once it is time."""
+        """Tell a refusal once its time has come."""
         if self._refusal is not None and self._edge.now() >= self._refusal[0]:
             (_, tell), self._refusal = self._refusal, None
             tell()
@@ -215,7 +215,10 @@ def _authenticate_answer(head: RequestHead, **values: Any) -> bytes:
 
 
 def _claimed(mechanism: str, word: bytes) -> tuple[str | None, Login | Bearer | None]:
-    """Whom a first word names, and what of it will do at another cluster, too; nothing where it cannot be read."""
+    """Return the name in the first message of a login, and the credential that is valid at another cluster, too.
+
+    Both are None where the message cannot be read.
+    """
     if mechanism == "PLAIN":
         found = plain_login(word)
         return (found[0], Login("PLAIN", *found)) if found is not None else (None, None)
@@ -226,7 +229,7 @@ def _claimed(mechanism: str, word: bytes) -> tuple[str | None, Login | Bearer | 
 
 
 def _complete(mechanism: str, said: bytes) -> bool:
-    """Whether the broker's word without an error is its last: a bearer's refusal begins as a challenge."""
+    """Return whether a broker's message without an error is its last; a bearer's refusal begins as a challenge."""
     if mechanism.startswith("SCRAM"):
         return said.startswith(b"v=")
     return not said if mechanism == "OAUTHBEARER" else True
@@ -234,6 +237,6 @@ def _complete(mechanism: str, said: bytes) -> bool:
 
 @lru_cache(maxsize=4096)
 def _scram_keys(mechanism: str, name: str, password: str) -> ScramKeys:
-    """Derived once: a login must not cost the milliseconds that make a password hard to guess."""
+    """Derive keys once per name and password: not every login shall cost the milliseconds that make guessing hard."""
     salt = hmac.new(_SALT_SEED, name.encode(), "sha256").digest()[:16]
     return ScramKeys.derive(mechanism, password, salt, MIN_ITERATIONS)

@@ -1,7 +1,7 @@
-"""The writes of one client connection: judged, held for what they wait for, sent, and answered in their place.
+"""Handles the writes of a client connection: judges, holds, sends and answers them in request order.
 
-A write stands at the head of its connection's requests until every partition of it can be dealt with, so that no batch
-overtakes another of its producer (`produce_path` says what a partition can meet).
+A write stands first among its connection's requests until every partition of the write can be handled. So no batch
+overtakes another batch of its producer (`produce_path` says what a partition can meet).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["ProduceDesk"]
 
 _LONGEST_HOLD_S = 5.0
 _AGAIN_S = 0.02
-"""Until a coordinator that is busy with the end of the last transaction is asked again."""
+"""Delay before a coordinator that is busy with the end of the last transaction is asked again."""
 
 
 class ProduceDesk:
-    """Takes the head request when it is a Produce; `advance` has it taken again when what it waits for may be there."""
+    """Takes the connection's first request if it is a Produce; `advance` offers a waiting request again."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class ProduceDesk:
         self._relay = Relay(core, edge, self._judge)
         self._held: Held | None = None
         self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
-        """When the last fence let go here, and the keys of its topics."""
+        """Time of the last release of held writes here, and the keys of the fenced topics."""
         self._asking_id = False
         self._sent: set[Slot] = set()
         """Writes under way that asked for an answer."""
         self._gone = False
 
     def take(self, head: RequestHead, frame: bytearray, arrived: float, *, parting: bool) -> bool:
-        """Deal with a request that arrived at a moment; False where it has to wait.
+        """Handle a request; return False where the request has to wait.
 
-        A client that is `parting` goes to the brokers themselves: it is told that the leader has moved.
+        A client that is `parting` goes to the brokers themselves: the client is told that the leader has moved.
         """
         held = self._held
         request = held.request if held else self._reader.read(frame, head)
@@ -96,23 +96,24 @@ class ProduceDesk:
 
     @property
     def under_way(self) -> bool:
-        """Whether a write is under way that asked for an answer."""
+        """Whether a write that asked for an answer is under way."""
         return bool(self._sent)
 
     def closed(self) -> None:
-        """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
+        """End the writes when the client is gone; only writes with acks=0 are still carried out."""
         self._gone = True
         writing = bool(self._sent)
         self._sent.clear()
         self._core.gate.look_again(self._core.gate.left(self._edge))
         if writing and self._core.table.finished:
             self._core.wake()  # as in `_written`
-        self._ask_leaders()  # it may have lost patience with one that leads no more, and comes again at once
+        # a leader that leads no more may have made the client leave, and the client comes back at once
+        self._ask_leaders()
 
     def look_after(self) -> None:
-        """Ask who leads what is written where a leader has not answered for as long as between two such looks.
+        """Ask for the leaders of writes that a leader has not answered between two such checks.
 
-        One that stands still is not the leader for long, and takes writes without a word.
+        A broker that stands still is not the leader for long, and takes writes without answering.
         """
         if self._judge.pipeline.stands():
             self._ask_leaders()
@@ -122,16 +123,16 @@ class ProduceDesk:
             self._core.outside.refresh_source(link, topic)
 
     def _wait(self, request: ProduceRequest, waits: list[Plan], arrived: float) -> bool:
-        """Note what is waited for and get it under way; False once the deadline has passed.
+        """Note what the write waits for, and start that; return False once the deadline has passed.
 
-        Its time begins when it arrives: a client with many under way is told of each within that one's time, and not of
-        one after the other.
+        The time begins when the write arrives. A client with many writes under way is told of each within the time of a
+        single write, and not of one after the other.
         """
         now = self._edge.now()
         if self._held is None:
             limits = self._core.settings
             longest = min(limits.hold_limit_s, request.timeout_ms / 4000, _LONGEST_HOLD_S)
-            # Nobody waits for an answer that is never sent: a write without one is held until the fence ends.
+            # No client waits for the answer to a write with acks=0, so such a write is held until the fence ends.
             deadline = arrived + longest if request.acks != 0 else float("inf")
             self._held = Held(arrived, deadline, request)
             if request.acks != 0:
@@ -180,12 +181,12 @@ class ProduceDesk:
             self._core.outside.ask_target(*plan.key, then)
 
     def _ask_again(self, plan: Plan, held: Held) -> None:
-        """The target has not told whether it knows a producer: ask again if the write still waits."""
+        """Ask again if the write still waits, because the target has not told whether it knows a producer."""
         held.asked.discard(plan.key)
         self._advance()
 
     def _enter_late(self, plan: Plan, held: Held) -> None:
-        """Have a partition in its transaction before its first batch goes to the target (`late`, B)."""
+        """Put a partition into its transaction before the partition's first batch goes to the target (`late`, B)."""
         if plan.key in held.asked or plan.key in self._core.gate.priming:
             return
         held.asked.add(plan.key)
@@ -207,7 +208,8 @@ class ProduceDesk:
 
         def then(known: bool | None) -> None:
             if self._held is not held:
-                return  # it waits no more, and what the client sends next may be a login, within which nothing may fall
+                # the write waits no more, and the client may send a login next, within which no other request may fall
+                return
             if known is None:
                 self._ask_again(plan, held)
             elif known:
@@ -232,7 +234,7 @@ class ProduceDesk:
         self._core.outside.new_producer_id(then)
 
     def _release(self, plans: list[Plan], arrived: float) -> None:
-        """A request goes on: its time at the fence is known now, also where it only stood behind another."""
+        """Let a request go on, and account for its time at the fence, also behind another held request."""
         now, account = self._edge.now(), self._core.forwards
         held, self._held = self._held, None
         if held is not None and held.fenced:
@@ -245,7 +247,7 @@ class ProduceDesk:
                     account.held(plan.route.key, plan.part.partition, (now - arrived) * 1000)
 
     def _pass_write(self, head: RequestHead, frame: bytearray, request: ProduceRequest) -> None:
-        """A write of topics that no link has goes to the target as it came."""
+        """Send a write to topics without a link to the target unchanged."""
         slot = self._order.take(len(frame))
         if request.acks == 0:
             self._edge.to_target([frame], head.correlation_id, None)
@@ -268,7 +270,7 @@ class ProduceDesk:
         slot = self._order.take(len(frame))
         if self._gone:
             for plan in plans:
-                if plan.move is Move.PRIME:  # the answer is told to nobody any more
+                if plan.move is Move.PRIME:  # nobody gets the answer any more
                     plan.move = Move.TARGET
         exchange = Exchange(
             self._core, self._edge, self._judge, head, request, plans, lambda answer: self._written(slot, answer)

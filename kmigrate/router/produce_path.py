@@ -1,20 +1,22 @@
-"""A client's Produce requests: each partition judged, held where it must be, split by destination, merged again.
+"""Judges each partition of a client's Produce request, and so splits requests by destination.
 
-A request is looked at as often as something changes while it waits, and decided once: `take` first judges every
-partition without changing anything; only when none has to wait any more does it stamp, count and send, all under
-no await. While one request waits, nothing behind it on the connection is looked at, so a producer's order is
-its connection's order (B9).
+A request is judged as often as something changes while the request waits, and decided once. First, every partition is
+judged without changing anything. When no partition has to wait any more, the request is stamped, counted and sent, all
+without an await. While a request waits, nothing behind it on the connection is looked at. So a producer's order is the
+order of its connection (B9).
 
-What one partition can meet:
-  not mirrored     → target, as it came
+What a partition can meet:
+
+  not mirrored     → target, unchanged
   forward          → source leader, producer id translated (design of producer identity); error 6 while another
                      broker has yet to answer a batch of the producer (`pipeline`)
   hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6);
-                     a batch of a transaction that is open at the source goes there, so that it can end, and until
-                     it has ended so does what is written beside it: the fence has to wait anyway
+                     a batch of a transaction that is open at the source goes there, so that the transaction can
+                     end; until then other writes to the topic go there too, because the fence has to wait anyway
   promoted         → the gate for first writes, then target; a batch of a transaction that its partition enters late
-                     (`late`) waits until it is in
-Never 8, 45, 59 or −1 of our own making (B5, B6).
+                     (`late`) waits until the partition has entered
+
+The router itself never answers 8, 45, 59 or −1 (B5, B6).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ __all__ = ["Held", "Move", "Plan", "ProduceJudge"]
 
 
 class Move(Enum):
-    """Where one partition of a request goes."""
+    """Destination of a partition of a request."""
 
     TARGET = "target"
     PRIME = "prime"
@@ -50,7 +52,7 @@ class Move(Enum):
 
 @dataclass(slots=True)
 class Plan:
-    """The decision for one partition of one request."""
+    """The decision for a partition of a request."""
 
     part: ProducePart
     move: Move
@@ -66,9 +68,9 @@ class Plan:
     source_holder: tuple[int, int] | None = None
     """Producer id and epoch at the source, of a transactional batch."""
     behind: bool = False
-    """Whether it is refused for one before it that was not taken."""
+    """True if the batch is refused because an earlier batch was not taken."""
     base_offset: int = -1
-    """Where a duplicate's first copy stands, −1 where that is not known."""
+    """Offset of a duplicate's first copy; −1 where that offset is not known."""
 
     def answer(self, error: int, message: str | None = None) -> PartitionAnswer:
         return PartitionAnswer(self.part.topic, self.part.partition, error, self.base_offset, message=message)
@@ -79,13 +81,13 @@ class Plan:
 
     @property
     def holder(self) -> tuple[str, int, int]:
-        """Whose transaction the batch is of, as the client knows it."""
+        """Holder of the batch's transaction, as the client knows it: transactional id, producer id, epoch."""
         assert self.batch is not None
         return self.transactional_id, self.batch.producer_id, self.batch.producer_epoch
 
     @property
     def own(self) -> bool:
-        """Whether the batch came without an id and got one of the router's."""
+        """Whether the batch came without a producer id and gets the router's own."""
         return self.batch is not None and self.batch.producer_id < 0
 
 
@@ -94,35 +96,35 @@ class Held:
     """A request that waits at the head of its connection."""
 
     since: float
-    """When it arrived."""
+    """Time of the request's arrival."""
     deadline: float
     request: ProduceRequest
     known: dict[GateKey, ProducerMark] = field(default_factory=dict)
-    """Up to where the target's log holds its producers."""
+    """Newest batch of each producer in the target's log, as the target has told it."""
     entered: set[GateKey] = field(default_factory=set)
-    """What of it may go to the target: its partition is in its transaction."""
+    """Batches that may go to the target, because their partition is in its transaction."""
     asked: set[GateKey] = field(default_factory=set)
     offsets: dict[GateKey, int] = field(default_factory=dict)
-    """Base offsets of duplicates, as the source's log told them."""
+    """Base offsets of duplicates, read from the source's log."""
     refused: dict[GateKey, int] = field(default_factory=dict)
-    """What the target's coordinator says of partitions that are late."""
+    """Error codes of the target's coordinator for late partitions."""
     fenced: dict[tuple[str, int], float] = field(default_factory=dict)
-    """Since when each (topic key, partition) of it was held by a fence."""
+    """Time since which a fence holds each (topic key, partition) of the request."""
 
 
 def _only_batch(part: ProducePart) -> Batch | Code:
-    """The one batch that a partition must carry (A2), or what a broker calls anything else."""
+    """Return the single batch that a partition must carry (A2), or a broker's error code for anything else."""
     try:
         batches = list(walk(part.records))
     except ProtocolViolation as violation:
         return Code.INVALID_RECORD if violation.ref == "old-message-format" else Code.CORRUPT_MESSAGE
     if len(batches) != 1 or len(batches[0].view) != len(part.records) or batches[0].producer_id >= DIRECT_LIMIT:
-        return Code.INVALID_RECORD  # no cluster hands out such an id: translated, it might be another producer's
+        return Code.INVALID_RECORD  # no cluster hands out such an id: translated, the id might be another producer's
     return batches[0]
 
 
 class ProduceJudge:
-    """Judges partitions for one client connection; keeps its own producer id, the stop rule and what is under way."""
+    """Judges partitions for a client connection; keeps its own producer id, the stop rule and the writes under way."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -132,7 +134,7 @@ class ProduceJudge:
         self.pipeline = Pipeline()
 
     def judge(self, request: ProduceRequest, held: Held | None) -> list[Plan]:
-        """A plan for every partition, nothing changed yet."""
+        """Return a plan for every partition; nothing is changed yet."""
         return [self._judge(request, part, held) for part in request.parts]
 
     def _judge(self, request: ProduceRequest, part: ProducePart, held: Held | None) -> Plan:
@@ -157,14 +159,18 @@ class ProduceJudge:
         return plan
 
     def _still_open(self, route: TopicRoute) -> bool:
-        """Whether the topic's fence cannot be complete yet for a transaction of this router, and was not said to be."""
+        """Return whether a transaction of this router still keeps the topic's fence from being complete.
+
+        False once this router has reported that nothing of the topic is in flight.
+        """
         drained = self._core.forwards.drained(route.key, route.fence_epoch)
         return route.serve is Serve.HOLD and not drained and self._core.begun.any_at(route.key)
 
     def _transactional(self, plan: Plan, batch: Batch, route: TopicRoute, name: str | None) -> Plan:
-        """To the source in its holder's name there; under a fence only what belongs to an open transaction.
+        """Plan a transactional batch for the source, under the holder's producer id there.
 
-        Nothing is written that a promote would not wait for: its topic is in the id's record.
+        Under a fence, only batches of an open transaction pass. The topic must be in the transactional id's record,
+        because a promote waits for recorded topics only.
         """
         if name is None:
             plan.move, plan.error = Move.ANSWER, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # as a broker does (A10)
@@ -215,7 +221,8 @@ class ProduceJudge:
             return Plan(part, Move.TARGET)
         verdict = self._core.gate.judge(part.topic, part.partition, batch, held.known if held else {})
         if verdict is Verdict.PASS and self.stops.blocks(part.topic, part.partition, batch):
-            # Who was refused before the flip may be new to the target, which takes any sequence for its first (B3).
+            # A producer that was refused before the flip may be new to the target, which accepts any first sequence
+            # (B3).
             return Plan(part, Move.ANSWER, batch, route, error=Code.NOT_LEADER_OR_FOLLOWER, behind=True)
         if verdict is Verdict.GAP and held is not None and self._gaps.insisted(
             (part.topic, part.partition, batch.producer_id), batch, held.since
@@ -228,7 +235,7 @@ class ProduceJudge:
         return plan
 
     def _entering(self, plan: Plan, batch: Batch, held: Held | None) -> Plan:
-        """To the target once the partition is in the transaction, the first batch alone, as the gate has it (B)."""
+        """Plan a batch for the target once its partition is in the transaction; the first goes alone (gate, B)."""
         gate, key = self._core.gate, plan.key
         if key in gate.opened or not self._core.late.may_be(self._core.table, plan.holder, *key[:2]):
             return plan
@@ -243,17 +250,17 @@ class ProduceJudge:
         return plan
 
     def leaves(self, plan: Plan) -> None:
-        """A batch goes to the target, or is there: what stands behind it may follow."""
+        """Note that a batch goes to the target, or is there already: later batches may follow."""
         if plan.batch is not None:
             self.stops.passed(plan.part.topic, plan.part.partition, plan.batch)
 
     def entered(self, plan: Plan, error: int) -> None:
-        """What became of a first batch: no mark says what comes next in a transaction, so what is behind it waits."""
+        """Note the outcome of a first batch; in a transaction no mark says what comes next, so later batches wait."""
         if plan.transactional_id and error in _NOT_APPENDED:
             self.not_appended(plan)
 
     def stored(self, plan: Plan, known: ProducerMark) -> StoredBatch | None:
-        """The batch that the source holds already, where it is a duplicate by what the target's log holds."""
+        """Return the source's copy of a batch that the target's log shows to be a duplicate; None for other batches."""
         batch, route = plan.batch, plan.route
         assert batch is not None and route is not None
         verdict = self._core.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: known})
@@ -262,9 +269,9 @@ class ProduceJudge:
         return StoredBatch(batch.producer_id + route.shift, batch.producer_epoch, batch.base_sequence)
 
     def stamp(self, plan: Plan) -> None:
-        """Give a forwarded batch the id that the source shall see.
+        """Give a forwarded batch the producer id that the source shall see.
 
-        A batch that came broken is no more whole for it (`records.crc`): the source refuses it, as brokers do (A16).
+        A batch that arrived broken stays broken (`records.crc`): the source refuses such a batch, as brokers do (A16).
         """
         batch, route = plan.batch, plan.route
         assert batch is not None and route is not None
@@ -283,12 +290,15 @@ class ProduceJudge:
         stamp(batch.view, producer_id=producer_id, epoch=epoch, sequence=sequence, base_offset=None)
 
     def not_appended(self, plan: Plan) -> None:
-        """A batch surely did not reach its log: what stands behind it must wait for it to come again."""
+        """Note that a batch surely did not reach its log: later batches wait until the batch comes again."""
         if plan.batch is not None and not plan.own:
             self.stops.failed(plan.part.topic, plan.part.partition, plan.batch)
 
     def refused(self, plan: Plan, now: float) -> None:
-        """A batch is refused for one before it: ask whether that one went another way, if this one comes again."""
+        """Note that a batch is refused because of an earlier batch.
+
+        If the refused batch comes again, ask the cluster whether the earlier batch went another way.
+        """
         batch, route = plan.batch, plan.route
         assert batch is not None and route is not None
         stop = self.stops.refused(plan.part.topic, plan.part.partition, batch, now)
@@ -313,18 +323,19 @@ class ProduceJudge:
             self._core.outside.ask_source(route.link, *plan.key[:2], StoredBatch(*producer, stop.sequence), told)
 
     def given_up(self, plan: Plan) -> None:
-        """The client is told that a batch will never be taken: what it sends next may pass."""
+        """Note that the client is told that a batch will never be taken: the client's next batches may pass."""
         if plan.batch is not None and not plan.own:
             self.stops.given_up(plan.part.topic, plan.part.partition, plan.batch)
 
     def doubtful(self, plan: Plan, error: int) -> bool:
-        """Whether a source's answer may be owed to what a controller does in place of a router that does not answer."""
+        """Return whether a source's error may come from a controller that acts for a router that does not answer."""
         return error == Code.MESSAGE_TOO_LARGE or (plan.source_holder is not None and error in _OLD_EPOCH)
 
     def believed(self, plan: Plan, error: int, *, caught_up: bool) -> int:
-        """What a client is told of a doubtful answer, once the state log was read to its end, or could not be.
+        """Return the client's error code for a doubtful answer, after the state log was read, or could not be read.
 
-        A transaction whose identity was revoked is cut off where it was open: its client is to abort it.
+        A transaction whose identity was revoked is cut off where the transaction was open: INVALID_TXN_STATE makes its
+        client abort.
         """
         assert plan.route is not None
         if error == Code.MESSAGE_TOO_LARGE:
@@ -337,10 +348,11 @@ class ProduceJudge:
         return Code.INVALID_TXN_STATE if revoked and same else error
 
     def sealed(self, plan: Plan, *, caught_up: bool) -> bool:
-        """Whether the source's "too large" may be its seal: any state of the topic but the one it was sent in.
+        """Return whether the source's MESSAGE_TOO_LARGE may come from the seal of a promote.
 
-        The seal is written down before it is put on, so who has read the log up to now knows of it; and it leaves the
-        record only when the broker takes writes again. Who cannot read the log does not know.
+        That is possible in any state of the topic but the state in which the batch was sent. The seal is recorded
+        before the seal is set, so a router that has read the log up to now knows the seal. The record keeps the seal
+        until the broker takes writes again. A router that cannot read the log does not know.
         """
         assert plan.route is not None
         now = self._core.table.topics.get(plan.part.topic)
@@ -348,11 +360,12 @@ class ProduceJudge:
         return plan.route.sealed or not same or not caught_up
 
     def outcome(self, plan: Plan, answer: PartitionAnswer) -> PartitionAnswer:
-        """What the client is told of the source's answer for one forwarded batch."""
+        """Return the client's answer for a forwarded batch, from the source's answer."""
         assert plan.batch is not None and plan.route is not None
         topic, partition, error = answer.topic, answer.partition, answer.error
         if not error:
-            # The router's own ids never reach the target, and no transaction outlives the flip: no gate asks for them.
+            # The router's own ids never reach the target, and no transaction outlives the flip: the gate needs no mark
+            # of them.
             if not plan.own and plan.source_holder is None:
                 self._core.forwards.acknowledged(
                     plan.route.key, partition, plan.batch.producer_id, plan.epoch, plan.last_sequence
@@ -383,7 +396,7 @@ _GATE_MOVES: dict[Verdict, tuple[Move, int]] = {
     Verdict.GAP: (Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER),
 }
 _MOVED = frozenset({3, 5, 6, 56, 72, 74, 75})
-"""Errors of the source that mean: ask another broker. Surely not appended, told to the client as 6."""
+"""Errors of the source that mean that another broker must be asked. Surely not appended, told to the client as 6."""
 _OLD_EPOCH = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 _NOT_APPENDED = _MOVED | frozenset({2, 19})
 """Retriable errors after which the batch is surely not in the log."""

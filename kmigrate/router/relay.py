@@ -1,10 +1,12 @@
-"""Forwarded writes that go to one source leader in the client's own frame: judged and stamped in one pass.
+"""Forwards writes that go to a single source leader in the client's own frame, judged and stamped in one pass.
 
-Nearly all forwarded writes are such, and what is done for each of their batches is most of what they cost. So this
-knows one case only: idempotent batches, and those without an id, of topics that are forwarded to the same broker, with
-none of them stopped, nor too many others, and nothing under way since before a leader moved. Of any other request
-`look` says None and has changed nothing: `produce_path` judges it. And any answer but success is an `Exchange`'s to
-deal with, as of a request that it had sent itself.
+Nearly all forwarded writes are of this kind, and the work per batch is most of their cost. So this module knows a
+single case: idempotent batches and batches without a producer id, of topics that are forwarded to the same broker. None
+of the batches may be stopped, the connection may not have too many stops, and no batch may be under way since before a
+leader moved.
+
+For any other request `look` returns None and has changed nothing; `produce_path` judges that request. An `Exchange`
+handles any answer but success, as if the exchange had sent the request itself.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["Relay"]
 
 
 class _Written(NamedTuple):
-    """One batch, with its head as its client gave it."""
+    """A batch, with its head as its client gave it."""
 
     part: ProducePart
     route: TopicRoute
@@ -39,7 +41,7 @@ class _Written(NamedTuple):
 
 
 class Relay:
-    """Sends what it may for one client connection."""
+    """Forwards the simple writes of a client connection."""
 
     def __init__(self, core: Core, edge: Edge, judge: ProduceJudge) -> None:
         self._core = core
@@ -47,10 +49,10 @@ class Relay:
         self._judge = judge
         self._by: tuple[object, object] = (None, None)
         self._known: dict[str, dict[int, int]] = {}
-        """Who leads what, by topic and partition, as long as routing table and layout are those."""
+        """Known leaders, by topic and partition, for as long as routing table and layout stay those of `_by`."""
 
     def look(self, request: ProduceRequest) -> Way[_Written] | None:
-        """The way of a request that is of this kind; nothing is changed yet."""
+        """Return the way of a request of this kind; nothing is changed yet."""
         own, routes = self._judge.own, self._core.table.topics
         if request.acks == 0 or self._judge.stops.too_many:
             return None
@@ -84,7 +86,7 @@ class Relay:
         return None if way is None or self._judge.stops.hold_any(way.batches) else way
 
     def _begin(self, link: str, first: ProducePart, version: int) -> Way[_Written] | None:
-        """The way of a request that begins with this partition."""
+        """Return the way of a request that begins with this partition."""
         node, newest = self._core.outside.source_leader(link, first.topic, first.partition)
         layout = self._core.outside.source_layout(link)
         if node < 0 or newest < version or self._judge.pipeline.predates(link, layout):
@@ -102,7 +104,7 @@ class Relay:
         request: ProduceRequest,
         reply: Callable[[Buffer], None],
     ) -> None:
-        """Stamp, count and send it now; `reply` is given its answer."""
+        """Stamp, count and send the request now; `reply` gets the answer."""
         own, account, batches = self._judge.own, self._core.forwards, way.batches
         counts: dict[str, int] = {}
         for part, route, (_, delta, producer_id, _, _) in batches:
@@ -135,7 +137,7 @@ class Relay:
         self._edge.to_source(way.link, way.node, [frame], head.correlation_id, done)
 
     def _stored(self, batches: list[_Written]) -> None:
-        """The source has all of it; the router's own ids never reach the target, so no gate asks for them."""
+        """Note acknowledged batches; the router's own ids never reach the target, so the gate needs no marks of them."""
         acknowledged = self._core.forwards.acknowledged
         for part, route, (_, delta, producer_id, epoch, sequence) in batches:
             if producer_id >= 0:
@@ -143,7 +145,7 @@ class Relay:
 
 
 def _plan(written: _Written, way: Way[_Written]) -> Plan:
-    """The decision for a batch that has left, as the judge made it of the batch that had come."""
+    """Return the decision for a batch that has left, made as the judge would have made it at the batch's arrival."""
     (batch,) = walk(written.part.records)
     plan = Plan(written.part, Move.SOURCE, batch, written.route, way.node, way.version)
     plan.epoch, plan.last_sequence = batch.producer_epoch, batch.last_sequence

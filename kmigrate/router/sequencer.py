@@ -1,8 +1,8 @@
-"""Answers in the order of their requests, whichever upstream answers first (D9, B9).
+"""Puts answers into the order of their requests, whichever upstream answers first (D9, B9).
 
-Each request takes a slot; a slot is filled with the answer's bytes, or skipped where Kafka sends none
-(acks=0). Whatever stands filled at the head leaves, and nothing overtakes. The answer of the slot at the head may
-also leave in pieces (`begin`), while nothing else does; its slot is filled with None when it is over.
+Each request takes a slot. A slot is filled with the answer's bytes, or skipped where Kafka sends no answer (acks=0).
+Filled slots at the head leave, and nothing overtakes. The answer of the first slot may also leave in pieces (`begin`),
+while nothing else leaves. Such a slot is filled with None at the end of its answer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Change = Callable[[bytearray], Buffer]
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One request's place in the order; `size`, its bytes or its answer's, counts against the pending bytes."""
+    """A request's place in the order; `size`, the bytes of the request or its answer, counts as pending bytes."""
 
     size: int
     done: bool = False
     begun: bool = False
-    """Whether its answer has left in part."""
+    """True once a part of the answer has left."""
     answer: Buffer | None = None
     change: Change | None = None
     """Change of the whole answer before the answer leaves; such an answer never leaves in pieces."""
@@ -47,20 +47,20 @@ class Sequencer:
         return slot
 
     def is_next(self, slot: Slot) -> bool:
-        """Whether it is this slot's turn, so that its answer may leave in pieces."""
+        """Return whether it is this slot's turn, so that its answer may leave in pieces."""
         return bool(self.slots) and self.slots[0] is slot and slot.change is None
 
     def begin(self, slot: Slot) -> None:
-        """A piece of the next answer leaves."""
+        """Note that a piece of the next answer leaves."""
         slot.begun = True
 
     @property
     def halfway(self) -> bool:
-        """Whether an answer has left in part, and has to be gone on with."""
+        """Whether a part of an answer has left, so that the rest must follow."""
         return bool(self.slots) and self.slots[0].begun
 
     def drop(self) -> None:
-        """Nobody is answered any more: forget the answers that wait for their turn."""
+        """Forget the answers that wait for their turn, because the client is gone."""
         self.slots.clear()
         self.pending_bytes = 0
 

@@ -1,8 +1,8 @@
-"""One client connection: its requests in order, each passed, rewritten, held, refused or forwarded.
+"""Handles a client connection: each of its requests in order is passed, rewritten, held, refused or forwarded.
 
-Sans-I/O: `frame` and `advance` are told what happened, everything that acts goes through `Edge`. Requests are
-looked at strictly one after another; one that has to wait stops the connection (`held`), so nothing overtakes
-it. Answers leave in request order (`Sequencer`).
+The session does no I/O. `frame` and `advance` receive events; every action goes through `Edge`. Requests are looked at
+strictly one after another. A request that has to wait stops the connection (`held`), so no later request overtakes.
+Answers leave in request order (`Sequencer`).
 """
 
 from __future__ import annotations
@@ -64,18 +64,21 @@ _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _COORDINATED = _OF_PRODUCERS | HEARTBEATS
 _LONGEST_NAME = 256
-"""Of what a client calls itself, and each connection keeps, logged in or not: it may send 32 KB of each."""
+"""Maximum characters of client id and software name kept per connection.
+
+A client may send 32 KB of each, even before login.
+"""
 _FIRST_WITH_SOFTWARE = 3
-"""ApiVersions says from this version on which library the client is (KIP-511)."""
+"""First version in which ApiVersions names the client's library (KIP-511)."""
 
 
 def _unanswered(head: RequestHead, frame: bytearray) -> bool:
-    """Whether a request is a write that asks for no answer."""
+    """Return whether a request is a write that asks for no answer."""
     return head.api_key == PRODUCE and read_produce(frame, head).acks == 0
 
 
 class Session:
-    """The order and the decisions of one client connection."""
+    """A client connection, with the order of its requests and the decisions about them."""
 
     def __init__(self, core: Core, edge: Edge) -> None:
         self._core = core
@@ -95,17 +98,17 @@ class Session:
         )
         self._group_deadline: float | None = None
         self._waits_for_answers = False
-        """Whether the head is taken once all before it is answered."""
+        """True while the first request waits until all requests before it are answered."""
         self._advancing = False
         self.gone = False
         self.host = self.client_id = self.software = ""
-        """Whose connection it is, as far as it has told; the edge knows the host."""
+        """Host, client id and library of the client, as far as known; the edge knows the host."""
         self.home = ""
-        """The router whose client it is, where another is asked in its stead; '' for this one's (`stand_ins`)."""
+        """Home router of a client that came to this router as a stand-in (`stand_ins`); '' for other clients."""
         self.broker: int | None = None
-        """The target broker whose listener it came to; None: the bootstrap listener, or one of a stand-in."""
+        """Target broker whose listener took the connection; None: the bootstrap listener, or a stand-in's listener."""
         self.since = self.active = 0.0
-        """When it came, and when its newest request or answer did."""
+        """Times of the connection's begin, and of its newest request or answer."""
         self.leaving = False
         self._parted = self._cut_off = False
         self._said_refused = False
@@ -113,7 +116,7 @@ class Session:
     # events
 
     def frame(self, frame: bytearray) -> None:
-        """A request has arrived."""
+        """Take a request that has arrived."""
         head = peek_request(frame)
         if head.api_key != API_VERSIONS:
             check_offered(head.api_key, head.version)
@@ -125,12 +128,12 @@ class Session:
         self._inbound.append((head, frame, self.active))
         self._inbound_bytes += len(frame)
         if self in self._core.waiting:
-            self._edge.advanced(done=False)  # what the head waits for has not changed
+            self._edge.advanced(done=False)  # what the first request waits for has not changed
         else:
             self.advance()
 
     def advance(self) -> None:
-        """Process what can be processed now."""
+        """Process the requests that can be processed now."""
         if self._advancing:
             return
         self._advancing = True
@@ -157,28 +160,28 @@ class Session:
             self._part()
 
     def closed(self) -> None:
-        """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
+        """End the session when the client is gone; only writes with acks=0 are still carried out."""
         self.gone = True
         self._transactions.closed()
         self._follow.closed()
         self._trials.closed()
         self._writes.closed()
         self._reads.closed()
-        # A session and its edge know each other, and are freed when the garbage collector comes by: not the megabytes.
+        # Session and edge refer to each other, so only the garbage collector frees them. Free the megabytes now.
         self._order.drop()
         self.advance()
 
     def look_after(self) -> None:
-        """Every few seconds: see whether a write waits for a leader that may be none any more."""
+        """Check whether a write waits for a broker that may no longer be the leader; called every few seconds."""
         self._writes.look_after()
 
     def leave(self) -> None:
-        """Its turn to leave has come: it is parted from as soon as it is idle."""
+        """Let the client leave: the connection ends as soon as the session is idle."""
         self.leaving = True
         self._part()
 
     def cut_off(self) -> None:
-        """The target has ended its connection and owed nothing: what is under way is answered, and no more is taken."""
+        """Answer what is under way and take no more requests, because the target has ended its idle connection."""
         self._cut_off = True
         self._part()
 
@@ -190,22 +193,22 @@ class Session:
 
     @property
     def on_broker(self) -> bool:
-        """Whether it came to a broker's listener."""
+        """Whether the connection came to a broker's listener."""
         return self.broker is not None
 
     @property
     def writing(self) -> bool:
-        """Whether a write is under way that asked for an answer."""
+        """Whether a write that asked for an answer is under way."""
         return self._writes.under_way
 
     @property
     def owes(self) -> bool:
-        """Whether its client was told what is so only through its router (`late`)."""
+        """Whether the client was told something that is true only through its router (`late`)."""
         return self._transactions.owes
 
     @property
     def _told(self) -> bool:
-        """Whether its client knows the brokers' own addresses, of which nobody is told but by its own router."""
+        """Whether the client knows the brokers' own addresses, which a client learns from its own router alone."""
         return self._core.table.finished and not self.home and self._core.farewell.knows(self)
 
     @property
@@ -215,12 +218,12 @@ class Session:
 
     @property
     def logged_in(self) -> bool:
-        """Whether the client may send everything: it has logged in, or nobody asks it to."""
+        """Whether the client may send everything: the client has logged in, or no login is required."""
         return self._login.accepted
 
     @property
     def halfway(self) -> bool:
-        """Whether the client has got an answer in part: to be gone on with, or the end of the connection."""
+        """Whether the client has got a part of an answer: the rest must follow, or the connection must end."""
         return self._order.halfway
 
     @property
@@ -229,18 +232,21 @@ class Session:
 
     @property
     def waiting_bytes(self) -> int:
-        """Requests that wait or have no answer yet, and answers that wait for one before them, or to be asked for."""
+        """Bytes of requests that wait or have no answer yet, and of answers that wait.
+
+        Answers wait for an earlier answer, or for the client to ask for them.
+        """
         return self._inbound_bytes + self._order.pending_bytes + self._reads.held
 
     def congested(self, waiting: int) -> bool:
-        """Whether reading from the client should pause while so many bytes wait."""
+        """Return whether reading from the client should pause while so many bytes wait."""
         limits = self._core.settings
         return waiting > limits.max_pending_bytes or len(self._inbound) + len(self._order.slots) > limits.max_pending
 
     # requests
 
     def _take(self, head: RequestHead, frame: bytearray, arrived: float) -> bool:
-        """Deal with the head request; False where it has to wait."""
+        """Handle the first request; return False where the request has to wait."""
         key = head.api_key
         if key == PRODUCE:
             parting = self._core.table.finished and (self.leaving or self._told)
@@ -254,7 +260,7 @@ class Session:
         return taken
 
     def _take_guarded(self, head: RequestHead, frame: bytearray) -> bool:
-        """Keep the request from kmigrate's own topics, and the answer from telling them (`own_topics`)."""
+        """Keep the request away from kmigrate's own topics, and keep those topics out of the answer (`own_topics`)."""
         key, ids = head.api_key, self._core.own_ids
         if key in HIDING:
             full = self._decodable(head, frame)
@@ -274,7 +280,7 @@ class Session:
         return self._reads.take(head, frame) if key == FETCH else self._take_other(head, frame)
 
     def _note_refused(self, head: RequestHead, names: Collection[str]) -> None:
-        """Count a refusal; say the connection's first."""
+        """Count a refusal, and log the connection's first refusal."""
         self._core.own_refused[head.api_key] += 1
         if not self._said_refused:
             self._said_refused = True
@@ -282,7 +288,7 @@ class Session:
             self._core.outside.say(f"{who}: a request for kmigrate's own topics was refused: {named}")
 
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
-        """The same, of what neither writes nor reads."""
+        """Dispatch every API except Produce and Fetch."""
         key = head.api_key
         if key in _COORDINATED and self._told and self._core.farewell.is_back(self) and self._sent_on(head, frame):
             return True
@@ -312,7 +318,7 @@ class Session:
         return True
 
     def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
-        """Have a client that came back look for its coordinators anew (`leaving`, e); False where this one does."""
+        """Make a client that came back look for its coordinators again (`leaving`, e); False for requests that pass."""
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key in HEARTBEATS:
             if leaves_group(request):
@@ -326,7 +332,7 @@ class Session:
         return True
 
     def _pass(self, head: RequestHead, frame: Buffer, change: Callable[[bytearray], Buffer] | None = None) -> None:
-        """To the target as it is; the answer back, through `change` where given."""
+        """Send the request to the target unchanged, and the answer back, through `change` where given."""
         slot = self._order.take(len(frame))
 
         def answered(answer: bytearray) -> None:
@@ -335,9 +341,10 @@ class Session:
         self._edge.to_target([frame], head.correlation_id, answered)
 
     def _pass_on(self, head: RequestHead, frame: bytearray) -> None:
-        """The same; a member whose group is a new one at the target is told that it is none, and joins.
+        """Send the request to the target, and change answers that would end clients.
 
-        The broker would say that there is no such group, or none of the new protocol, at which clients end.
+        A member whose group is a new group at the target gets UNKNOWN_MEMBER_ID, and joins. The broker would answer
+        that there is no such group, or none of the new protocol, and clients end at such an answer.
         """
         if head.api_key in JOINING:
             self._joining(self._decodable(head, frame), frame)
@@ -362,9 +369,10 @@ class Session:
         self._pass(head, frame, answered)
 
     def _ask_positions(self, head: RequestHead, frame: bytearray, opened: Collection[str]) -> None:
-        """Of a group that has just opened; a member whom the target does not know yet is told them all the same.
+        """Ask the target for committed offsets of a group that has just opened.
 
-        Clients end at its being none (25), if no heartbeat has told them before.
+        A member that the target does not know yet gets the offsets, too. Clients end at UNKNOWN_MEMBER_ID (25) here, if
+        no heartbeat has told them before.
         """
         slot = self._order.take(len(frame))
 
@@ -409,7 +417,7 @@ class Session:
             self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
 
     def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
-        """A producer's own word: with a transactional id to the desk, without one it asks for a producer id."""
+        """Handle a producer's request: for a transaction by `TransactionDesk`, or else by asking for a producer id."""
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key == INIT_PRODUCER_ID and request.transactional_id is None:
             self._producer_id(head, frame)
@@ -418,7 +426,7 @@ class Session:
         self._transactions.take(head, frame, request, lambda answer: self._fill(slot, answer))
 
     def _producer_id(self, head: RequestHead, frame: bytearray) -> None:
-        """To the target; one that it refuses to a writer of the source is asked for by the router itself."""
+        """Ask the target for a producer id; where the target refuses a writer of the source, the router asks itself."""
         slot = self._order.take(len(frame))
 
         def answered(answer: bytearray) -> None:
@@ -432,7 +440,11 @@ class Session:
         self._edge.to_target([frame], head.correlation_id, answered)
 
     def _sasl(self, head: RequestHead, frame: bytearray) -> bool:
-        """A renewal begins once all before it is answered: what is sent late must not fall within it (KIP-368)."""
+        """Handle a request of a login.
+
+        A renewal begins once everything before it is answered: what is sent late must not fall within the renewal
+        (KIP-368).
+        """
         if self._login.begins_again(head) and not self._alone():
             return False
         request = decode_request(frame, self._decodable(head, frame))
@@ -444,7 +456,7 @@ class Session:
         return True
 
     def _alone(self) -> bool:
-        """Whether all before the head is answered; where it is not, the head waits for that."""
+        """Return whether everything before the first request is answered; if not, the first request waits for that."""
         self._waits_for_answers = self.waits_for_answer
         return not self._waits_for_answers
 
@@ -452,7 +464,7 @@ class Session:
         return peek_request(frame, is_flexible(head.api_key, head.version))
 
     def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
-        """To the target, and back with the router's addresses; or untouched, once the client may leave."""
+        """Pass the request, and put the router's addresses into the answer, unless the client may leave."""
         farewell = self._core.farewell
         leaves = self._core.table.finished and not self.home and not farewell.stays(self)
         if leaves and not farewell.may_tell(self):
@@ -498,7 +510,8 @@ class Session:
 
     def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
         if head.api_key == LIST_GROUPS and self._core.table.followed and not self._alone():
-            return False  # as below, of groups: of all that follow it is asked at their sources
+            # groups that follow are asked about at their sources, so the request is taken alone, as in `_group`
+            return False
         slot = self._order.take(len(frame))
         self._admin.take(
             self._decodable(head, frame),
@@ -510,11 +523,14 @@ class Session:
         return True
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
-        """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk.
+        """Handle a request about groups; return False where the request has to wait.
 
-        A member of the new protocol that the source does not know waits in both: the target would make a second group
-        of it, beside the source's.
-        What is about several of them makes many questions: it is taken alone, as brokers take all of a connection's.
+        Requests of a held group wait a moment and are then told to come again (14). Requests of a group that follows go
+        to `FollowDesk`. A member of the new protocol that the source does not know waits in both cases: the target
+        would make a second group for it, beside the source's group.
+
+        A request about several groups makes many requests to sources. So it is taken alone, as brokers take every
+        request of a connection.
         """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)

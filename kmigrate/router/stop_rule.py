@@ -1,14 +1,17 @@
-"""The order of idempotent batches after a failure, on one client connection.
+"""Keeps the order of idempotent batches after a failure, on a client connection.
 
-When a batch was surely not appended (a moved leader, a fence that lasted too long), the ones that the client has sent
-behind it would meet a gap and draw error 45, which is fatal to some clients (B5), or be taken for the first of their
-producer (B3). So they are told what the first was told, until the client sends the first again, or starts a new epoch.
+A batch may surely not be appended: its leader has moved, or a fence has lasted too long. The batches that the client
+has sent behind the failed batch would then meet a gap and get error 45, which is fatal to some clients (B5). Or a
+broker would take them for the first batches of their producer (B3). So they get the failed batch's error until the
+client sends the failed batch again, or starts a new epoch.
 
-It may send the first again to another broker, as leaders move, and go on here when they have moved back. What was not
-taken a client sends again in order: where one that was refused comes once more and the first has not, the first went
-another way. So the cluster is asked whether it holds that. What a client insists on for seconds is for the broker to
-judge, for there are clients that give a batch up and send the next one. In both cases the client begins with another
-one, and what it has sent behind that waits for that: the broker would call it a gap, or the first of its producer.
+The client may send the failed batch again to another broker, as leaders move, and go on here when leaders have moved
+back. A client sends refused batches again in order. So where a refused batch comes again before the failed batch, the
+failed batch went another way. The cluster is asked whether it holds the failed batch.
+
+If a client insists on a batch for seconds, the broker shall judge: some clients give a batch up and send the next
+batch. In both cases the client begins again with another batch, and batches behind that batch wait for it. The broker
+would call them a gap, or the first batches of the producer.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ from kmigrate.router.gate import GateKey, Keyed, ring_distance
 __all__ = ["Gaps", "Stop", "StopRule"]
 
 _MOST_STOPPED = 20_000
-"""More than the partitions of one broker that one producer writes; each is remembered for each of its ids."""
+"""Limit of stops per connection: more than the partitions of a broker that a producer writes.
+
+Each partition is remembered for each of the producer's ids.
+"""
 _INSISTED_S = 5.0
 
 
@@ -33,30 +39,30 @@ class Stop:
     epoch: int
     sequence: int
     refused: int | None = None
-    """First sequence of the newest one that was refused behind it."""
+    """First sequence of the newest batch that was refused behind the failed batch."""
     again: int = -1
-    """First sequence of the one with which the client has begun again, though this has not come."""
+    """First sequence of the batch with which the client has begun again, without the failed batch."""
     since: float = float("inf")
-    """When it first did so."""
+    """Time at which the client first began again so."""
     asked: bool = False
-    """Whether a cluster is being asked for it."""
+    """True while a cluster is being asked for the failed batch."""
 
     def insisted(self, now: float) -> bool:
-        """Whether the client has gone on for so long that the broker shall judge."""
+        """Return whether the client has gone on for so long that the broker shall judge."""
         return now - self.since >= _INSISTED_S
 
 
 @dataclass(slots=True)
 class Gaps:
-    """In which epoch and since when the gate has told a client of nothing but gaps, and of which batch last.
+    """The gaps that the gate has found, by producer: epoch, time of the first, and first sequence of the newest batch.
 
-    What it should have come with is acknowledged, and the target has forgotten it (V6), or the client has given it up.
+    The batch that should have come is acknowledged and the target has forgotten it (V6), or the client has given it up.
     """
 
     _told: dict[GateKey, tuple[int, float, int]] = field(default_factory=dict)
 
     def insisted(self, key: GateKey, batch: Batch, now: float) -> bool:
-        """Whether it has gone on for so long, and begins anew with this batch, that the target shall judge."""
+        """Return whether the target shall judge: gaps have lasted for seconds, and the client begins again."""
         epoch, since, newest = self._told.get(key, (-1, now, 0))
         if epoch != batch.producer_epoch:
             since = now
@@ -66,31 +72,31 @@ class Gaps:
 
 @dataclass(slots=True)
 class StopRule:
-    """Keeps batches behind a failed one from reaching their broker before it does.
+    """Keeps batches behind a failed batch from reaching their broker before the failed batch.
 
-    A connection with too many that never come again is ended: its client begins anew by itself.
+    A connection with too many stops is ended: its client then begins again by itself.
     """
 
     _stopped: dict[GateKey, Stop] = field(default_factory=dict)
 
     @property
     def too_many(self) -> bool:
-        """Whether more is stopped than is remembered of one connection."""
+        """Whether the connection has more stops than are remembered."""
         return len(self._stopped) > _MOST_STOPPED
 
     def hold_any(self, batches: Iterable[Keyed]) -> bool:
-        """Whether anything of their producers is stopped at their partitions."""
+        """Return whether the producer of any batch is stopped at the batch's partition."""
         return bool(self._stopped) and any(batch.key in self._stopped for batch in batches)
 
     def blocks(self, topic: str, partition: int, batch: Batch) -> bool:
-        """Whether a batch stands behind a failed one."""
+        """Return whether a batch stands behind a failed batch."""
         stop = self._stopped.get((topic, partition, batch.producer_id))
         if stop is None or batch.producer_epoch != stop.epoch:
             return False
         return ring_distance(batch.base_sequence, stop.sequence) > 0
 
     def passed(self, topic: str, partition: int, batch: Batch) -> None:
-        """A batch leaves: if it is the failed one again, of a later epoch, or known to come next, the way is free."""
+        """Note that a batch leaves; end the stop at the failed batch, a later epoch, or a batch known to be next."""
         key = (topic, partition, batch.producer_id)
         stop = self._stopped.get(key)
         if stop is not None and (
@@ -100,7 +106,7 @@ class StopRule:
             del self._stopped[key]
 
     def failed(self, topic: str, partition: int, batch: Batch) -> None:
-        """A batch was surely not appended: it must come first again."""
+        """Note that a batch was surely not appended: the batch must come first again."""
         if batch.producer_id < 0:
             return
         key = (topic, partition, batch.producer_id)
@@ -113,9 +119,12 @@ class StopRule:
             self._stopped[key] = Stop(batch.producer_epoch, batch.base_sequence)
 
     def refused(self, topic: str, partition: int, batch: Batch, now: float) -> Stop | None:
-        """A batch is refused for one before it; what stops it, where it comes again and that one has not."""
+        """Note that a batch is refused because of an earlier batch.
+
+        Return the stop if the refused batch comes again and the failed batch has not.
+        """
         stop = self._stopped.get((topic, partition, batch.producer_id))
-        if stop is None:  # the one before it is in the same request
+        if stop is None:  # the earlier batch is in the same request
             return None
         before, stop.refused = stop.refused, batch.base_sequence
         if before is None or ring_distance(batch.base_sequence, before) > 0:
@@ -125,12 +134,12 @@ class StopRule:
         return stop
 
     def lift(self, key: GateKey, stop: Stop) -> None:
-        """The one with which the client has begun again comes first, unless another has failed meanwhile."""
+        """Stop at the batch with which the client has begun again, unless another batch has failed meanwhile."""
         if self._stopped.get(key) is stop:
             self._stopped[key] = Stop(stop.epoch, stop.again)
 
     def given_up(self, topic: str, partition: int, batch: Batch) -> None:
-        """The client will not send that batch again: what it sends next is not behind it."""
+        """Note that the client will not send a batch again: the client's next batches are not behind it."""
         key = (topic, partition, batch.producer_id)
         stop = self._stopped.get(key)
         if stop is not None and (stop.epoch, stop.sequence) == (batch.producer_epoch, batch.base_sequence):
