@@ -75,7 +75,7 @@ class ClientLogin:
 
     @property
     def lasts(self) -> bool:
-        """Whether the client's session goes on for at least a moment."""
+        """True if the client's session goes on for at least a moment."""
         return self._edge.now() + _A_MOMENT_S < self._ends
 
     # relayed

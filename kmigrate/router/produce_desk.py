@@ -96,7 +96,7 @@ class ProduceDesk:
 
     @property
     def under_way(self) -> bool:
-        """Whether a write that asked for an answer is under way."""
+        """True if a write that asked for an answer is under way."""
         return bool(self._sent)
 
     def closed(self) -> None:

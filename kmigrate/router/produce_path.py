@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def own(self) -> bool:
-        """Whether the batch came without a producer id and gets the router's own."""
+        """True if the batch came without a producer id and gets the router's own."""
         return self.batch is not None and self.batch.producer_id < 0
 
 

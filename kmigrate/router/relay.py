@@ -137,7 +137,7 @@ class Relay:
         self._edge.to_source(way.link, way.node, [frame], head.correlation_id, done)
 
     def _stored(self, batches: list[_Written]) -> None:
-        """Note acknowledged batches; the router's own ids never reach the target, so the gate needs no marks of them."""
+        """Note acknowledged batches; the gate needs no marks of the router's own ids, which never reach the target."""
         acknowledged = self._core.forwards.acknowledged
         for part, route, (_, delta, producer_id, epoch, sequence) in batches:
             if producer_id >= 0:

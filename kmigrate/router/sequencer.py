@@ -56,7 +56,7 @@ class Sequencer:
 
     @property
     def halfway(self) -> bool:
-        """Whether a part of an answer has left, so that the rest must follow."""
+        """True if a part of an answer has left, so that the rest must follow."""
         return bool(self.slots) and self.slots[0].begun
 
     def drop(self) -> None:

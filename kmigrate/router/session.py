@@ -193,37 +193,37 @@ class Session:
 
     @property
     def on_broker(self) -> bool:
-        """Whether the connection came to a broker's listener."""
+        """True if the connection came to a broker's listener."""
         return self.broker is not None
 
     @property
     def writing(self) -> bool:
-        """Whether a write that asked for an answer is under way."""
+        """True if a write that asked for an answer is under way."""
         return self._writes.under_way
 
     @property
     def owes(self) -> bool:
-        """Whether the client was told something that is true only through its router (`late`)."""
+        """True if the client was told something that is true only through its router (`late`)."""
         return self._transactions.owes
 
     @property
     def _told(self) -> bool:
-        """Whether the client knows the brokers' own addresses, which a client learns from its own router alone."""
+        """True if the client knows the brokers' own addresses, which a client learns from its own router alone."""
         return self._core.table.finished and not self.home and self._core.farewell.knows(self)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits: neither a request nor an answer."""
+        """True if nothing waits: neither a request nor an answer."""
         return not self._inbound and not self._order.slots
 
     @property
     def logged_in(self) -> bool:
-        """Whether the client may send everything: the client has logged in, or no login is required."""
+        """True if the client may send everything: the client has logged in, or no login is required."""
         return self._login.accepted
 
     @property
     def halfway(self) -> bool:
-        """Whether the client has got a part of an answer: the rest must follow, or the connection must end."""
+        """True if the client has got a part of an answer: the rest must follow, or the connection must end."""
         return self._order.halfway
 
     @property

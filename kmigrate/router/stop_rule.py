@@ -81,7 +81,7 @@ class StopRule:
 
     @property
     def too_many(self) -> bool:
-        """Whether the connection has more stops than are remembered."""
+        """True if the connection has more stops than are remembered."""
         return len(self._stopped) > _MOST_STOPPED
 
     def hold_any(self, batches: Iterable[Keyed]) -> bool:
