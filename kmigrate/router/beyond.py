@@ -1,13 +1,15 @@
-"""Readers whose position a mirrored topic's copy has not come to yet: they are told to come again.
+"""Makes readers repeat a fetch where the target's copy of a mirrored topic has not reached their position.
 
-Members of groups are told committed offsets that the copy has not reached (`follow`, B). Flink, Spark and sinks bring
-positions of their own. A broker says OFFSET_OUT_OF_RANGE (1) to one beyond its log's end: they would begin anew at an
-end of the log, as `auto.offset.reset` says. It says the same to one before its log's start, and not which. So who
-would be told it is told NOT_LEADER_OR_FOLLOWER (6) instead, at which every client asks again from where it is. Once the
-copy has all that the source had when it was first said, it is true of whom it is said to again.
+Members of groups get committed offsets that the copy has not reached (`follow`, B). Flink, Spark and sinks bring
+positions of their own. A broker answers OFFSET_OUT_OF_RANGE (1) to a position beyond its log's end. The reader would
+then begin anew at an end of the log, as `auto.offset.reset` says. A broker gives the same answer to a position before
+its log's start, and does not say which applies.
 
-While something is found out the answer waits, for a moment at most: else its client would ask again without a pause.
-An answer with records of any partition does not wait: a lagging partition does not hold up the others.
+So the router answers NOT_LEADER_OR_FOLLOWER (6) instead, and every client repeats the fetch from its position. Once the
+copy has everything that the source had at the first such answer, OFFSET_OUT_OF_RANGE is true and passes.
+
+While the router looks up log ends, the answer waits for a moment at most: otherwise the client would repeat its request
+without a pause. An answer with records of any partition does not wait, so a lagging partition does not hold up others.
 """
 
 from __future__ import annotations
@@ -21,39 +23,39 @@ from kmigrate.router.core import TARGET, Core, Edge
 __all__ = ["Beyond"]
 
 _LOOK_S = 0.5
-"""As long as consumers let a broker wait for records."""
+"""Longest time of a look-up: as long as consumers let a broker wait for records."""
 _FORGOTTEN_S = 15.0
-"""Clients come again within seconds: who has not by then reads elsewhere."""
+"""Time after which a doubt is forgotten: clients repeat within seconds, or read elsewhere."""
 _COPIED = frozenset({Serve.FORWARD, Serve.HOLD})
 _Key = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _Doubt:
-    """A partition of which it was said."""
+    """A partition with a reader that the target calls out of range."""
 
     at: float
-    """When it was said last."""
+    """Time of the latest out-of-range answer."""
     end: int = -1
-    """Where the source's log ended when it was said first, as soon as that is known."""
+    """Log end of the source at the first out-of-range answer, as soon as known."""
     over: bool = False
-    """Whether the copy has come to that end."""
+    """True once the copy has reached that end."""
 
 
 @dataclass(slots=True)
 class Beyond:
-    """One client connection's."""
+    """The out-of-range answers of a client connection."""
 
     core: Core
     edge: Edge
     _doubts: dict[_Key, _Doubt] = field(default_factory=dict)
     _new: dict[str, set[_Key]] = field(default_factory=dict)
-    """By link what is to be found out."""
+    """Partitions whose log ends are to be looked up, by link."""
     _looking: set[_Key] = field(default_factory=set)
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
     def comes_again(self, topic: bytes, partition: int) -> bool:
-        """Whether a reader that the target calls out of range shall come again; `topic`: its name, or its id."""
+        """Return whether an out-of-range reader of a topic (name or id) shall repeat its fetch."""
         route = self._route(topic)
         if route is None:
             return False
@@ -70,7 +72,7 @@ class Beyond:
         return True
 
     def when_settled(self, then: Callable[[], None], *, at_once: bool = False) -> None:
-        """Find out what there is to be, and go on; `at_once`: go on before that."""
+        """Look up the log ends of new doubts, then call `then`; with `at_once`, call `then` before."""
         new, self._new = self._new, {}
         for keys in new.values():
             self._looking |= keys
@@ -83,7 +85,7 @@ class Beyond:
         self._go_on()
 
     def _route(self, topic: bytes) -> TopicRoute | None:
-        """Of a topic that is copied under the same offsets."""
+        """Return the route of a topic that is copied under the same offsets; None for other topics."""
         routes = self.core.table.topics
         route = routes.get(topic.decode("utf-8", "replace")) or routes.get(self.core.ids.name_at_target(topic))
         return None if route is None or route.mapped or route.serve not in _COPIED else route

@@ -1,13 +1,15 @@
-"""Where a log ends, as clients at the router ask it (ListOffsets): never before what was acknowledged to them.
+"""Answers ListOffsets with log ends that are never before a write acknowledged to the router's clients.
 
-A write to a mirrored topic is acknowledged by its source, and its copy is at the target milliseconds later. Who asks
-where the log ends takes that for all that there is: Kafka Streams restores a store up to there and goes on with it for
-good, Connect takes the newest of its own positions up to there, Spark calls an end that has gone back data loss. So the
-target is asked once its copy has what the source had when the client asked. Where the copy does not come to it in a
-moment, the client is told how far it is, and does not wait again at once: monitors ask of one partition after another.
-Other clients wait all the same: no client's question changes what another one is told.
+A source acknowledges a write to a mirrored topic, and the copy is at the target milliseconds later. A client takes the
+log end for all records that there are. Kafka Streams restores a store up to there and goes on with the store for good.
+Connect takes the newest of its own positions up to there. Spark calls an end that has gone back data loss.
 
-A look-up by time depends on the end, too, and what the target says of a time is put right (`times`).
+So the router asks the target once the target's copy has what the source had when the client asked. If the copy does not
+get there in a moment, the client gets the copy's present end. For a while the client then does not wait again, because
+monitors ask for one partition after another. Other clients still wait: no client's request changes another client's
+answer.
+
+A look-up by time depends on the end, too, and `times` corrects the target's answer.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["LIST_OFFSETS", "EndsDesk"]
 
 LIST_OFFSETS = 2
 _OF_THE_END = frozenset({-1, -3})
-"""The end itself, and the record with the largest time; what else has a number below 0 is near the start."""
+"""Timestamps of the end and of the record with the largest time; other negative timestamps are near the start."""
 _COPIED = frozenset({Serve.FORWARD, Serve.HOLD})
 _REST_S = 10.0
 """Time for which a client does not wait for a copy again, after a wait in vain."""
@@ -40,7 +42,7 @@ class EndsDesk:
     core: Core
     edge: Edge
     behind: dict[str, float] = field(default_factory=dict)
-    """Until when this client waits no more for the copies of a topic, after a wait in vain."""
+    """Time until which this client no longer waits for the copies of a topic, after a wait in vain."""
 
     def ask(self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]) -> None:
         """Ask the target once the copies are there; `then` gets the answer."""
@@ -68,7 +70,7 @@ class EndsDesk:
     def _put_right(
         self, told: TimeAnswers, answer: bytearray, committed: bool, then: Callable[[bytearray], None]
     ) -> None:
-        """Put right what the target says of times, by what the sources say."""
+        """Correct the target's answers for times by the answers of the sources."""
         doubted, seconds = told.doubted(), self.core.settings.group_hold_s
         waiting = set(doubted)
         found: dict[_Key, Found] = {}

@@ -1,8 +1,8 @@
-"""A client's Fetch requests: passed, or answered by what was asked ahead of them (`read_ahead`); answers shown its way.
+"""Handles a client's Fetch requests: passes them, or answers from requests asked ahead (`read_ahead`).
 
-A large answer whose turn it is passes while it arrives, every other one when it is whole. Requests of a fetch session
-are passed one at a time, each when the one before is answered: so does a broker. And what follows on the connection
-never overtakes one that may have to be sent yet.
+A large answer whose turn has come passes while it arrives; every other answer passes when it is whole. Requests of a
+fetch session pass one at a time, each when the request before is answered, as at a broker. Later requests on the
+connection never overtake a request that may still have to be sent.
 
 While any partition is unready (`unready`), the router awaits answers whole, so that it can cut unready partitions out.
 Requests ask for less meanwhile, so that whole answers take little memory.
@@ -33,15 +33,15 @@ __all__ = ["FetchDesk"]
 
 _A_MOMENT_S = 0.01
 _MOST_WHILE_UNREADY = 1 << 20
-"""Bytes that a request asks for while any partition is unready: the router holds every answer whole then."""
+"""Maximum bytes that a request asks for while any partition is unready: the router holds every answer whole then."""
 _NO_CLIENTS = -1
-"""Correlation id of what was asked ahead; answers come in order, whatever their ids."""
+"""Correlation id of a request asked ahead; answers come in order, whatever their ids."""
 
 
 class FetchDesk:
-    """Deals with one client's Fetch requests; `advance` is called when one that had to wait may go on.
+    """Handles a client's Fetch requests; calls `advance` when a waiting request may go on.
 
-    `told`: whether its client knows the brokers' own addresses; `may_ask`: whether its login lasts.
+    `told` says whether the client knows the brokers' own addresses. `may_ask` says whether the client's login lasts.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class FetchDesk:
         self._session = ReadAhead(core.room_ahead)
         self._beyond = Beyond(core, edge)
         self._under_way = False
-        """Whether a request of the client's session is not answered yet."""
+        """True while a request of the client's session is not answered."""
         self._use: tuple[Ahead, Callable[[bytearray, bool], None]] | None = None
-        """What was asked ahead and has no answer yet, though its client has asked by now."""
+        """Request asked ahead that the client has asked for and the target has not answered yet."""
 
     def take(self, head: RequestHead, frame: bytearray) -> bool:
-        """A client's request; False where it has to wait."""
+        """Take a client's request; return False where the request has to wait."""
         if self.may_send:
             return False
         request = read_request(frame, head.version, head.body) if self._core.room_ahead.exists else None
@@ -89,11 +89,11 @@ class FetchDesk:
 
     @property
     def may_send(self) -> bool:
-        """Whether a request that was taken may have to be sent yet: nothing behind it may go before."""
+        """True if a request that was taken may still have to be sent, so that no later request may go before."""
         return self._use is not None
 
     def _is_over(self) -> None:
-        """A request of the session is answered."""
+        """Note that a request of the session is answered."""
         self._under_way = False
         self._advance()
 
@@ -122,7 +122,7 @@ class FetchDesk:
         followed: bool = False,
         whole: bool = False,
     ) -> None:
-        """To the target, `sent` in place of the client's `frame`; `followed`: as a word of its session."""
+        """Send `sent` to the target in place of the client's `frame`; `followed`: as part of the client's session."""
 
         since = self._core.table.epoch
         if self._core.unready.concerns(since):
@@ -165,7 +165,7 @@ class FetchDesk:
     def _answered(
         self, slot: Slot, head: RequestHead, frame: bytearray, answer: bytearray, since: int, *, whole: bool
     ) -> None:
-        """An answer to a word of the session is there; what comes next may be asked behind a `whole` one."""
+        """Handle an answer of the session; after a `whole` answer the router may ask ahead."""
         answer = self._ready(answer, head, since)
         told = read_head(answer)
         shown = self._session.answered(told)
@@ -199,12 +199,12 @@ class FetchDesk:
         return rewrite_fetch(answer, head.version, self._core.book, self._beyond.comes_again)
 
     def _is_last(self, slot: Slot) -> bool:
-        """Whether nothing else of the connection is under way: within a login, say, nothing else may be sent."""
+        """Return whether nothing else of the connection is under way, such as a login that must not be interrupted."""
         return len(self._order.slots) == 1 and self._order.is_next(slot)
 
     @property
     def _parting(self) -> bool:
-        """Whether clients are leaving: nothing is begun that they have not asked for."""
+        """True while clients are leaving, so that the router asks nothing ahead."""
         return self._core.table.finished or self._core.closing
 
     # asked ahead
@@ -231,7 +231,7 @@ class FetchDesk:
         self._edge.wake_at(ahead.until + _A_MOMENT_S)
 
     def _await(self, slot: Slot, head: RequestHead, frame: bytearray, ahead: Ahead) -> None:
-        """The client asks for what was asked ahead: it gets the answer, at once or when it is there."""
+        """Answer a client's request with the answer to the request asked ahead, at once or when that answer arrives."""
 
         def use(answer: bytearray, usable: bool) -> None:
             if usable:
@@ -248,12 +248,12 @@ class FetchDesk:
             self._use = ahead, use
 
     def look(self) -> None:
-        """Time has passed: an answer that nobody has asked for may have become too old."""
+        """Drop an answer that the client has not asked for in time."""
         self._session.look(self._edge.now())
 
     @property
     def held(self) -> int:
-        """Bytes of an answer that nobody has asked for yet."""
+        """Bytes of an answer that the client has not asked for yet."""
         return self._session.held
 
     def closed(self) -> None:

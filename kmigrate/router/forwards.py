@@ -1,11 +1,13 @@
-"""What has left for the source and is not resolved yet, and what the source has acknowledged.
+"""Counts batches that have left for the source and are not resolved, and keeps the source's acknowledgements.
 
-The count per topic is a fence's proof: once the table says hold, no forward of that topic leaves any more (the
-swap is one assignment, and forwards are decided under no await), so the count only falls, and 0 means that every
-forward of every older epoch is resolved. A forward is resolved when its answer is read, or when its source
-connection is lost and the client's connection has been closed for it: what may then still arrive late at the
-source lies below the barrier and is in its table, or beyond it and is never copied; the client's retry is judged
-by the gate in both cases.
+The count per topic is a fence's proof. Once the table says hold, no forward of that topic leaves any more: the swap of
+the table is an assignment, and forwards are decided without an await. So the count only falls, and 0 means that every
+forward of every older epoch is resolved.
+
+A forward is resolved when its answer is read. A forward is also resolved when its source connection is lost and the
+client's connection has been closed for it. Its bytes may still arrive late at the source. Then the batch lies below the
+barrier and is in the barrier's table, or lies beyond the barrier and is never copied. In both cases the gate judges the
+client's retry.
 """
 
 from __future__ import annotations
@@ -22,54 +24,56 @@ __all__ = ["Forwards"]
 _Marks = dict[int, tuple[int, int, float]]
 """Epoch, last sequence, and time of the source's acknowledgement, by producer id."""
 _MOST_MARKS = 10_000
-"""Marks kept of a topic, the newest first to stay, and marks in one presence record, of all fenced topics together: the
-record must fit into one message, and is said by the router's event loop."""
+"""Limit of marks per topic, and of marks of all fenced topics together in a presence record; the newest marks stay.
+
+The record must fit into a single message, and the router's event loop writes the record.
+"""
 _LONGEST_S = 900.0
-"""A client sends a batch again for two to five minutes by default; after that nobody asks for the mark of the batch."""
+"""Time for which a mark is kept; clients send a batch again for two to five minutes by default."""
 _EXPIRE_S = 60.0
 
 
 def _most_marks(partitions: int) -> int:
-    """Of each of so many partitions; asked with each batch."""
+    """Return the limit of marks per partition of a topic with so many partitions; called for each batch."""
     return _MOST_MARKS // (partitions or 1) or 1
 
 
 @dataclass(slots=True)
 class Forwards:
-    """One router's account of forwarded batches, by topic key."""
+    """A router's account of forwarded batches, by topic key."""
 
     in_flight: dict[str, int] = field(default_factory=dict)
     total: int = 0
     bytes: int = 0
-    """Of Produce requests that went to a source."""
+    """Bytes of Produce requests that went to a source."""
     _acked: dict[str, dict[int, _Marks]] = field(default_factory=dict)
     _holds: dict[str, dict[int, float]] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
     now: float = 0.0
-    """The monotonic clock as of the last `tick`: to read the clock with each batch would cost as much as a mark."""
+    """The monotonic clock at the last `tick`: to read the clock for each batch would cost as much as a mark."""
     _expired: float = 0.0
     _told_of: frozenset[tuple[str, int]] = frozenset()
-    """Topics and fences of which `_told` holds the marks."""
+    """Topics and fences whose marks `_told` holds."""
     _told: dict[str, dict[int, tuple[ProducerMark, ...]]] = field(default_factory=dict)
     _drained: dict[str, int] = field(default_factory=dict)
-    """The fence at which nothing of a topic was said to be in flight: what is said once stays true."""
+    """Fence at which a topic was reported to have nothing in flight, by topic key; such a report stays true."""
 
     def leave(self, key: str, count: int = 1) -> None:
         self.enter(key, count)
         self.total += count
 
     def enter(self, key: str, count: int = 1) -> None:
-        """Something of a topic is not resolved from now on: forwards, or a transaction that is open there."""
+        """Count something of a topic as not resolved: forwards, or a transaction that is open there."""
         self.in_flight[key] = self.in_flight.get(key, 0) + count
 
     def resolved(self, key: str, count: int = 1) -> bool:
-        """The fate of so many forwards is known; whether they were the topic's last in flight."""
+        """Note that the fate of so many forwards is known; return whether they were the topic's last in flight."""
         left = self.in_flight[key] - count
         self.in_flight[key] = left
         return left == 0
 
     def acknowledged(self, key: str, partition: int, producer_id: int, epoch: int, last_sequence: int) -> None:
-        """The source has stored a batch of a producer, by the id that the client knows."""
+        """Note that the source has stored a batch of a producer, under the id that the client knows."""
         topic = self._acked.get(key)
         if topic is None:
             topic = self._acked[key] = {}
@@ -78,7 +82,7 @@ class Forwards:
             marks = topic[partition] = {}
         marks.pop(producer_id, None)  # so that the newest stand last
         marks[producer_id] = (epoch, last_sequence, self.now)
-        if len(marks) > 1 and len(marks) > _most_marks(len(topic)):  # nearly always one writes a partition
+        if len(marks) > 1 and len(marks) > _most_marks(len(topic)):  # a partition rarely has more than a single writer
             del marks[next(iter(marks))]
 
     def tick(self, now: float) -> None:
@@ -93,14 +97,14 @@ class Forwards:
                     del marks[oldest]
 
     def held(self, key: str, partition: int, ms: float) -> None:
-        """A request was released after so many ms."""
+        """Note that a request was released after so many ms."""
         holds = self._holds.setdefault(key, {})
         holds[partition] = max(holds.get(partition, 0.0), round(ms, 3))
 
     def follow(self, table: RoutingTable) -> None:
-        """Forget the holds of a topic whose next fence begins, and what nobody asks for after a flip or an end.
+        """Forget the holds of a topic whose next fence begins, and what is not needed after a flip or an end.
 
-        What is in flight stays until its fate is known, whatever becomes of its topic.
+        The count in flight stays until the fate of all forwards is known, whatever becomes of their topic.
         """
         alive = {route.key: route for route in table.topics.values()}
         for key, route in alive.items():
@@ -117,14 +121,15 @@ class Forwards:
             del self.in_flight[key]
 
     def drained(self, key: str, fence_epoch: int) -> bool:
-        """Whether this router has said of a fence that nothing is in flight."""
+        """Return whether this router has reported for a fence that nothing is in flight."""
         return self._drained.get(key) == fence_epoch
 
     def fences(self, table: RoutingTable) -> dict[str, FenceAck]:
-        """Return this router's word on every fenced topic of a table; a router that says 0 forwards nothing any more.
+        """Return this router's report on every fenced topic of a table.
 
-        The marks of a topic go along once nothing of the topic is in flight: they are final then, and made once. After
-        the flip nobody asks for marks, and a seal may stay on for days.
+        A router that reports 0 in flight forwards nothing any more. The marks of a topic go along once nothing of the
+        topic is in flight: the marks are final then, and made once. After the flip no marks are needed, and a seal may
+        stay on for days.
         """
         held = [route for route in table.topics.values() if route.serve is Serve.HOLD]
         for route in held:

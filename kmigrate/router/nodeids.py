@@ -1,7 +1,7 @@
-"""Target brokers as clients see them: node ids in a block of our own, addresses of the router's listeners.
+"""Maps target brokers to what clients see: shifted node ids, and addresses of the router's listeners.
 
-The mapping of ids is one addition, so every router maps alike and no table is kept; negative ids mean "none"
-and stay (D1, D5).
+The mapping of ids is an addition, so every router maps alike and no table is kept. Negative ids mean "none" and stay
+unchanged (D1, D5).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["AddressBook", "Spare", "host_and_port"]
 
 
 class Spare(NamedTuple):
-    """A broker that leads nothing and coordinates nothing: another router, for when this one is gone."""
+    """A broker that leads nothing and coordinates nothing: another router, for the time when this router is gone."""
 
     node: int
     host: str
@@ -21,27 +21,30 @@ class Spare(NamedTuple):
 
 
 def host_and_port(told: str) -> tuple[str, int]:
-    """An address as routers tell it of themselves."""
+    """Split an address that a router tells of itself into host and port."""
     host, _, port = told.rpartition(":")
     return host, int(port)
 
 
 @dataclass(slots=True)
 class AddressBook:
-    """Router addresses by target node id; brokers without a listener yet are not shown to anybody."""
+    """Router addresses by target node id; brokers without a listener yet are not shown to clients."""
 
     offset: int
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
     spares: tuple[Spare, ...] = ()
 
     def shown(self, node: int) -> int:
-        """The node id that clients see."""
+        """Return the node id that clients see."""
         return node + self.offset if node >= 0 else node
 
     def real(self, node: int) -> int:
-        """The target's node id behind one that a client names: ours, or its own, which it learns when it leaves."""
+        """Return the target's node id for an id that a client names.
+
+        The client names a shifted id, or the target's own id, which a client learns when it leaves the router.
+        """
         return node - self.offset if node >= self.offset else node
 
     def address(self, node: int) -> tuple[str, int] | None:
-        """Where the listener of a target broker is."""
+        """Return the address of a target broker's listener; None where there is no listener."""
         return self.addresses.get(node)

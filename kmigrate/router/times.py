@@ -1,18 +1,19 @@
-"""Look-ups by time (ListOffsets) in logs that the mirror copied under the source's offsets: answered as on the source.
+"""Corrects look-ups by time (ListOffsets) in logs that the mirror copied under the source's offsets.
 
-The mirror fills holes with control markers, and a broker gives each marker the time of writing. So a
-target that is asked for the first record from a time on names the first marker, for every time before the copy. The
-target's answer is never later than the right answer, and often earlier: a reader that begins there reads again.
+The mirror fills holes with control markers, and a broker gives each marker the time of writing. So a target that is
+asked for the first record from a time on names the first marker, for every time before the copy. The target's answer is
+never later than the right answer, and often earlier: a reader that begins there reads again.
 
-While the topic is mirrored, the source's answer is the right answer. After the promote the source still holds what
-was copied, as far as retention allows:
+While the topic is mirrored, the source's answer is the right answer. After the promote the source still holds what was
+copied, as far as retention allows:
 
 A  An answer of the target at or beyond the barrier is right: no marker stands there.
-B  Else the source is believed where its log still reaches down to the target's answer, and the topic is the same.
-   If the source has none below the barrier, the answer is the first record beyond the barrier, if there is any.
+B  For other answers the source is believed where its log still reaches down to the target's answer, and the topic is
+   the same. If the source has no record below the barrier, the answer is the first record beyond the barrier, if there
+   is any.
 C  In every other case the target's answer stays. No answer is ever later than the right answer.
-D  The record with the largest time is the source's, below the barrier, as long as the target's log ends at the
-   barrier. What the target has taken since is older than the answer of the target, or is that answer (A).
+D  The record with the largest time is the source's, below the barrier, as long as the target's log ends at the barrier.
+   A record that the target has taken since is older than the answer of the target, or is that answer (A).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def times_asked(routes: Mapping[str, TopicRoute], request: Any) -> dict[_Key, in
 
 @dataclass(slots=True)
 class TimeAnswers:
-    """The target's answer to a request, and what is to be put right there."""
+    """The target's answer to a request, and the partitions to correct in it."""
 
     routes: Mapping[str, TopicRoute]
     asked: Mapping[_Key, int]
@@ -66,7 +67,6 @@ class TimeAnswers:
     def read(
         cls, routes: Mapping[str, TopicRoute], asked: Mapping[_Key, int], head: RequestHead, answer: bytearray
     ) -> TimeAnswers:
-        """Read the target's answer."""
         return cls(routes, asked, head, decode_answer(entity(head.api_key, head.version, "response"), answer))
 
     def doubted(self) -> dict[str, dict[_Key, int]]:
@@ -88,7 +88,7 @@ class TimeAnswers:
         }
 
     def corrected(self, found: Mapping[_Key, Found], ends: Mapping[_Key, int]) -> bytes:
-        """Return the answer with what the sources found; `ends`: the target's log ends of the `beyond` partitions."""
+        """Return the answer with the sources' records; `ends`: the target's log ends of the `beyond` partitions."""
         topics = []
         for topic in self.message.topics:
             name = str(topic.name)

@@ -1,8 +1,8 @@
-"""Topics by the id that each cluster has of them: the new group protocol (KIP-848) assigns them by nothing else.
+"""Maps topic ids between the clusters: the new group protocol (KIP-848) assigns topics by id alone.
 
-Only what a member at a router may read is known here: topics that are copied under the same offsets, or were until
-their promote. An id that is not known here is that of a topic which one cluster alone has, or which nobody mirrors, or
-whose copy is not begun, or has offsets of its own.
+Only topics that a member at a router may read are mapped: topics that are copied under the same offsets, or were until
+their promote. Every other topic exists on one cluster alone, or is not mirrored, or its copy has not begun or has other
+offsets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["TopicIds"]
 
 @dataclass(slots=True)
 class TopicIds:
-    """Of one routing table; put together when it is first asked, for most tables are never asked."""
+    """The topic ids of a routing table, computed at first use, because most tables are never asked."""
 
     routes: Mapping[str, TopicRoute]
     _at_target: dict[UUID, UUID] | None = None
@@ -27,21 +27,21 @@ class TopicIds:
     _target_names: dict[bytes, str] | None = None
 
     def at_target(self, source_id: UUID | None) -> UUID | None:
-        """The id at the target of a topic that is this one at its source; None where members must not read it."""
+        """Return the target's id of the topic with this id at the source; None where members must not read it."""
         return None if source_id is None else self._made().get(source_id)
 
     def at_source(self, target_id: UUID | None) -> UUID | None:
-        """The other way round."""
+        """Return the source's id of the topic with this id at the target; None where members must not read it."""
         self._made()
         return None if target_id is None else self._at_source.get(target_id)
 
     def named(self, topic: str) -> UUID | None:
-        """A topic's id at the target."""
+        """Return a topic's id at the target."""
         route = self.routes.get(topic)
         return UUID(route.target_id) if route is not None and route.target_id else None
 
     def name_at_source(self, source_id: UUID) -> str:
-        """The name of a topic that is mirrored, whether or not it may be read; '' of one that no link knows."""
+        """Return the name of a mirrored topic, which members may not be allowed to read; '' for an unknown id."""
         self._made()
         return self._names.get(source_id, "")
 
@@ -53,7 +53,7 @@ class TopicIds:
         return self._target_names.get(target_id, "")
 
     def tells_any(self, source_ids: Iterable[UUID]) -> bool:
-        """Whether one of these may be read."""
+        """Return whether members may read any of these topics."""
         return any(each in self._made() for each in source_ids)
 
     def _made(self) -> dict[UUID, UUID]:
