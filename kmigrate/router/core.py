@@ -111,13 +111,13 @@ class Edge(Protocol):
         """Close the client's connection and log the reason in one line."""
 
     def part(self) -> None:
-        """Answer nothing more here; requests that want no answer are still taken."""
+        """End writing to the client; requests that want no answer are still taken."""
 
     def identified(self, identity: Identity) -> None:
         """Note that the target has accepted the client's login, or a renewal, on this connection's upstream."""
 
     def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
-        """Replace the upstream by a target connection with the login of the identity table.
+        """Replace the upstream by a target connection with the login that the table of clients has for the identity.
 
         `arrived` receives the error text, or '' on success.
         """
@@ -269,7 +269,7 @@ class Core:
     gate: Gate = field(default_factory=Gate)
     forwards: Forwards = field(default_factory=Forwards)
     door: Door = field(init=False)
-    """Rules for who may connect, and the login of each client upstream, from the newest table that could be used."""
+    """Rules for who may connect, and with which identity a client goes on, from the newest usable table of clients."""
     fenced: frozenset[str] = field(init=False)
     """Keys of fenced topics, whose unresolved forwards this router reports."""
     ids: TopicIds = field(init=False)

@@ -5,27 +5,28 @@ members that have moved and members that have not form a single group. Lettered 
 
 A  No leader epoch passes in either direction (C1, V5).
 B  A client with OffsetFetch version 7 or later gets each committed offset, even if the target's copy has not reached
-that offset: such clients repeat a fetch beyond the copy's end (`beyond`). The request waits for the copy for a tenth of
-a second at most, so that a lagging partition does not hold up the others. Below version 7 the request waits longer, and
-the client is then told to ask again (14).
+   that offset: such clients repeat a fetch beyond the copy's end (`beyond`). The request waits for the copy for a tenth
+   of a second at most, so that a lagging partition does not hold up the others. Below version 7 the request waits
+   longer, and the client is then told to ask again (14).
 C  If the offsets of a topic differ between the clusters, the topic's committed offsets are neither returned nor stored:
-the request waits.
+   the request waits.
 D  While the group is promoted (`rejoining`), its members must join anew. Heartbeats are answered with a rebalance, a
-rebalance in progress is started again, and joins are held here. The source never gets these joins, so the generation
-there stays the same and commits are still accepted. The router sends the heartbeats of members with a held join.
+   rebalance in progress is started again, and joins are held here. The source never gets these joins, so the generation
+   there stays the same and commits are still accepted. The router sends the heartbeats of members with a held join.
 E  Once the group is frozen, nothing reaches the source. When the group opens, a held join goes to the target as the
-join of a new member, which learns its new id from the answer. A member that gives nothing back in a rebalance keeps the
-partitions that it reads. The former member is taken out of the source's group.
+   join of a new member. The member learns its new id from the answer. A member that gives nothing back in a rebalance
+   keeps the partitions that it reads. The former member is taken out of the source's group.
 F  If a source's coordinator cannot be asked, the answer is NOT_COORDINATOR: clients find the coordinator anew and
-repeat the request. A commit is tried again for a while, and later commits wait. librdkafka keeps commits back without a
-word while its coordinator is away, but reports a commit that a coordinator refuses to its application. An OffsetFetch
-is tried again, too, and the answer never has error 15 or 16. After these errors librdkafka does not ask again, and
-reads none of the partitions until they are assigned anew (librdkafka issue 5586). After the source's own errors 14 and
-88 (UNSTABLE_OFFSET_COMMIT) the router asks again for as long. Then the client is told to ask again, in the form that
-its version knows (`apis.groups`).
+   repeat the request. A commit is tried again for a while, and later commits wait. librdkafka keeps commits back
+   without a word while its coordinator is away, but reports a commit that a coordinator refuses to its application. An
+   OffsetFetch is tried again, too, and the answer never has error 15 or 16. After these errors librdkafka does not ask
+   again, and reads none of the partitions until they are assigned anew (librdkafka issue 5586). After the source's own
+   errors 14 and 88 (UNSTABLE_OFFSET_COMMIT) the router asks again for as long. Then the client is told to ask again,
+   with the error that its request version knows (`apis.groups`).
 G  A commit below the committed offset is refused if this router has answered the last request for that offset without
-the offset (`untold`). The commit is compared with the source's committed offset at that moment. So an operator's reset
-may go back, and so may a consumer's seek after an answer, and a consumer that never asks for committed offsets.
+   the offset (`untold`). The commit is compared with the source's committed offset at that moment. So an operator's
+   reset may go back, and so may a consumer's seek after an answer, and a consumer that never asks for committed
+   offsets.
 
 Heartbeats of the new protocol (KIP-848) have rules of their own (`heartbeat_desk`); a group may have members of both
 protocols.

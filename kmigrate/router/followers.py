@@ -1,8 +1,8 @@
 """The groups that follow, as one router sees them: members, held joins, requests in flight and withheld topics.
 
 A controller that promotes such a group waits for the reports of all routers (`GroupWord`). Every member of the source's
-group must be known to a router and have joined anew, and no request may be on its way to the source. A client counts as
-a member once the source has answered it as a member. Otherwise any client could name made-up members until the true
+group must be known to a router and have joined anew. No request may be on its way to the source. A client counts as a
+member once the source has answered it as a member. Otherwise any client could name made-up members until the true
 members are forgotten. A client with a join in progress counts as a member meanwhile.
 
 Topics withheld from a member are reported for people. They decide only whether the member's client must send a full
@@ -64,7 +64,7 @@ class Followers:
     _joined: dict[str, Counter[str]] = field(default_factory=dict)
     _gathering: dict[str, float] = field(default_factory=dict)
     _assigned: dict[str, dict[str, _Assigned]] = field(default_factory=dict)
-    """Assignments of members whose connection lives, and carried the assignment."""
+    """Assignments by group and member, if the connection that carried the assignment still lives."""
     _followed: frozenset[str] = frozenset()
     _held: frozenset[str] = frozenset()
     """Groups that wait for their promotes."""

@@ -4,27 +4,27 @@ Heartbeats go to the source's coordinator like all requests of such groups (`fol
 two clusters. Lettered rules:
 
 A  A member is not told of assigned topics that must not be read at the target (`topic_ids`). The member is told once
-they may be read. If this router has not seen a member's assignment, because the assignment came through another
-connection or router, the member must send a full heartbeat (with all fields), once. Otherwise nobody would know what is
-withheld from the member, and the member would never be told.
+   they may be read. A member's assignment may have come through another connection or router, so that this router has
+   not seen the assignment. Then the member must send a full heartbeat (with all fields), once. Otherwise nobody would
+   know what is withheld from the member, and the member would never be told.
 B  While the group is promoted, the answer to a heartbeat tells each member to own nothing any more, whatever the source
-says. The member commits what was read, gives all partitions back, and reports so in a heartbeat. Meanwhile heartbeats
-go to the source, including this report. To the source, the owned partitions matter only while the member has partitions
-to give back. So the member stays a member there, and commits still reach the source. A member that has given everything
-back waits for the others. So all members must first send heartbeats more often, for as long as their former interval,
-and go on reading. The same holds for members of a group in transactions, which commit their work in those transactions
-before.
+   says. The member commits what was read, gives all partitions back, and reports so in a heartbeat. Meanwhile
+   heartbeats go to the source, including this report. To the source, the owned partitions matter only while the member
+   has partitions to give back. So the member stays a member there, and commits still reach the source. A member that
+   has given everything back waits for the others. So all members must first send heartbeats more often, for as long as
+   their former interval, and go on reading. The same holds for members of a group in transactions, which first commit
+   their work in progress in transactions.
 C  A member that owned nothing before has nothing to report: the answer is NOT_COORDINATOR (16), after which clients
-send a full heartbeat. A member that was told of partitions a moment ago may be about to take them, and an empty report
-is not believed at once.
+   send a full heartbeat. A member that was told of partitions a moment ago may be about to take them, and an empty
+   report is not believed at once.
 D  A member that joins while the group is promoted waits, like a member that has given everything back. The source gets
-no join of either.
+   no join of either.
 E  If a promote is given up, the next heartbeat is answered as in C, and the full heartbeat gets the source's own
-assignment.
+   assignment.
 F  Once the group is open, the target does not know the members, and says so (25). They join there as new members, at
-once and without an error to the application, because there is nothing to lose. For a while they go on sending
-heartbeats often: each partition that moves between members there takes a heartbeat of each. The former members leave
-the source's group.
+   once and without an error to the application, because there is nothing to lose. For a while they go on sending
+   heartbeats often: each partition that moves between members there takes a heartbeat of each. The former members leave
+   the source's group.
 """
 
 from __future__ import annotations

@@ -6,21 +6,21 @@ that wrote there at the source goes on with its next sequence. After the promote
 transaction before its first batch. An example is a transaction whose offset commit is refused because its group has
 just moved. The client would then get OUT_OF_ORDER_SEQUENCE_NUMBER, at which applications end. Lettered rules:
 
-A  A partition is late if a holder may have written to the partition at the source, and the target's log holds no
-records of the producer. The router does not name a late partition to the target's coordinator in AddPartitionsToTxn.
-The client is told that the partition is in. A marker is no record: the marker of the transaction before may be written
-only now, and does not say that the partition is in this transaction.
+A  A partition is late under two conditions: a holder may have written to the partition at the source, and the target's
+   log holds no records of the producer. The router does not name a late partition to the target's coordinator in
+   AddPartitionsToTxn. The client is told that the partition is in. A marker is no record: the marker of the transaction
+   before may be written only now, and does not say that the partition is in this transaction.
 B  A transactional batch for a late partition waits until the partition is in. The connection that brings the batch adds
-the partition at its own broker, so that the target judges whether this client may write there under this id. A broker
-judges that right first, and only then whether the broker is the coordinator. If the broker is not the coordinator, the
-router adds the partition over its own connections. Adding a partition twice does no harm. The first batch goes alone:
-if the first batch were refused with a second batch in flight, the second batch would be let in (W3).
+   the partition at its own broker. So the target judges whether this client may write there under this id. A broker
+   judges that right first, and only then whether the broker is the coordinator. If the broker is not the coordinator,
+   the router adds the partition over its own connections. Adding a partition twice does no harm. The first batch goes
+   alone: if the first batch were refused with a second batch in flight, the second batch would be let in (W3).
 C  If nothing else was in the transaction, the coordinator has heard of no transaction. An abort that the coordinator
-answers with INVALID_TXN_STATE has succeeded.
-D  Nothing becomes late once the links are finished. A client that was told before that a late partition is in stays
-with the routers until the partition is in, or the transaction has ended. Elsewhere its batch would meet a coordinator
-that knows nothing of the partition. Every process learns from the others which clients they keep (`leaving`, d). A
-process that died before its client wrote leaves nobody with that knowledge.
+   answers with INVALID_TXN_STATE has succeeded.
+D  Nothing becomes late once the links are finished. A client may have been told before that a late partition is in.
+   Such a client stays with the routers until that is true, or the transaction has ended. Elsewhere its batch would meet
+   a coordinator that knows nothing of the partition. Every process learns from the others which clients they keep
+   (`leaving`, d). A process that died before its client wrote leaves nobody with that knowledge.
 """
 
 from __future__ import annotations

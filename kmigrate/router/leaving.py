@@ -5,9 +5,9 @@ a. A client that was told the brokers' own addresses writes nothing more through
    moved.
 b. A client is told only when all writes of the client here are answered. Only the client's own router tells the
    addresses, because a router that stands in cannot know (`stand_ins`). So no write of a client is appended behind a
-   write that the client has sent to the broker directly, and the routers cause no out-of-order sequence. A client of
+   write that the client has sent to the broker directly. The routers cause no out-of-order sequence. A client of
    several processes would be told too early by one of them. So links are not finished while routers share an address
-   (`workflow.verbs.finish`), and nobody is told while a router that came later shares the address.
+   (`workflow.verbs.finish`). If a router with the same address comes later, nobody is told.
 c. Connections to brokers' listeners are closed in turn, the connections that are idle longest first, each only while
    nothing is in flight there. From its turn on, (a) holds for the connection, too. Connections to the bootstrap
    listener close by themselves.
@@ -23,11 +23,11 @@ e. A client that comes back after being told has no coordinator here any more. H
    connections are accepted there. Connections from before get no such answer, and are left to (c). When they close, the
    other clients look for the coordinator by themselves, without an error to the application. Sarama's heartbeat, given
    this code, would end its session and tell the application.
-Requests that end something are still taken here. A member that leaves its group says so once, and only routers know
-that an abort with nothing to end has succeeded (`late`, C). Commits and OffsetFetch are taken, too, although a client
-that only sends those may come back until the router stops (kafka-python 3 with assign()). Java reports this code to the
-callback of a commitAsync. If librdkafka gets this code for the committed offsets of an assignment, librdkafka never
-reads it (librdkafka issue 5586).
+   Requests that end something are still taken here. A member that leaves its group says so once, and only routers know
+   that an abort with nothing to end has succeeded (`late`, C). Commits and OffsetFetch are taken, too, although a
+   client that only sends those may come back until the router stops (kafka-python 3 with assign()). Java reports this
+   code to the callback of a commitAsync. If librdkafka gets this code for the committed offsets of an assignment,
+   librdkafka never reads it (librdkafka issue 5586).
 
 A client is known by host and client id. Connections of two processes that share both cannot be told apart, and leave
 together.

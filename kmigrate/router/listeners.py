@@ -1,12 +1,12 @@
 """Sockets of the router: a client's connection, and the upstream connections that belong to that client alone.
 
-Each client connection has a single upstream per broker. So TCP keeps the order of each producer's requests, a broker's
-quotas and limits see one connection per client (D13), and clients do not affect each other.
+Each client connection has a single upstream per broker. So TCP keeps the order of each producer's requests, and clients
+do not affect each other. A broker's quotas and limits see a connection per client (D13).
 
-Back-pressure: reading from a client pauses while an upstream of the client accepts no more, while too many requests
-wait for answers, and while the client does not read. Reading from the target pauses while the client does not read.
-Both resume afterwards. A source is always read: source answers are short and no more than the client has asked for, and
-a promote waits for them.
+Back-pressure: reading from a client pauses while an upstream of the client accepts no more, or too much waits for
+answers, or the client does not read. Reading from the target pauses while the client does not read. Both resume
+afterwards. A source is always read: source answers are short and no more than the client has asked for, and a promote
+waits for them.
 """
 
 from __future__ import annotations

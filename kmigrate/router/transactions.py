@@ -5,34 +5,34 @@ source has the transactions. A client knows the producer id and epoch of the tar
 carry the producer id and epoch of the source (S, se). `docs/decisions/0007` gives the reasons for these rules:
 
 A  InitProducerId goes to the target, then to the source of every link that still mirrors. The router answers once the
-pair of identities is in the state log. Both clusters raise their epochs, so the older of two holders is known by its
-te.
+   pair of identities is in the state log. Both clusters raise their epochs, so the older of two holders is known by its
+   te.
 B  A transaction is on the cluster of its first topics, or of its first group. A group that follows is at its link's
-source, every other group at the target. Topics and groups of the other cluster are refused with an error that ends the
-transaction and not the producer.
+   source, every other group at the target. Topics and groups of the other cluster are refused with an error that ends
+   the transaction and not the producer.
 C  Under a fence, a transaction may not begin if any topic of its transactional id is fenced or any group is frozen. A
-transaction may not reach a fenced topic that its id had not written before the fence. An open transaction may go on and
-end. Until its end the transaction counts as in flight at all topics that its id writes (`begun`).
+   transaction may not reach a fenced topic that its id had not written before the fence. An open transaction may go on
+   and end. Until its end the transaction counts as in flight at all topics that its id writes (`begun`).
 D  If a request comes to a connection in the middle of a transaction, the router first asks both clusters about the
-transaction.
+   transaction.
 E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
-knows how that transaction ended. While the topics are mirrored, the source knows. After the promote the target knows,
-or the source if the target has never seen a transaction of the id (`ending`). If the identity was revoked, the source
-has forgotten the end, and the id's record holds the end. If the source then refuses the identity, the router reads the
-log and judges anew before the client gets an answer (`holders`).
+   knows how that transaction ended. While the topics are mirrored, the source knows. After the promote the target
+   knows, or the source if the target has never seen a transaction of the id (`ending`). If the identity was revoked,
+   the source has forgotten the end, and the id's record holds the end. If the source then refuses the identity, the
+   router reads the log and judges anew before the client gets an answer (`holders`).
 F  If a partition's sequences at the target go on from the source's, the partition enters the transaction with its first
-batch (`late`).
+   batch (`late`).
 G  A transactional id couples the topics and groups that the source has let it write. For a topic or group that the id's
-record does not name, the router first asks the source. Then the router counts the transaction there, so that a fence
-from now on waits for the transaction. Then the router writes the coupling down. Only then the client is answered, and
-batches are written.
-H  After a group has opened at the target, the first transaction of an id that commits for the group commits no
-positions there (ILLEGAL_GENERATION), and is done again. Its input may have been read before the group opened, and
-another member reads that input again. The member epoch would not reveal this. A member of the new protocol (KIP-848)
-joins the target's group by itself, under its old member id, in the middle of the application's work. The application
-asks for member id and epoch when it commits.
+   record does not name, the router first asks the source. Then the router counts the transaction there, so that a fence
+   from now on waits for the transaction. Then the router writes the coupling down. Only then the client is answered,
+   and batches are written.
+H  After a group has opened at the target, the first transaction of an id that commits for the group is refused its
+   commit (ILLEGAL_GENERATION). The client does that transaction again. Its input may have been read before the group
+   opened, and another member reads that input again. The member epoch would not reveal this. A member of the new
+   protocol (KIP-848) joins the target's group by itself, under its old member id, in the middle of the application's
+   work. The application asks for member id and epoch when it commits.
 I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
-a client is refused (`source_identities`).
+   a client is refused (`source_identities`).
 """
 
 from __future__ import annotations
