@@ -33,7 +33,7 @@ WITHOUT_RIGHTS = "stranger"
 
 @pytest.fixture
 def login(pair: SecurePair) -> ClusterSettings:
-    """The login without rights, on a target that holds a state log."""
+    """The login without rights, on a target whose state log has something to read in both topics."""
 
     async def make() -> None:
         ours = pair.settings("target")
@@ -41,6 +41,9 @@ def login(pair: SecurePair) -> ClusterSettings:
             async with ClusterClient(ours) as client:
                 await ensure_state_log(client, admin)
                 await ensure_map_topic(client, admin)
+                async with StateLog(client) as log:
+                    await log.append(lambda known: None if known.lease("w") else LeaseRecord("w", "nobody", 1))
+                    await log.announce(ControllerPresence("nobody", 1, False, 500, {}))
 
     asyncio.run(make())
     ours = pair.settings("target")
