@@ -1,13 +1,13 @@
 """Counts batches that have left for the source and are not resolved, and keeps the source's acknowledgements.
 
-The count per topic is a fence's proof. Once the table says hold, no forward of that topic leaves any more: the swap of
-the table is an assignment, and forwards are decided without an await. So the count only falls, and 0 means that every
-forward of every older epoch is resolved.
+The count per topic is a fence's proof. Once the table says hold, no forward of that topic leaves any more: a single
+assignment swaps the table, and forwards are decided without an await. So the count only falls. A count of 0 means that
+every forward of every older epoch is resolved.
 
 A forward is resolved when its answer is read. A forward is also resolved when its source connection is lost and the
-client's connection has been closed for it. Its bytes may still arrive late at the source. Then the batch lies below the
-barrier and is in the barrier's table, or lies beyond the barrier and is never copied. In both cases the gate judges the
-client's retry.
+client's connection has been closed for it. The forward's bytes may still arrive late at the source. Then the batch lies
+below the barrier and is in the barrier's table, or lies beyond the barrier and is never copied. In both cases the gate
+judges the client's retry.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Forwards:
     """Fence at which a topic was reported to have nothing in flight, by topic key; such a report stays true."""
 
     def leave(self, key: str, count: int = 1) -> None:
+        """Count forwards that leave for the source now."""
         self.enter(key, count)
         self.total += count
 
@@ -161,4 +162,5 @@ class Forwards:
         return found
 
     def holds_ms(self) -> Mapping[str, Mapping[int, float]]:
+        """Return the longest hold of a request at the newest fence in ms, by topic key and partition."""
         return {key: dict(holds) for key, holds in self._holds.items()}

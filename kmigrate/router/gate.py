@@ -138,6 +138,7 @@ class Gate:
         return Verdict.PASS
 
     def prime(self, key: GateKey, connection: object) -> None:
+        """Note that a connection sends the priming batch of a producer."""
         self.priming[key] = connection
 
     def wait_for(self, key: GateKey, look: Callable[[], None]) -> None:

@@ -42,6 +42,7 @@ class Pipeline:
     """Oldest request at the last call of `stands`."""
 
     def send(self, way: Way[Any]) -> None:
+        """Note a request that leaves for a source broker."""
         self._sent[way] = None
 
     def answered(self, way: Way[Any]) -> None:

@@ -13,8 +13,8 @@ What a partition can meet:
   hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6);
                      a batch of a transaction that is open at the source goes there, so that the transaction can
                      end; until then other writes to the topic go there too, because the fence has to wait anyway
-  promoted         → the gate for first writes, then target; a batch of a transaction that its partition enters late
-                     (`late`) waits until the partition has entered
+  promoted         → the gate for first writes, then target; a transactional batch whose partition is late
+                     (`late`) waits until the partition has entered the transaction
 
 The router itself never answers 8, 45, 59 or −1 (B5, B6).
 """
@@ -73,6 +73,7 @@ class Plan:
     """Offset of a duplicate's first copy; −1 where that offset is not known."""
 
     def answer(self, error: int, message: str | None = None) -> PartitionAnswer:
+        """Return the client's answer for this partition."""
         return PartitionAnswer(self.part.topic, self.part.partition, error, self.base_offset, message=message)
 
     @property
@@ -93,7 +94,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Held:
-    """A request that waits at the head of its connection."""
+    """A Produce request that waits, first among the requests of its connection."""
 
     since: float
     """Time of the request's arrival."""
@@ -255,7 +256,10 @@ class ProduceJudge:
             self.stops.passed(plan.part.topic, plan.part.partition, plan.batch)
 
     def entered(self, plan: Plan, error: int) -> None:
-        """Note the outcome of a first batch; in a transaction no mark says what comes next, so later batches wait."""
+        """Note the outcome of a first batch.
+
+        In a transaction no mark says what comes next. So later batches wait where the first was not appended.
+        """
         if plan.transactional_id and error in _NOT_APPENDED:
             self.not_appended(plan)
 

@@ -80,6 +80,7 @@ class Room:
         return True
 
     def give_back(self) -> None:
+        """Give back the room of an answer."""
         self.taken -= MOST_BYTES
 
 

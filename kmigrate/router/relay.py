@@ -2,7 +2,7 @@
 
 Nearly all forwarded writes are of this kind, and the work per batch is most of their cost. So this module knows a
 single case: idempotent batches and batches without a producer id, of topics that are forwarded to the same broker. None
-of the batches may be stopped, the connection may not have too many stops, and no batch may be under way since before a
+of the batches may be stopped, and the connection may not have too many stops. No batch may be under way since before a
 leader moved.
 
 For any other request `look` returns None and has changed nothing; `produce_path` judges that request. An `Exchange`

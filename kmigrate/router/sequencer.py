@@ -41,6 +41,7 @@ class Sequencer:
     pending_bytes: int = 0
 
     def take(self, size: int) -> Slot:
+        """Take the slot of the next request, whose bytes are `size`."""
         slot, self.next_change = Slot(size, change=self.next_change), None
         self.slots.append(slot)
         self.pending_bytes += size

@@ -526,11 +526,11 @@ class Session:
         """Handle a request about groups; return False where the request has to wait.
 
         Requests of a held group wait a moment and are then told to come again (14). Requests of a group that follows go
-        to `FollowDesk`. A member of the new protocol that the source does not know waits in both cases: the target
-        would make a second group for it, beside the source's group.
+        to `FollowDesk`. A member of the new protocol that the source does not know waits in both cases. The target
+        would make a second group for such a member, beside the source's group.
 
-        A request about several groups makes many requests to sources. So it is taken alone, as brokers take every
-        request of a connection.
+        A request about several groups makes many requests to sources. So the router takes such a request alone, as
+        brokers take every request of a connection.
         """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)

@@ -1,9 +1,9 @@
 """Keeps the order of idempotent batches after a failure, on a client connection.
 
-A batch may surely not be appended: its leader has moved, or a fence has lasted too long. The batches that the client
-has sent behind the failed batch would then meet a gap and get error 45, which is fatal to some clients (B5). Or a
-broker would take them for the first batches of their producer (B3). So they get the failed batch's error until the
-client sends the failed batch again, or starts a new epoch.
+A batch fails if it is surely not appended, because its leader has moved or a fence has lasted too long. The client may
+have sent more batches behind the failed batch. A broker would call these a gap (45), which is fatal to some clients
+(B5), or take them for the first batches of their producer (B3). So they get the failed batch's error until the client
+sends the failed batch again, or starts a new epoch.
 
 The client may send the failed batch again to another broker, as leaders move, and go on here when leaders have moved
 back. A client sends refused batches again in order. So where a refused batch comes again before the failed batch, the

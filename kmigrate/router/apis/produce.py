@@ -55,7 +55,7 @@ _ACKS = struct.Struct(">hi")
 _PART = struct.Struct(">ii")
 _ANSWER = struct.Struct(">ihqq")
 _ANSWER_8 = struct.Struct(">ihqqq")
-"""As `_ANSWER`, with the log start offset."""
+"""`_ANSWER` with the log start offset."""
 _NOTHING_MORE = b"\1\0\0"
 """No record errors, no message, no tags, as versions with compact fields encode them."""
 _PLAIN_3 = struct.Struct(">4xh16x0s")
