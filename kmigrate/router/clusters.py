@@ -37,7 +37,7 @@ _DESCRIBE_TRANSACTIONS, _API_VERSIONS = 65, 18
 _REFRESH_PAUSE_S = 0.05
 """Pause between two metadata reads of one source: after a moved leader, every client asks at once."""
 _SPARE_TOPICS = 100
-"""Number of a source's topics that may stay known without need: dropping each at once would change the metadata."""
+"""Number of a source's topics that may stay known without need: each drop changes the metadata."""
 _UNTIL_GRANTED_S = 1.0
 """Pause between two attempts for which kmigrate itself has no right."""
 _REFUSED = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})

@@ -70,7 +70,7 @@ class RouterSettings:
     """The registered instance that this router may replace, '' for none; None for any instance."""
 
     stood_still_s: float = 10.0
-    """Pause of the process from which on clients get no source answers of that time.
+    """Length of a pause of the process after which clients get no source answers from that pause.
 
     Other processes may have declared a process dead that paused for so long.
     """

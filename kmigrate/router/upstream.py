@@ -113,7 +113,7 @@ class Upstream:
                 return
         self._end(f"no connection to a broker ({problem})")
 
-    # the login, where it is the router's to do
+    # the login, if the router logs in
 
     async def _log_in(self) -> None:
         """Log in, first or again (KIP-368); requests wait meanwhile, and a refusal ends the connection."""
@@ -142,7 +142,7 @@ class Upstream:
         self._stream.abort()
 
     def _renew_in(self, seconds: float) -> None:
-        """Log in again after some time, but no earlier than the broker allows: it would end the connection."""
+        """Log in again after some time, but no earlier than the broker allows: the broker would end the connection."""
         if self._renewal is not None:
             self._renewal.cancel()
         earliest = self._logged_in + _BETWEEN_LOGINS_S - monotonic()
