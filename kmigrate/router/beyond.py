@@ -1,14 +1,14 @@
 """Makes readers repeat a fetch where the target's copy of a mirrored topic has not reached their position.
 
 Members of groups get committed offsets that the copy has not reached (`follow`, B). Flink, Spark and sinks bring
-positions of their own. A broker answers OFFSET_OUT_OF_RANGE (1) to a position beyond its log's end. The reader would
+positions of their own. A broker answers OFFSET_OUT_OF_RANGE (1) to a position beyond the log's end. The reader would
 then begin anew at an end of the log, as `auto.offset.reset` says. A broker gives the same answer to a position before
-its log's start, and does not say which applies.
+the log's start, and does not say which applies.
 
 So the router answers NOT_LEADER_OR_FOLLOWER (6) instead, and every client repeats the fetch from its position. Once the
 copy has everything that the source had at the first such answer, OFFSET_OUT_OF_RANGE is true and passes.
 
-While the router looks up log ends, the answer waits for a moment at most: otherwise the client would repeat its request
+While the router looks up log ends, the answer waits for a moment at most: otherwise the client would repeat the request
 without a pause. An answer with records of any partition does not wait, so a lagging partition does not hold up others.
 """
 
@@ -55,7 +55,7 @@ class Beyond:
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
     def comes_again(self, topic: bytes, partition: int) -> bool:
-        """Return whether an out-of-range reader of a topic (name or id) shall repeat its fetch."""
+        """Return whether an out-of-range reader of a topic (name or id) shall repeat the fetch."""
         route = self._route(topic)
         if route is None:
             return False

@@ -16,9 +16,9 @@ D  A batch at or below the barrier is a retry of a batch that the source has and
    whichever router it comes: the target is asked up to where the target's log holds the producer. A batch beyond that
    is new: the producer's sequences have wrapped.
 E  A batch shortly after the batch that follows the barrier would be a gap. The router answers a retriable "not leader",
-   and forwards such a batch only after its client has insisted on it for seconds (`stop_rule`). A batch may be so far
-   from the barrier that no client has as much under way. Such a batch follows something that the target has forgotten
-   (V6). Both kinds pass as in B.
+   and forwards such a batch only after the client has insisted on the batch for seconds (`stop_rule`). A batch may be
+   so far from the barrier that no client has as much under way. Such a batch follows something that the target has
+   forgotten (V6). Both kinds pass as in B.
 
 Sequences wrap at 2^31 and compare in that ring. The gate's state belongs to a single process. Another router, or a
 restarted router, learns of open producers by C.
@@ -55,11 +55,11 @@ class Keyed(Protocol):
 class Verdict(Enum):
     PASS = "pass"
     PRIME = "prime"
-    """Pass alone; `settled` must be called with its outcome."""
+    """Pass alone; `settled` must be called with the outcome."""
     WAIT = "wait"
     """Another batch of this producer is priming."""
     ASK = "ask"
-    """Ask the target whether it knows the producer, then judge again."""
+    """Ask whether the target knows the producer, then judge again."""
     DUPLICATE = "duplicate"
     FENCED = "fenced"
     """The epoch is older than the barrier's."""

@@ -1,7 +1,7 @@
-"""Handles a client's login: relays it to the target, or judges it by the router's table (`model.door` has the rules).
+"""Handles a client's login: relays the login to the target, or judges by the router's table (rules: `model.door`).
 
     arrived → ApiVersions, SaslHandshake, SaslAuthenticate, one at a time; anything else closes the connection
-            → accepted → everything, until the session ends; the same requests renew it (KIP-368)
+            → accepted → everything, until the session ends; the same requests renew the session (KIP-368)
 
 Relayed messages are not changed in either direction. The router reads the name, and the password or token that will be
 needed at the source. The router believes both only once the target has accepted them.
@@ -51,11 +51,11 @@ class ClientLogin:
         self._ends = float("inf")
         self._mechanism = ""
         self._claim: tuple[str | None, Login | Bearer | None] | None = None
-        """Name and credential of the login under way; None before its first message."""
+        """Name and credential of the login under way; None before the login's first message."""
         self._scram: ScramServer | None = None
         self._mapped_as = ""
         self._refusal: tuple[float, Callable[[], None]] | None = None
-        """Time at which a refusal is told, and the function that tells it."""
+        """Time at which a refusal is told, and the function that tells the refusal."""
 
     @property
     def _door(self) -> Door:
@@ -99,7 +99,7 @@ class ClientLogin:
         return head.version > 0 and mechanism in self._door.mechanisms
 
     def told(self, head: RequestHead, frame: bytearray) -> Buffer:
-        """Return the target's answer to a relayed request unchanged, after reading its result."""
+        """Return the target's answer to a relayed request unchanged, after reading the result."""
         kind = entity(head.api_key, head.version, "response")
         answer = decode_answer(kind, frame)
         if head.api_key == _HANDSHAKE or self._claim is None:
@@ -204,7 +204,7 @@ class ClientLogin:
         self._edge.wake_at(when)
 
     def advance(self) -> None:
-        """Tell a refusal once its time has come."""
+        """Tell a refusal once the delay is over."""
         if self._refusal is not None and self._edge.now() >= self._refusal[0]:
             (_, tell), self._refusal = self._refusal, None
             tell()
@@ -229,7 +229,7 @@ def _claimed(mechanism: str, word: bytes) -> tuple[str | None, Login | Bearer | 
 
 
 def _complete(mechanism: str, said: bytes) -> bool:
-    """Return whether a broker's message without an error is its last; a bearer's refusal begins as a challenge."""
+    """Return whether a broker's message without an error ends the login; a bearer's refusal begins as a challenge."""
     if mechanism.startswith("SCRAM"):
         return said.startswith(b"v=")
     return not said if mechanism == "OAUTHBEARER" else True

@@ -1,6 +1,6 @@
 """Handles the writes of a client connection: judges, holds, sends and answers them in request order.
 
-A write stands first among its connection's requests until every partition of the write can be handled. So no batch
+A write stands first among the connection's requests until every partition of the write can be handled. So no batch
 overtakes another batch of its producer (`produce_path` says what a partition can meet).
 """
 
@@ -181,7 +181,7 @@ class ProduceDesk:
             self._core.outside.ask_target(*plan.key, then)
 
     def _ask_again(self, plan: Plan, held: Held) -> None:
-        """Ask again if the write still waits, because the target has not told whether it knows a producer."""
+        """Ask again if the write still waits, because the target has not told whether a producer is known."""
         held.asked.discard(plan.key)
         self._advance()
 
@@ -234,7 +234,7 @@ class ProduceDesk:
         self._core.outside.new_producer_id(then)
 
     def _release(self, plans: list[Plan], arrived: float) -> None:
-        """Let a request go on, and account for its time at the fence, also behind another held request."""
+        """Let a request go on, and account for the request's time at the fence, also behind another held request."""
         now, account = self._edge.now(), self._core.forwards
         held, self._held = self._held, None
         if held is not None and held.fenced:

@@ -1,19 +1,19 @@
 """Asks ahead for a consumer's next fetch: a connection's fetch session on both sides of the router.
 
-A consumer that is behind asks a broker again only once it has handed out all that it had (Kafka's own, from 4.0). So
-nothing is on its way while the consumer works, and everything passes one more socket than without a router.
+Kafka's own consumer, from 4.0 on, asks a broker again only once the consumer has handed out all records. So nothing is
+under way while a consumer that is behind works. And through a router each answer passes an additional socket.
 
 The answer tells the router the consumer's next request: the same session, and each partition that had records, from
-behind its last batch. So the router sends that request at once, and holds the answer until the client asks.
+behind the last batch. So the router sends that request at once, and holds the answer until the client asks.
 
-    asked ahead ── the client asks just that, in time ──▶ used: its answer
+    asked ahead ── the client asks just that, in time ──▶ used: the client gets the answer
          │
-         └── it asks otherwise, or too late ──▶ dropped: the router asks for all that the client's session reads
+         └── the client asks otherwise, or too late ──▶ dropped: the router asks for all that the client's session reads
 
-An answer is used only for the request that the client sends, so no client reads what it has not asked for. An answer is
-used within `STALE_S`, as long as a broker may take for any answer. After a wrong guess the broker's session (KIP-227)
-has gone on without the client. Then a full request opens another session, and ids and epochs are translated from there
-on. The client sees the same session throughout. Each wrong guess makes the next guess rarer.
+An answer is used only for the request that the client sends, so no client reads records that the client has not asked
+for. An answer is used within `STALE_S`, as long as a broker may take for any answer. After a wrong guess the broker's
+session (KIP-227) has gone on without the client. Then a full request opens another session, and ids and epochs are
+translated from there on. The client sees the same session throughout. Each wrong guess makes the next guess rarer.
 
 Memory: an answer that is asked ahead, or awaited whole before asking ahead, has at most `MOST_BYTES`, or a single
 batch. All such answers of a router together take no more than `Room` has. Requests of a connection are handled one at a
@@ -36,9 +36,9 @@ LARGE = 1 << 20
 """Bytes of an answer from which on a reader counts as being behind; smaller answers asked ahead are not used."""
 MOST_BYTES = 8 << 20
 STALE_S = 0.5
-"""Time after its arrival in which an answer may be used; consumers let a broker wait as long (`fetch.max.wait.ms`)."""
+"""Time after arrival in which an answer may be used; consumers let a broker wait as long (`fetch.max.wait.ms`)."""
 LATE_S = 5.0
-"""Time for the answer to arrive after it was asked for: a client that does not read keeps the answer from arriving."""
+"""Time for the answer to arrive after the request: a client that does not read keeps the answer from arriving."""
 _SURE_AFTER = 16
 """Number of right guesses in a row after which wrong guesses are forgotten."""
 _FIRST_REST = 4
@@ -86,7 +86,7 @@ class Room:
 
 @dataclass(slots=True, eq=False)
 class Ahead:
-    """A request asked ahead, and its answer once arrived."""
+    """A request asked ahead, with the answer once arrived."""
 
     request: FetchRequest
     until: float
@@ -95,7 +95,7 @@ class Ahead:
     since: int = 0
     """The epoch of the routing table under which the request was sent."""
     begun: bool = False
-    """True once the answer has begun to arrive, so that memory is kept for it."""
+    """True once the answer has begun to arrive, so that memory is kept for the answer."""
     dropped: bool = False
 
 
@@ -108,7 +108,7 @@ class Pass:
     full: FetchRequest | None = None
     """Request that is sent in place of the client's own."""
     whole: bool = False
-    """True if the answer is kept until it is whole, so that the router can ask ahead."""
+    """True if the answer is kept until whole, so that the router can ask ahead."""
 
 
 class ReadAhead:
@@ -123,17 +123,17 @@ class ReadAhead:
         self._reads: dict[Partition, Place] | None = None
         """Partitions that the client's session reads; None where they are not known."""
         self._manner: FetchRequest | None = None
-        """The client's last request, without its partitions."""
+        """The client's last request, without partitions."""
         self._shown = self._own = 0
         """Ids of the session: the id that the client knows, and the broker's."""
         self._next_shown = self._next_own = 0
         """Next epoch that the client uses, and next epoch that the broker expects."""
         self._opening = False
-        """True while a full request is on its way, whose answer names the broker's session."""
+        """True while a full request is under way, whose answer names the broker's session."""
         self._behind = False
         self._ahead: Ahead | None = None
         self._unwanted: Ahead | None = None
-        """Request dropped while its answer was arriving: the request keeps its room until then."""
+        """Request dropped while the answer was arriving: the request keeps its room until the answer has arrived."""
         self._rest = self._penalty = self._right = 0
 
     # requests
@@ -259,7 +259,7 @@ class ReadAhead:
         return not ahead.dropped
 
     def used(self) -> None:
-        """Note that the answer goes to the client: the next guess has its room."""
+        """Note that the answer goes to the client: the next guess gets the room of this answer."""
         self._room.fates[Fate.USED] += 1
         self._right += 1
         if self._right >= _SURE_AFTER:
@@ -315,6 +315,6 @@ def _after(epoch: int) -> int:
 
 
 def _behind(place: Place, end: End) -> Place:
-    """Return the reader's next position; it names a leader epoch only if the reader did before."""
+    """Return the reader's next position, with a leader epoch only if the reader named a leader epoch before."""
     epoch = end.leader_epoch if place.last_fetched_epoch >= 0 else place.last_fetched_epoch
     return place._replace(offset=end.offset, last_fetched_epoch=epoch)

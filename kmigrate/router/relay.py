@@ -28,7 +28,7 @@ __all__ = ["Relay"]
 
 
 class _Written(NamedTuple):
-    """A batch, with its head as its client gave it."""
+    """A batch, with the batch's head as the client gave it."""
 
     part: ProducePart
     route: TopicRoute

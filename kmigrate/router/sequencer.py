@@ -2,7 +2,7 @@
 
 Each request takes a slot. A slot is filled with the answer's bytes, or skipped where Kafka sends no answer (acks=0).
 Filled slots at the head leave, and nothing overtakes. The answer of the first slot may also leave in pieces (`begin`),
-while nothing else leaves. Such a slot is filled with None at the end of its answer.
+while nothing else leaves. Such a slot is filled with None at the end of the answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Sequencer:
         return slot
 
     def is_next(self, slot: Slot) -> bool:
-        """Return whether it is this slot's turn, so that its answer may leave in pieces."""
+        """Return whether this slot is the next, so that the slot's answer may leave in pieces."""
         return bool(self.slots) and self.slots[0] is slot and slot.change is None
 
     def begin(self, slot: Slot) -> None:

@@ -1,17 +1,17 @@
 """Keeps the order of idempotent batches after a failure, on a client connection.
 
-A batch fails if it is surely not appended, because its leader has moved or a fence has lasted too long. The client may
-have sent more batches behind the failed batch. A broker would call these a gap (45), which is fatal to some clients
-(B5), or take them for the first batches of their producer (B3). So they get the failed batch's error until the client
-sends the failed batch again, or starts a new epoch.
+A batch fails if the batch is surely not appended, because its leader has moved or a fence has lasted too long. The
+client may have sent more batches behind the failed batch. A broker would call these a gap (45), which is fatal to some
+clients (B5), or take them for the first batches of their producer (B3). So they get the failed batch's error until the
+client sends the failed batch again, or starts a new epoch.
 
 The client may send the failed batch again to another broker, as leaders move, and go on here when leaders have moved
 back. A client sends refused batches again in order. So where a refused batch comes again before the failed batch, the
-failed batch went another way. The cluster is asked whether it holds the failed batch.
+failed batch went another way. So the router asks the cluster whether the cluster holds the failed batch.
 
 If a client insists on a batch for seconds, the broker shall judge: some clients give a batch up and send the next
-batch. In both cases the client begins again with another batch, and batches behind that batch wait for it. The broker
-would call them a gap, or the first batches of the producer.
+batch. In both cases the client begins again with another batch, and batches behind that batch wait. The broker would
+call them a gap, or the first batches of the producer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Stop:
 class Gaps:
     """The gaps that the gate has found, by producer: epoch, time of the first, and first sequence of the newest batch.
 
-    The batch that should have come is acknowledged and the target has forgotten it (V6), or the client has given it up.
+    The batch that should have come is acknowledged and the target has forgotten the batch (V6), or the client has given
+    the batch up.
     """
 
     _told: dict[GateKey, tuple[int, float, int]] = field(default_factory=dict)
@@ -139,7 +140,7 @@ class StopRule:
             self._stopped[key] = Stop(stop.epoch, stop.again)
 
     def given_up(self, topic: str, partition: int, batch: Batch) -> None:
-        """Note that the client will not send a batch again: the client's next batches are not behind it."""
+        """Note that the client will not send a batch again: the client's next batches need not wait."""
         key = (topic, partition, batch.producer_id)
         stop = self._stopped.get(key)
         if stop is not None and (stop.epoch, stop.sequence) == (batch.producer_epoch, batch.base_sequence):

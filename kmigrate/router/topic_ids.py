@@ -1,7 +1,7 @@
 """Maps topic ids between the clusters: the new group protocol (KIP-848) assigns topics by id alone.
 
 Only topics that a member at a router may read are mapped: topics that are copied under the same offsets, or were until
-their promote. Every other topic exists on one cluster alone, or is not mirrored, or its copy has not begun or has other
+their promote. Every other topic exists on one cluster alone, or is not mirrored, or the copy has not begun or has other
 offsets.
 """
 
