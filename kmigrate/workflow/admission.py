@@ -1,9 +1,10 @@
-"""Decides before a group opens at the target whether its members would be let in there.
+"""Decide before a group opens at the target whether the target would admit the group's members.
 
-A member that the target refuses cannot come back: its group is promoted, and no verb returns the group to the source.
-So a promote that could not let every known member in is refused, or given up before the group opens. Two judges:
-the target's limits, against what members ask for, and the target itself, by the trial joins of the routers
-(`router.trials`).
+A member that the target refuses cannot come back: the group is promoted, and no verb returns the group to the source.
+So kmigrate refuses such a promote, or gives the promote up before the group opens.
+
+Two judges decide. The target's limits are compared with what members ask for. The target itself answers the trial joins
+of the routers (`router.trials`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _WAYS_ON = {
 
 
 def join_terms_of(log: StateLog, group: str) -> list[JoinTerms]:
-    """Return the session timeouts that the routers tell of a group's members."""
+    """Return the session timeouts that the routers report for a group's members."""
     terms = {each for router in log.alive(RouterPresence) for each in router.joins.get(group, ())}
     return sorted(terms, key=lambda each: (each.client_id, each.session_timeout_ms))
 
@@ -57,8 +58,8 @@ def admission_findings(
 ) -> list[Finding]:
     """Return a refusal for each client whose JoinGroup the target would refuse, and for a group that is too large.
 
-    `members` are the client ids of the group's members on the source. Of a group that follows, only these count: a
-    router remembers a client that has left. An unknown limit refuses nobody.
+    `members` are the client ids of the group's members on the source. For a group that follows, only these members
+    count, because a router remembers a client that has left. An unknown limit refuses nobody.
     """
     least, most, size = limit(target, _LEAST), limit(target, _MOST), limit(target, _SIZE)
     found: list[Finding] = []
@@ -80,7 +81,7 @@ def admission_findings(
 
 
 async def refuse_unadmitted(estate: Estate, record: GroupRecord, members: Sequence[str]) -> None:
-    """Raise Refused where a member would not be let in; an unknown limit refuses nobody."""
+    """Raise Refused where the target would not admit a member; an unknown limit refuses nobody."""
     try:
         target = await read_settings(estate.target, estate.target_admin)
     except KmigrateError:
@@ -90,7 +91,7 @@ async def refuse_unadmitted(estate: Estate, record: GroupRecord, members: Sequen
 
 
 def refused_members(log: StateLog, group: str) -> list[RefusedMember]:
-    """Return the members that the target refuses, by the words of all routers."""
+    """Return the members that the target refuses, as all routers report them."""
     told = {each for router in log.alive(RouterPresence) for each in router.refused.get(group, ())}
     return sorted(told, key=lambda each: (each.client_id, each.host, each.member_id))
 

@@ -1,7 +1,8 @@
-"""Positions of promoted groups as they stand now, against what was handed over to the target.
+"""Compares the current positions of promoted groups with the positions that were handed over to the target.
 
-A group's members commit on the target from its promote on, so its positions there only grow unless somebody rewinds
-them, and on the source nothing may move any more: who still commits there reads records that the group reads twice.
+From the promote on, a group's members commit on the target. So the positions there only grow, unless somebody rewinds
+them. On the source no position may move any more: a consumer that still commits there reads records that the group
+reads again on the target.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ _Committed = Mapping[tuple[str, int], CommittedOffset]
 
 
 class PositionFault(StrEnum):
-    """What became of a position that should not have."""
+    """The ways in which a position may differ from the position that was handed over."""
 
     LOST = "lost"
-    """The target has no position any more: its consumers begin where their settings say."""
+    """No position on the target any more: consumers begin where their settings say."""
     REWOUND = "rewound"
-    """The target's is before what was handed over: somebody reads again, perhaps on purpose."""
+    """A position on the target before the position that was handed over: records are read again, perhaps on purpose."""
     MOVED_ON_SOURCE = "moved on the source"
-    """Somebody has committed on the source since."""
+    """A commit on the source since the handover."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovedPosition:
-    """One finding, in the target's offsets."""
+    """One finding about one partition, in offsets of the target."""
 
     topic: str
     partition: int
     fault: PositionFault
     handed_over: int
     now: int
-    """−1 where there is none, or where the source's has no place on the target yet."""
+    """The position now; −1 for no position, or for a source position that has no place on the target yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupAudit:
-    """One promoted group: how many positions were looked at, and what is wrong with which."""
+    """The result for one promoted group: the number of compared positions, and the findings."""
 
     group: str
     positions: int
@@ -55,12 +56,12 @@ class GroupAudit:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was lost or read twice; a rewound position is told, and may be meant."""
+        """True if no position was lost or moved on the source; a rewound position is reported, and may be meant."""
         return all(finding.fault is PositionFault.REWOUND for finding in self.findings)
 
 
 async def audit_groups(estate: Estate, link: LinkRecord, topics: Sequence[TopicRecord]) -> list[GroupAudit]:
-    """The promoted groups of a link, as far as they read these topics."""
+    """Compare the positions of a link's promoted groups, as far as the groups read these topics."""
     groups = [g for g in estate.log.state.groups(link.name) if g.phase is GroupPhase.PROMOTED]
     if not groups:
         return []
@@ -88,7 +89,8 @@ def moved_positions(
     on_source: _Committed,
     on_target: _Committed,
 ) -> GroupAudit:
-    """Compare what was written at the promote with both clusters' positions; `starts` are first mirrored offsets."""
+    """Compare the positions written at the promote with both clusters' positions; `starts` are first mirrored offsets.
+    """
     findings: list[MovedPosition] = []
     looked_at = 0
     for topic, handed in sorted(group.written.items()):
@@ -103,7 +105,7 @@ def moved_positions(
                 findings.append(MovedPosition(topic, partition, PositionFault.REWOUND, offset, now.offset))
             theirs = on_source.get((topic, partition))
             if theirs is None:
-                continue  # it has expired there, as it may
+                continue  # the position has expired on the source, which is allowed
             place = maps[topic][partition].to_target(max(theirs.offset, starts[topic].get(partition, 0)))
             if place is None or place.offset > offset:
                 at = place.offset if place is not None else -1

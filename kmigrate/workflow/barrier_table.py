@@ -1,11 +1,11 @@
-"""The barrier table: the last sequence of each producer below a topic's barrier, from three witnesses.
+"""The barrier table: the last sequence of each producer below a topic's barrier, from three sources.
 
-What the source's log itself tells of a producer, by its broker or by its end, is exact. Routers are believed of whom
-it tells nothing: what one saw acknowledged may be long ago, where the producer has gone to another router since, and
-behind a billion records more it would look like the newer word.
+The source's brokers and the ends of the source's logs are exact about a producer. A router's report counts only for a
+producer that neither of them knows. The acknowledgement that a router saw may be old, because the producer may have
+moved to another router since. After a billion further records the old sequence would look like the newer sequence.
 
-The end of the source's log has a say in it: the broker may have forgotten producers whose records are old (V6), and who
-else saw their acknowledgements may be dead. It is read before the fence, and behind the fence only what has come since.
+The log end is read because a broker may have forgotten producers whose records are old (V6). The router that saw their
+acknowledgements may be dead. The log end is read before the fence; behind the fence only the new records are read.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ from kmigrate.state.log import StateLog
 __all__ = ["BarrierTable"]
 
 _Marks = dict[int, tuple[ProducerMark, ...]]
-"""By partition."""
+"""Producer marks by partition."""
 
 
 class BarrierTable:
-    """Reads and writes the table of one topic."""
+    """Reads and writes the barrier table of one topic."""
 
     def __init__(self, log: StateLog, source: ClusterClient) -> None:
         self._log = log
         self._source = source
         self.recent = RecentBatches(source)
-        """What the ends of the source's logs say of its producers."""
+        """The producers found in the last batches of the source's logs."""
 
     async def read(self, record: TopicRecord, deadline: float) -> _Marks:
-        """What stands below the barrier; asked once it is known."""
+        """Return the producer marks below the barrier, which must be known.
+
+        Raises Refused for an open transaction.
+        """
         ends = {
             (record.topic, partition): LogOffset(0, barrier.offset, barrier.leader_epoch)
             for partition, barrier in record.barrier.items()
@@ -59,9 +62,9 @@ class BarrierTable:
         return self._marks(record, {key: producers for key, (_, producers) in told.items()}, recent)
 
     async def write(self, record: TopicRecord, marks: Mapping[int, tuple[ProducerMark, ...]]) -> None:
-        """Put the table into the state log, where every router reads it before the flip.
+        """Write the table into the state log, where every router reads the table before the flip.
 
-        A new controller may write it again: later marks of the same fence say the same.
+        A new controller may write the table again: later marks of the same fence say the same.
         """
         for chunk in barrier_chunks(record.link, record.topic, record.fence_epoch, marks):
 
@@ -76,7 +79,7 @@ class BarrierTable:
         producers: Mapping[tuple[str, int], tuple[ProducerState, ...]],
         recent: Mapping[tuple[str, int], tuple[ProducerMark, ...]],
     ) -> _Marks:
-        """Marks from routers, broker and log, in the ids that clients know."""
+        """Return the marks from routers, brokers and log ends, under the producer ids that clients know."""
         link = self._log.state.link(record.link)
         assert link is not None
         shift = id_shift(link.target.cluster_id, link.uuid, record.generation)

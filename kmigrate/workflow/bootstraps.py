@@ -1,7 +1,7 @@
-"""Who answers at the bootstrap addresses that clients hold, found out by asking there and not by guessing (AL-02).
+"""Finds out which cluster or router answers at the bootstrap addresses that clients hold, by asking there.
 
-A client keeps its bootstrap address for good, and needs it whenever it starts anew. So before the routers go it must
-lead somewhere that stays: to brokers of the target, or to a router that is left running for that alone.
+A client keeps its bootstrap address for good, and needs the address at each start. So before the routers leave, the
+address must lead to something that stays: to brokers of the target, or to a router that keeps running for this purpose.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from kmigrate.workflow.plan import Finding
 __all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port", "takes_connections"]
 
 _API_VERSIONS, _WRITE_TXN_MARKERS = 18, 27
-"""Every broker speaks WriteTxnMarkers, which is between brokers; a router offers it to nobody."""
+"""API keys. Every broker offers WriteTxnMarkers, which is an API between brokers; a router offers that API to nobody.
+"""
 _ANSWER_S = 8.0
 
 
 class Leads(StrEnum):
-    """Where an address leads."""
+    """The kinds of server that an address leads to."""
 
     TARGET = "target"
     ROUTER = "router"
@@ -43,12 +44,12 @@ _WORST_FIRST = (Leads.NOWHERE, Leads.ELSEWHERE, Leads.ROUTER, Leads.TARGET)
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """One address that clients hold, and where it leads."""
+    """One address that clients hold, and where the address leads."""
 
     address: str
     leads: Leads
     told: str
-    """What was found there, as the end of a sentence."""
+    """The answer found at the address, as the end of a sentence."""
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -65,13 +66,13 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 async def ask_bootstraps(target: ClusterClient, addresses: Sequence[str]) -> list[Bootstrap]:
-    """Ask each address, and each machine behind a name: one that leads nowhere is found even beside others."""
+    """Ask each address, and each machine behind a name, so that a dead machine is found even beside others."""
     await target.refresh([])
     brokers: set[tuple[str, int]] = set()
     for host, port in target.metadata.brokers.values():
         try:
             brokers |= {(each, port) for each in await addresses_of(host, port)}
-        except Unreachable:  # this machine may know brokers by other names than they tell
+        except Unreachable:  # this machine may know brokers by other names than the brokers advertise
             continue
     return [await _ask(target, address, brokers) for address in dict.fromkeys(addresses)]
 
@@ -82,7 +83,7 @@ async def _ask(target: ClusterClient, address: str, brokers: Collection[tuple[st
         behind = sorted(await addresses_of(host, port))
     except Unreachable as error:
         return Bootstrap(address, Leads.NOWHERE, error.what)
-    # A certificate is for the name, so that with TLS only the name can be asked.
+    # A certificate is for the name, so with TLS only the name can be asked.
     asked = behind if target.settings.security.tls is None else [host]
     found = [await _ask_one(target, address, each, port) for each in asked]
     worst = min(found, key=lambda each: _WORST_FIRST.index(each.leads))
@@ -114,7 +115,7 @@ async def _ask_one(target: ClusterClient, address: str, host: str, port: int) ->
 
 
 async def takes_connections(address: str) -> bool:
-    """Whether anything listens there, whatever it speaks and whether it ever answers."""
+    """Return True if a server accepts connections at the address, whatever protocol the server speaks."""
     host, port = host_and_port(address)
     try:
         connection = await BrokerConnection.open(host, port, client_id="kmigrate")
@@ -125,7 +126,7 @@ async def takes_connections(address: str) -> bool:
 
 
 def bootstrap_findings(found: Sequence[Bootstrap], brokers: Sequence[tuple[str, int]]) -> list[Finding]:
-    """What each address means for clients that start again after the routers have gone."""
+    """Return for each address what happens to clients that start again after the routers have left."""
     real = ", ".join(f"{host}:{port}" for host, port in brokers)
     return [_finding(each, real) for each in found]
 

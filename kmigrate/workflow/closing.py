@@ -1,17 +1,17 @@
 """Closes the source topic after its flip, so that a late writer is refused instead of acknowledged.
 
-A  The source topic gets `max.message.bytes` of the size of a transaction marker (`CLOSED_SIZE`). The broker refuses
+A. The source topic gets `max.message.bytes` of the size of a transaction marker (`CLOSED_SIZE`). The broker refuses
    every larger batch with MESSAGE_TOO_LARGE. Markers still pass: a coordinator whose marker is refused never ends that
-   transaction, and the transactional id is lost (tried on 3.9.1). So open transactions do not matter here, and a late
+   transaction, and the transactional id is lost (tried on 3.9.1). So open transactions do not matter here. A late
    transactional writer is refused and aborts, and the coordinator ends the transaction as usual.
-B  A lone record with a key and a value of ten bytes together is as small as a marker. The broker takes such a record,
-   and the watch names it (`late`).
-C  The topic's own value is in the record before the seal is on the broker. `promote --no-seal` and `link delete` put
+B. A lone record with a key and a value of ten bytes together is as small as a marker. The broker takes such a record,
+   and the watch names the record (`late`).
+C. The topic's own value is in the record before the seal is on the broker. `promote --no-seal` and `link delete` put
    the own value back.
-D  Where the source does not let kmigrate alter the topic, the record says so, and the topic stays open: the watch is
-   all that is left.
-E  A seal that stands in for silent routers (`sealing`) comes off first.
-F  Nothing is closed on behalf of a link that is being deleted: nobody would know the topic's own value any more.
+D. Where the source does not let kmigrate alter the topic, the record says so, and the topic stays open: only the watch
+   is left.
+E. A seal that stands in for silent routers (`sealing`) comes off first.
+F. No topic is closed on behalf of a link that is being deleted: nobody would know the topic's own value any more.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class SourceCloser:
     """Reasons by record why a topic is not closed or opened yet; the controller tries again."""
 
     async def run(self) -> None:
-        """Look at every change of the state log, until cancelled."""
+        """Close and open topics at every change of the state log, until cancelled."""
         while True:
             await self.look()
             await self.log.changed(_LOOK_S)
 
     async def look(self) -> None:
-        """Close or open what is due."""
+        """Close or open each topic that is due."""
         due = [record for record in self.log.state.topics() if _due(record)]
         for key in self.troubles.keys() - {record.key for record in due}:
             del self.troubles[key]
@@ -129,7 +129,7 @@ class SourceCloser:
             except Unreachable:
                 await source.refresh([record.topic])
             except BrokerRefused:
-                return  # without the right to WRITE nobody can ask; the config is set all the same
+                return  # without the right to WRITE kmigrate cannot ask; the config is set all the same
             if left and monotonic() > deadline:
                 raise Refused("seal-unproven", f"the leader of {record.topic}-{left[0]} does not follow the config yet")
             await sleep(0.02 if left else 0)

@@ -1,6 +1,6 @@
 """Conditions of a playbook: short sentences about a snapshot, parsed once, judged without I/O.
 
-    lag <= 1000            every chosen topic lags at most that (a promoted one lags 0)
+    lag <= 1000            every chosen topic lags at most that (a promoted topic lags 0)
     topics mirroring       every chosen topic is in that phase or beyond
     groups promoted        every chosen group is in that phase or beyond
     mirror running         (or: router running, controller running)
@@ -31,7 +31,7 @@ _RUNNING = ("mirror", "router", "controller")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a condition holds, and the number or phase that it waits for."""
+    """The verdict on a condition: true or not, and the number or phase that the condition waits for."""
 
     holds: bool
     waits_for: str = ""
@@ -48,13 +48,16 @@ class Condition:
 
     @property
     def needs_figures(self) -> bool:
-        """Whether clusters have to be asked: one that is gone by then must hold up nothing that the log can tell."""
+        """True if the condition needs figures from the clusters.
+
+        A condition that the state log alone can judge must not wait for a cluster that is gone.
+        """
         return self.kind == "lag"
 
     def judge(
         self, shot: Snapshot, *, link: str | None = None, topics: Sequence[str] = (), groups: Sequence[str] = ()
     ) -> Verdict:
-        """The verdict on a snapshot; no names means all that the link (or every link) mirrors."""
+        """Return the verdict on a snapshot; without names all that the link (or every link) mirrors is judged."""
         match self.kind:
             case "lag":
                 return self._lag(shot, link, topics)
@@ -99,7 +102,7 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition | None:
-    """The condition of a sentence, or None where it is none."""
+    """Return the condition that a sentence states, or None if the sentence states none."""
     if (found := _LAG.fullmatch(text)) and (number := whole_number(found[1])) is not None:
         return Condition(text, "lag", number=number)
     if found := _SECONDS.fullmatch(text):

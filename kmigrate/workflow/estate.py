@@ -1,4 +1,4 @@
-"""Open handles to one target cluster, its state log, and the source of each of its links."""
+"""Connections to one target cluster, its state log, and the source of each of its links."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from kmigrate.state.log import StateLog
 __all__ = ["Estate", "check_cluster_id", "reach"]
 
 PATIENCE_S = 12.0
-"""How long a cluster may stay silent before it counts as unreachable, whatever its addresses do: one that stands still
-takes connections, and a request of ours would wait for its answer much longer."""
+"""Longest silence of a cluster before the cluster counts as unreachable, in seconds.
+
+A cluster that stands still accepts connections, and a request would wait much longer for the response.
+"""
 
 
 async def reach(client: ClusterClient) -> None:
-    """Have a cluster answer, and its layout be known; raises Unreachable."""
+    """Wait until a cluster has answered with its metadata; raises Unreachable."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             await client.refresh([])
@@ -40,7 +42,7 @@ async def reach(client: ClusterClient) -> None:
 
 
 def check_cluster_id(ref: ClusterRef, answered: str) -> None:
-    """Refuse a bootstrap address that now leads to another cluster than the link was made for."""
+    """Refuse a bootstrap address that now leads to another cluster than the cluster that the link was made for."""
     if ref.cluster_id and answered != ref.cluster_id:
         raise Refused(
             "other-cluster-answers",
@@ -52,7 +54,7 @@ def check_cluster_id(ref: ClusterRef, answered: str) -> None:
 
 
 class Estate:
-    """The target, its state log and lazily opened sources; closes all of them."""
+    """The target, its state log and the sources, which are connected when first needed; closes all of them."""
 
     def __init__(self, settings_of: Callable[[str], ClusterSettings], target: str) -> None:
         self.settings_of = settings_of
@@ -61,16 +63,16 @@ class Estate:
         self.target_admin = Admin(settings)
         self.log = StateLog(self.target)
         self.warnings: list[tuple[str, str]] = []
-        """What a person should know of the state log, each with its reference."""
+        """Warnings about the state log for a person, each with its reference."""
         self.asking: Callable[[str], AbstractContextManager[object]] = nullcontext
-        """Says what is waited for, as long as it is."""
+        """Shows a person what kmigrate waits for, for as long as the wait lasts."""
         self._sources: dict[str, tuple[ClusterClient, Admin]] = {}
         self._told_apart: set[str] = set()
-        """Sources that surely are other clusters than the target."""
+        """Names of sources that are proven to be other clusters than the target."""
 
     @classmethod
     async def open(cls, settings_of: Callable[[str], ClusterSettings], target: str, *, create: bool = False) -> Estate:
-        """Connect to the target and read its state log; `create` makes the log where it is missing."""
+        """Connect to the target and read its state log; `create` creates a missing log."""
         self = cls(settings_of, target)
         try:
             if create:
@@ -84,7 +86,7 @@ class Estate:
         return self
 
     async def source(self, link: LinkRecord) -> tuple[ClusterClient, Admin]:
-        """The link's source, checked to be the cluster that the link was made for."""
+        """Return the link's source, checked to be the cluster that the link was made for."""
         name = link.source.name
         if name not in self._sources:
             settings = self.settings_of(name)
@@ -100,7 +102,7 @@ class Estate:
         return client, admin
 
     def waits_for(self, record: TopicRecord | GroupRecord) -> str:
-        """What a promote waits for, in the words of the controller that carries it out; '' where it says nothing."""
+        """Return what a promote waits for, as its controller reports the wait; '' without a report."""
         words = (word.waits.get(record.key, "") for word in self.log.alive(ControllerPresence))
         return next(filter(None, words), "")
 

@@ -1,7 +1,7 @@
 """Counts how far a group is behind, and names the partitions whose lag is unknown.
 
-A partition without a committed position, or with a position beyond the log's end, has no lag: the consumer begins there
-where `auto.offset.reset` says. Such a partition is named apart, and never counted as a lag of 0.
+A partition without a committed position, or with a position beyond the log's end, has no lag: `auto.offset.reset`
+decides where the consumer begins there. Such a partition is named apart, and never counted as a lag of 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Watches groups until `link finish`: members at the wrong cluster, late commits, and the hold on promoted groups.
 
-Only the controller that holds the lease watches. Sightings go to the state log, so that `status` and the guards know
-of a member that came and left.
+Only the controller that holds the lease watches. Sightings go to the state log, so that `status` and the guards know of
+a member that came and left.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["METRICS", "GroupFigures", "GroupWatch", "WatchSettings"]
 
 _MOST_AT_ONCE = 20
 _SHARE = 4.0
-"""A round that takes long is followed by a pause of so many times its length."""
+"""The pause after a round, in lengths of that round."""
 _COMMITS_EVERY_S = 30.0
 _DENIED_S = 60.0
-"""Seconds until a hold that the source does not allow is asked for again."""
+"""Seconds until kmigrate asks again for a hold that the source does not allow."""
 _PASSING = frozenset({Code.INCONSISTENT_GROUP_PROTOCOL, Code.UNKNOWN_MEMBER_ID, *(14, 15, 16, 27)})
 """Answers to a hold that the next round may lift: former members have not left yet, or the coordinator has moved."""
 
@@ -129,7 +129,7 @@ class GroupWatch:
         self._commits_due: dict[tuple[str, str], float] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look at all groups again and again, until cancelled."""
         try:
             while True:
                 began = monotonic()
@@ -154,7 +154,7 @@ class GroupWatch:
                 del of_group[key]
 
     async def _pause(self, seconds: float) -> None:
-        """Wait; not for the rest of the pause where a group has been promoted meanwhile: it is to be held at once."""
+        """Wait; end the pause early where a group has been promoted meanwhile, so that the group is held at once."""
         promoted = self._promoted(self._log.state)
         until = monotonic() + seconds
         while (left := until - monotonic()) > 0 and self._promoted(self._log.state) <= promoted:
@@ -170,7 +170,7 @@ class GroupWatch:
             try:
                 source, _ = await self._source_of(link)
             except KmigrateError:
-                source = None  # the figures of its groups become unknown below
+                source = None  # the figures of the source's groups become unknown below
         for at in range(0, len(records), _MOST_AT_ONCE):
             await together(*(self._look_at(source, record) for record in records[at : at + _MOST_AT_ONCE]))
 
@@ -237,10 +237,10 @@ class GroupWatch:
             if held.hold.session_s:
                 await held.hold.release()
         except KmigrateError:
-            pass  # the placeholder's session ends by itself
+            pass  # the placeholder's session expires without this request
 
     async def _write(self, record: GroupRecord, update: Callable[[MisplacedRecord], MisplacedRecord]) -> None:
-        """Write what is new, unless the group's phase has changed since the look."""
+        """Write the update, unless the update changes nothing or the group's phase has changed since the look."""
 
         def decide(state: State) -> Record | None:
             now = state.group(record.link, record.group)

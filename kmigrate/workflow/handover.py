@@ -1,14 +1,24 @@
-"""How a group's committed positions go from the source to the target, exactly.
+"""Carries a group's committed positions from the source to the target, exactly.
 
-Order (C12): nobody on the source (but through a router) → read stable offsets → wait until the target holds every
-record below them → translate by the topic's offset map (one run where offsets are identical: a position stays what it
-is) → write with leader epoch −1 and the metadata string → read back → look at the source once more → open.
-Two kinds of positions are not what they were, and are counted: one before the first mirrored offset goes to that, and
-what lies between is read by nobody; one that the group has on the target already gives way to the source's, which its
-members there may have been ahead of. The source is the truth (AL-22): who believed the target's would pass over what
-nobody has read.
-All or nothing: a group whose handover stops anywhere before `open` is mirrored as before, and nothing that was
-written to the target is seen by a consumer, because the routers still hold the group.
+The order of the steps (C12):
+
+1. No member is left on the source, except through a router.
+2. Read the stable committed offsets on the source.
+3. Wait until the target holds every record below these offsets.
+4. Translate the offsets by the topic's offset map. Where offsets are identical the map is one run, and a position stays
+   as it is.
+5. Write the offsets with leader epoch −1 and the metadata string.
+6. Read the offsets back.
+7. Read the source once more.
+8. Open the group.
+
+Two kinds of positions change, and are counted. A position before the first mirrored offset becomes the first mirrored
+offset; nobody reads the records between the two. A position that the group already has on the target is replaced by the
+source's position, even where the target's position is ahead. The source is the truth: with the target's position
+members would pass over records that nobody has read.
+
+The handover is all or nothing. A group whose handover stops before `open` is mirrored as before. No consumer sees the
+positions that were written to the target, because the routers still hold the group.
 """
 
 from __future__ import annotations
@@ -37,7 +47,7 @@ Wanted = dict[tuple[str, int], CommittedOffset]
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """What was written to the target, and what of it was moved (`GroupRecord`)."""
+    """The positions that were written to the target, and the positions that changed on the way (`GroupRecord`)."""
 
     written: ByPartition
     unread: ByPartition = field(default_factory=dict)
@@ -46,19 +56,19 @@ class HandedOver:
     """The positions on the source, which stay there."""
 
     def on(self, record: GroupRecord) -> GroupRecord:
-        """The group's record with this in it."""
+        """Return the group's record with these positions."""
         return replace(
             record, written=self.written, unread=self.unread, read_again=self.read_again, left_at=self.left_at
         )
 
 
 async def members_left(source: Admin, group: str) -> Sequence[GroupMember]:
-    """Members that are on the source cluster: they came through no router (AL-29)."""
+    """Return the members on the source cluster; these members came through no router."""
     return (await source.describe_groups([group]))[group].members
 
 
 def refuse_members(link: str, group: str, members: Sequence[GroupMember]) -> None:
-    """Refuse by naming who is still there."""
+    """Refuse a promote while members are on the source, and name the members."""
     if not members:
         return
     raise Refused(
@@ -70,7 +80,8 @@ def refuse_members(link: str, group: str, members: Sequence[GroupMember]) -> Non
 
 
 def refuse_target_members(link: str, group: str, members: Sequence[GroupMember]) -> None:
-    """Refuse a promote while members are at the target: its coordinator takes no positions from outside then."""
+    """Refuse a promote while members are at the target: its coordinator then takes no offsets from outside the group.
+    """
     if not members:
         return
     raise Refused(
@@ -102,11 +113,14 @@ async def hand_over(
 ) -> HandedOver:
     """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
 
-    A position in a topic that nobody mirrors is left out: the promote's guards have named it. One in a topic that is
-    mirrored and not copied yet (`unready`) is refused, for it would be lost, and the client choose where to begin.
-    `maps_of` tells a topic's offset maps by partition, as they are at the time of the call; `outsiders` who may still
-    commit on the source. `still_ours` refuses where the group has been opened meanwhile, as by another controller while
-    this one stood still: what is written then would put its members back to where they have read long ago.
+    A position in a topic that nobody mirrors is left out: the promote's guards have named the topic. A position in a
+    topic that is mirrored and not copied yet (`unready`) is refused. That position would be lost, and the client's
+    reset policy would choose where to begin.
+
+    `maps_of` returns a topic's offset maps by partition, as they are at the time of the call. `outsiders` returns the
+    members that may still commit on the source. `still_ours` refuses where the group has been opened meanwhile, for
+    example by another controller while this process stood still. A write at that time would put the members back to
+    positions that they have read long ago.
     """
     refuse_members(link, group, await outsiders())
     told = await read_positions(source, group, timeout)
@@ -159,7 +173,7 @@ async def unread(
     positions: Mapping[tuple[str, int], CommittedOffset],
     starts: Mapping[str, Mapping[int, int]],
 ) -> ByPartition:
-    """Records from a group's positions on that the source still has, and that lie before the first mirrored offset."""
+    """Count the records that the source still has between a group's positions and the first mirrored offset."""
     firsts = {key: starts[key[0]].get(key[1], 0) for key in positions if key[0] in starts}
     early = {key: first for key, first in firsts.items() if positions[key].offset < first}
     kept = await source.list_offsets(dict.fromkeys(early, EARLIEST)) if early else {}
@@ -168,10 +182,11 @@ async def unread(
 
 
 def read_again(wanted: Wanted, on_target: Mapping[tuple[str, int], CommittedOffset]) -> ByPartition:
-    """Records between the positions to be carried over and those that the group has on the target already.
+    """Count the records between the positions to be carried over and later positions that the group has on the target.
 
-    A handover that was broken off behind its writing has put the source's there, so that the next one counts nothing.
-    It is a count for people, whom the plan has told: to save it, members would wait for one more write of the log.
+    A handover that was broken off behind its write has put the source's positions there, so the next handover counts
+    nothing. The count informs people, and the plan has already shown the count. To keep the count, members would wait
+    for one more write to the state log.
     """
     ahead = {key: on_target[key].offset - at.offset for key, at in wanted.items() if key in on_target}
     return _by_partition({key: count for key, count in ahead.items() if count > 0})
@@ -191,7 +206,10 @@ async def _translate(
     maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
     timeout: float,
 ) -> Wanted:
-    """The positions on the target; opening reads before the records are there makes clients reset (G-07): wait."""
+    """Translate the positions, and wait until the target holds the records below them.
+
+    A group that opens before the records are on the target makes clients reset their positions.
+    """
     deadline = monotonic() + timeout
     while True:
         maps = {topic: await maps_of(topic) for topic in sorted({topic for topic, _ in wanted})}

@@ -1,13 +1,13 @@
-"""Keeps transactional ids alive on the target while all their transactions are at the source (V8), and lets go of them.
+"""Keeps transactional ids alive on the target while all their transactions are at the source (V8), and drops dead ids.
 
-A coordinator forgets an id that is not used for `transactional.id.expiration.ms`, seven days by default, and the
-client that holds it would die at its promote. So the controller ends an empty transaction in an id's name when a
-quarter of that time has passed without one. It does so only while every topic of the id is mirrored and none is being
-promoted: from the flip on the id is its client's alone.
+A coordinator forgets an id that is not used for `transactional.id.expiration.ms`, seven days by default. The client
+that holds the id would then fail at its promote. So the controller ends an empty transaction under an id when a quarter
+of that time has passed without a transaction. The controller does so only while every topic of the id is mirrored and
+none is being promoted: from the flip on only the client uses the id.
 
-An id that its source has forgotten is not kept any more, and one that both clusters have forgotten leaves the state
-log: nothing can be written in its name, so it couples nothing (Streams and Flink name new ids as long as they run). Who
-comes with it later is a new holder.
+An id that the source has forgotten is not kept alive any more. An id that both clusters have forgotten leaves the state
+log. Nothing can be written under such an id, so the id couples nothing (Streams and Flink name new ids as long as they
+run). A client that uses the id later is a new holder.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
 
 @dataclass(slots=True)
 class IdKeeper:
-    """One controller's; `look` goes once over all ids."""
+    """Keeps the ids of one controller's links alive; `look` goes once over all ids."""
 
     log: StateLog
     target: ClusterClient
     admin: Admin
     source_of: Callable[[LinkRecord], Awaitable[tuple[ClusterClient, Admin]]]
     _since: dict[tuple[str, int, int], float] = field(default_factory=dict)
-    """Since when (monotonic) each holder of an id is known here: who has just come will begin by himself."""
+    """First sight (monotonic) of each holder of an id; a holder that has just come begins a transaction of its own."""
 
     async def run(self) -> None:
-        """Look again and again, often enough, until cancelled."""
+        """Look at all ids again and again, often enough, until cancelled."""
         while True:
             pause = _LEAST_S
             try:
@@ -57,19 +57,20 @@ class IdKeeper:
                 await self.look(idle_s)
             except KmigrateError as error:
                 _log.warning("transactional ids of routed producers: %s", error.what)
-            except Exception as error:  # nobody foresaw it: it is told, and ids are looked at all the same
+            # an unforeseen error is logged, and the next round looks at the ids all the same
+            except Exception as error:
                 _log.error("transactional ids of routed producers", exc_info=error)
             await sleep(pause)
 
     async def _idle_s(self) -> float:
-        """After how long without a transaction an id is used."""
+        """Return the idle time in seconds after which the controller uses an id."""
         if not self.target.metadata.brokers:
             await self.target.refresh([])
         told = await self.admin.broker_config(min(self.target.metadata.brokers), _EXPIRATION)
         return int(told.value if told is not None and told.value else _USUAL_EXPIRATION_MS) / 1000 / _SHARE
 
     async def look(self, idle_s: float) -> None:
-        """Use every id that was idle for so long, and forget what is gone."""
+        """Use every id that was idle for `idle_s`, and drop ids that are gone."""
         state = self.log.state
         holders = {(t.key, t.producer_id, t.epoch): t for t in state.transactions()}
         self._since = {holder: self._since.get(holder, monotonic()) for holder in holders}
@@ -87,21 +88,23 @@ class IdKeeper:
                 _log.warning("transactional id %s: %s", transaction.name, error.what)
 
     async def _forget(self, transaction: TransactionRecord) -> None:
-        """Drop the record of an id that the target has forgotten, unless its source has not, or it has a new holder."""
+        """Drop an id that the target has forgotten, unless the source still knows the id or the id has a new holder."""
         if not await self._gone_at_source(transaction):
-            return  # its promote says so
+            return  # the id's promote reports the loss
         key = transaction.key
         await self.log.append(lambda state: (key, None) if state.records.get(key) == transaction else None)
 
     async def _use(self, transaction: TransactionRecord) -> None:
         if await self._gone_at_source(transaction) or not _mirrored(await self.log.read_to_end())(transaction):
-            return  # a promote may have begun, also while we stood still: what is then open there is the client's
+            # A promote may have begun, also while this process stood still: a transaction that is open then is the
+            # client's.
+            return
         code = await begin_and_abort(self.target, transaction.name, (transaction.producer_id, transaction.epoch))
         if code and not row(code).retriable:
             raise Failed("id-not-kept", f"{transaction.name} cannot be kept alive on the target: {row(code).name}")
 
     async def _gone_at_source(self, transaction: TransactionRecord) -> bool:
-        """Whether its source has forgotten it; one that cannot be asked is taken to know it."""
+        """Return True if the source has forgotten the id; a source that does not answer counts as knowing the id."""
         link = self.log.state.link(transaction.link)
         if link is None:
             return False
@@ -113,7 +116,7 @@ class IdKeeper:
 
 
 def _mirrored(state: State) -> Callable[[TransactionRecord], bool]:
-    """Tells ids whose topics are all mirrored and not being promoted."""
+    """Return a test for ids whose topics are all mirrored and not being promoted."""
     phases = {(topic.link, topic.topic): topic.phase for topic in state.topics()}
     links = {link for (link, _), phase in phases.items() if phase is TopicPhase.MIRRORING}
 

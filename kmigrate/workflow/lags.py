@@ -1,8 +1,8 @@
-"""How far the copies are behind: records by the ends of the two logs, bytes and seconds by who knows most of them.
+"""Measures how far the copies are behind: in records by the two logs' ends, in bytes and seconds by the best report.
 
-The mirror's last word is best, even after it has died: `fresh_ms` is a moment, so the seconds go on growing. A word
-counts only where the target holds what it speaks of. Where nobody has said anything within the last minute, or a
-new mirror has not come to its first batch, the next batch itself is looked at on the source.
+The mirror's last report is best, even after the mirror has died: `fresh_ms` is a moment, so the seconds go on growing.
+A report counts only where the target holds the records that the report is about. Where no mirror has reported within
+the last minute, or a new mirror has not come to its first batch, kmigrate reads the next batch on the source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def lags_of(
     words: Iterable[MirrorPresence],
     source: ClusterClient | None,
 ) -> dict[tuple[str, int], Lag]:
-    """The lag of every partition of one link's topics; `source` is None where it does not answer."""
+    """Return the lag of every partition of one link's topics; `source` is None where the source does not answer."""
     words = list(words)
     behind: dict[tuple[str, int], int] = {}
     paces: dict[tuple[str, int], Pace] = {}
@@ -49,9 +49,10 @@ async def lags_of(
 
 
 def lost_beginning(record: TopicRecord, key: tuple[str, int], on_target: Offsets, on_source: Offsets) -> str:
-    """What of a copy with identical offsets is gone at its beginning and still on the source, as a sentence, or ''.
+    """Describe records that are gone at the beginning of a copy and still on the source; '' for none.
 
-    While a topic is mirrored the target loses only what the source has lost: anything else somebody has deleted.
+    Only a copy with identical offsets is judged. While a topic is mirrored, the target loses only what the source has
+    lost: somebody has deleted all else.
     """
     start, there, here = record.starts.get(key[1], 0), on_target[key].offset, on_source[key].offset
     first = max(start, here)
@@ -61,7 +62,10 @@ def lost_beginning(record: TopicRecord, key: tuple[str, int], on_target: Offsets
 
 
 def _place(record: TopicRecord, partition: int, target_end: int, words: Iterable[MirrorPresence]) -> int:
-    """Up to which source offset the target holds everything: its own end; the mirror's word where it is mapped."""
+    """Return the source offset up to which the target holds everything.
+
+    With identical offsets that is the target's log end; with mapped offsets it is the position that the mirror reports.
+    """
     if not record.mapped:
         return target_end
     told = (word.topics.get(record.topic, {}).get(partition) for word in words if word.link == record.link)
@@ -71,12 +75,13 @@ def _place(record: TopicRecord, partition: int, target_end: int, words: Iterable
 def _behind(record: TopicRecord, source_end: int, target_end: int) -> int:
     if record.phase is TopicPhase.PROMOTED:
         return 0
-    unknown = source_end < 0 or target_end < 0 or target_end > source_end  # the copy holds what the source does not
+    # the copy holds records that the source does not hold
+    unknown = source_end < 0 or target_end < 0 or target_end > source_end
     return -1 if unknown else source_end - target_end
 
 
 def _last_word(record: TopicRecord, partition: int, target_end: int, words: Iterable[MirrorPresence]) -> Pace:
-    """The freshest of what the link's mirrors have said, dead ones included."""
+    """Return the freshest pace that the link's mirrors have reported, dead mirrors included."""
     said = [
         progress.pace
         for word in words

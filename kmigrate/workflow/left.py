@@ -1,4 +1,4 @@
-"""What is left of copies that have begun, in offsets of the source; status tells of lags, from moment to moment."""
+"""Counts what copies that have begun have still to copy, in offsets of the source; `status` shows lags instead."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["copied_up_to", "padding_left"]
 
 
 async def copied_up_to(estate: Estate, record: TopicRecord) -> dict[int, int]:
-    """From where each partition is still to be copied; its start where the copy has not begun.
+    """Return the source offset from which each partition is still to be copied; its start where no copy has begun.
 
-    Where offsets are mapped the map says so, for the target's log ends do not. Raises Unreachable where the target
-    does not tell how far it is.
+    With mapped offsets the offset map gives that offset, because the target's log ends do not. Raises Unreachable where
+    the target does not tell its log ends.
     """
     found = dict(record.starts)
     if record.phase not in NOT_COPIED_YET:
@@ -24,7 +24,10 @@ async def copied_up_to(estate: Estate, record: TopicRecord) -> dict[int, int]:
 
 
 async def padding_left(estate: Estate, record: TopicRecord) -> int:
-    """Filler offsets that its target's logs still lack below its starts; all of them where there is no such topic."""
+    """Count the filler offsets that the target lacks below a topic's starts.
+
+    Where the topic does not exist yet, all of them count.
+    """
     if record.mapped or record.phase not in NOT_COPIED_YET:
         return 0
     ends = await estate.target.log_ends((record.topic, partition) for partition in record.starts)

@@ -1,7 +1,7 @@
-"""Who is in the source's group of a group that follows: members that routers carry, and members that came directly.
+"""Tells which members of a followed group, in the source's group, speak through routers, and which came directly.
 
-Every router names the members that speak through it (`GroupWord`). Whom no router names is direct. A member that has
-just joined, or whose router has just started, is named within a heartbeat: so nobody is called direct at once.
+Every router names the members that speak through the router (`GroupWord`). A member that no router names is direct. A
+router names a new member within a heartbeat, also after the router's own start. So no member is called direct at once.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from kmigrate.state.log import StateLog
 __all__ = ["NEW_PROTOCOL", "still_direct", "undrained_router", "words_on"]
 
 _HEARTBEATS_S = 4.0
-"""Longer than any client's usual time between two heartbeats, and a router's between two words."""
+"""Longer than any client's usual interval between two heartbeats, and a router's between two reports."""
 _NEW_HEARTBEATS_S = 7.0
-"""The same of the new protocol (KIP-848), where brokers have five seconds between two."""
+"""The same interval for the new protocol (KIP-848), where brokers set five seconds between two heartbeats."""
 NEW_PROTOCOL = "consumer"
-"""A group with members of it, by librdkafka's name."""
+"""The type of a group with members of the new protocol, as librdkafka names the type."""
 _PAUSE_S = 0.2
 
 
 def words_on(log: StateLog, group: str) -> list[GroupWord]:
-    """What the routers that are heard of say of a group."""
+    """Return what the live routers report about a group."""
     return [word for router in log.alive(RouterPresence) if (word := router.groups.get(group)) is not None]
 
 
 async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[GroupMember]:
-    """Members that no router has named for a while."""
+    """Return the members that no router has named for a while."""
     began = monotonic()
     while True:
         described = (await source.describe_groups([group]))[group]
@@ -43,7 +43,11 @@ async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[Gro
 
 
 def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:
-    """A registered router that has not acted on the state of `epoch`, or has commits of a group on their way."""
+    """Name a registered router that the group's handover waits for, with the reason; None for no such router.
+
+    Such a router has not applied the state of `epoch`, or commits of the group or trial joins are still in flight
+    there.
+    """
     told = {router.instance: router for router in log.alive(RouterPresence)}
     for router in log.state.routers():
         word = told.get(router.instance)

@@ -1,7 +1,8 @@
-"""How a promote ends in its topic's record: promoted, or mirroring as before, with the reason.
+"""Writes the end of a promote into its topic's record: promoted, or mirroring as before, with the reason.
 
-What has no way back goes forward with the target alone, whatever has become of the source: a topic whose flip another's
-has decided (`unit`, rule C), and one that is flipped and not settled.
+A promote without a way back goes forward with the target alone, whatever has become of the source. Two kinds of topics
+have no way back: a topic whose flip another topic's flip has decided (`unit`, rule C), and a topic that is flipped and
+not settled.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ __all__ = ["flipped", "flipped_as_decided", "given_up", "go_forward", "no_way_ba
 
 
 def no_way_back(state: State, record: TopicRecord) -> bool:
+    """Return True if the topic's promote can only go forward."""
     return record.unsettled or (record.phase is TopicPhase.FENCED and decided(state, record) is not None)
 
 
 async def go_forward(record: TopicRecord, log: StateLog, target: Admin) -> None:
-    """The next step of what has no way back."""
+    """Take the next step of a promote that has no way back."""
     if record.unsettled:
         await settle(record, log, target)
     else:
@@ -34,14 +36,20 @@ async def go_forward(record: TopicRecord, log: StateLog, target: Admin) -> None:
 
 
 def flipped_as_decided(record: TopicRecord, at_ms: int, state: State) -> TopicRecord | None:
-    """As another topic's flip says; None where none does, or the record has changed since it was looked at."""
+    """Return the flipped record that another topic's flip demands.
+
+    Returns None where no flip names the topic, or the record has changed since the look.
+    """
     named = decided(state, record)
     stands = state.topic(record.link, record.topic) == record
     return flipped(record, at_ms, named) if named is not None and stands else None
 
 
 def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord:
-    """`at_ms` is by the state log's clock: how long producers may repeat their writes is counted from then."""
+    """Return the flipped record; `at_ms` is a time of the state log's clock.
+
+    The time for which producers may repeat their writes is counted from `at_ms`.
+    """
     return replace(
         record,
         phase=advance_topic(record.phase, TopicEvent.FLIP),
@@ -54,6 +62,7 @@ def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord
 
 
 def given_up(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecord:
+    """Return the record of a topic whose promote is given up: mirroring as before, with the reason."""
     return replace(
         record,
         phase=advance_topic(record.phase, TopicEvent.UNFENCE),

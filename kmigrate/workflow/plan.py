@@ -1,4 +1,7 @@
-"""What a verb would change and what its guards found, as one value that `--plan` prints and the real run obeys."""
+"""The changes that a verb would make and the findings of its guards, as one value that `--plan` prints.
+
+The real run obeys the same value.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Level = Literal["ok", "warn", "refuse"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One guard's word."""
+    """The finding of one guard."""
 
     level: Level
     ref: str
@@ -28,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A verb's changes and findings; `applied` says whether the changes were made."""
+    """The changes and findings of a verb; `applied` is true once the changes are made."""
 
     verb: str
     changes: tuple[str, ...]
@@ -37,11 +40,14 @@ class Plan:
 
     @property
     def warnings(self) -> list[str]:
-        """What somebody who is asked for a yes should know, with what to do about it."""
+        """The warnings that a person should read before a yes, with what to do about them."""
         return [f.what + (f" ({f.next_step})" if f.next_step else "") for f in self.findings if f.level == "warn"]
 
     def refuse(self, still_true: str = "nothing was changed") -> None:
-        """Raise the refusal that the findings demand: its JSON has all of them, its text of many of a kind a few."""
+        """Raise the refusal that the findings demand.
+
+        The refusal's JSON has all findings. The text has only a few of many findings of a kind.
+        """
         against = [f for f in self.findings if f.level == "refuse"]
         if not against:
             return
@@ -72,7 +78,7 @@ class Plan:
 
 
 _FEW = 5
-"""Of a kind: whoever reads a hundred sentences in a row reads none of them."""
+"""Most findings of a kind in a text: a person who gets a hundred sentences in a row reads none."""
 
 
 def _few(told: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Offset maps for whoever carries a position over: groups, the command line, files kept outside Kafka.
+"""Builds offset maps for everything that carries a position over: groups, the command line, files outside Kafka.
 
-A map is put together from three words in this order, so that no record can fall between them: what the mirror says it
-has acknowledged, where the target's log ends, and what the map topic holds (a run is stored before its first batch).
+A map is built from three reads in this order, so that no record falls between them: what the mirror reports as
+acknowledged, the end of the target's log, and the runs in the map topic. A run is stored before its first batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Positions"]
 
 
 class Positions:
-    """The offset maps of mirrored topics on one target, as they are now."""
+    """The current offset maps of mirrored topics on one target."""
 
     def __init__(self, target: ClusterClient, log: StateLog) -> None:
         self._target = target
@@ -31,10 +31,10 @@ class Positions:
         self._maps = OffsetMaps(target)
 
     async def maps(self, record: TopicRecord) -> dict[int, OffsetMap]:
-        """The map of each partition; raises Refused where the topic's mirror has not begun.
+        """Return the map of each partition; raises Refused where the topic's mirror has not begun.
 
-        Where offsets are identical, one beyond a promoted topic's barrier stays what it is: so positions of a group
-        that follows go over, whose members read the target's log (`readers.read_logs`).
+        Where offsets are identical, an offset beyond a promoted topic's barrier stays as it is. So the positions of a
+        group that follows go over: its members read the target's log (`readers.read_logs`).
         """
         if record.phase in NOT_COPIED_YET:
             raise Refused(
@@ -56,7 +56,10 @@ class Positions:
         return {p: self._mapped(record, p, ends[p], progress.get(p)) for p in sorted(ends)}
 
     async def up_to_barrier(self, record: TopicRecord) -> dict[int, OffsetMap]:
-        """The same without what either log has taken since the topic's promote: it is not on the other."""
+        """Return the maps up to each barrier.
+
+        Records that either log has taken since the topic's promote are not on the other cluster.
+        """
         made = await self.maps(record)
         if not record.mapped:
             for partition, barrier in record.barrier.items():
@@ -73,7 +76,7 @@ class Positions:
         if record.phase is TopicPhase.PROMOTED and partition in record.barrier:
             made.cover(record.barrier[partition].offset)
         elif seen is not None and seen.target_position >= 0:
-            # Of what stands behind the mirror's own word, the mirror itself may still have to judge.
+            # The mirror may still have to judge the records behind the position that the mirror reports.
             made.close(min(made.target_end, seen.target_position))
             made.cover(seen.position)
         return made

@@ -1,4 +1,4 @@
-"""The target's `producer.id.expiration.ms`: the cost of raising the setting for all clients, and its end."""
+"""The target's `producer.id.expiration.ms`: the cost of raising the setting, and its restoration."""
 
 from __future__ import annotations
 

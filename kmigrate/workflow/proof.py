@@ -1,4 +1,4 @@
-"""What both clusters say once more before a topic's flip: rules B and C of `promote`."""
+"""Asks both clusters once more before a topic's flip: rules B and C of `promote`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ _Ends = Mapping[tuple[str, int], LogOffset]
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Asks the source whether it still ends at the barrier, and the target whether it ends there, too."""
+    """Checks that the source's log still ends at the barrier, and that the target's log ends there, too."""
 
     topic: str
     source: ClusterClient
     target: ClusterClient
 
     async def refresh(self) -> None:
-        """Partitions and leaders as they are now."""
+        """Refresh the partitions and leaders of the topic on both clusters."""
         await together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
 
     async def ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
-        """The log ends of source and target; of the source by the word of all replicas."""
+        """Return the log ends of source and target; the source's ends are confirmed by all replicas."""
         keys = [(self.topic, p) for p in range(record.partitions)]
         return await together(witnessed_ends(self.source, keys), self.target.log_ends(keys))
 
     async def given(
         self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float
     ) -> dict[int, int]:
-        """The target's ends, which are the barrier there; `wanted` tells by partition where they must be by now."""
+        """Return the target's ends, which are the barrier there.
+
+        `wanted` returns by partition the offset that the target's log must end at by now.
+        """
         _, ends = await together(self.refresh(), self.ends(record))
         self._refuse_partitions(record)
         while True:
@@ -58,7 +61,10 @@ class Proof:
             ends = await self.ends(record)
 
     def _refuse_partitions(self, record: TopicRecord) -> None:
-        """Partitions that were added since the fence are not copied: keys would change their partition at the flip."""
+        """Refuse partitions that were added since the fence.
+
+        Such partitions are not copied, and keys would change their partition at the flip.
+        """
         for client in (self.source, self.target):
             info = client.metadata.topics.get(self.topic)
             count = len(info.partitions) if info is not None else 0
