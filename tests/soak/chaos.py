@@ -18,7 +18,7 @@ from kmigrate.protocol.codes import code_of
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.mirror_world import World, end_mirror, settings_of, start_mirror
 
-__all__ = ["Disturbance", "Fleet", "disturb", "move_leaders", "wait_in_sync"]
+__all__ = ["Disturbance", "Fleet", "disturb", "elect", "move_leaders", "reorder", "wait_in_sync"]
 
 _MOMENT_S = (0.0, 2.0)
 _PATIENCE_S = 20.0
@@ -114,13 +114,13 @@ async def move_leaders(
                 partition = dice.choice(sorted(info.partitions))
                 replicas = info.partitions[partition].replicas
                 turn = dice.randrange(1, len(replicas))
-                await _reorder(client, topic, partition, (*replicas[turn:], *replicas[:turn]))
-                moves[cluster.spec.name] += await _elect(client, topic, partition)
+                await reorder(client, topic, partition, (*replicas[turn:], *replicas[:turn]))
+                moves[cluster.spec.name] += await elect(client, topic, partition)
             except Failed:
                 continue  # a broker stands still, or a topic is just being made: the next turn comes
 
 
-async def _reorder(client: ClusterClient, topic: str, partition: int, replicas: tuple[int, ...]) -> None:
+async def reorder(client: ClusterClient, topic: str, partition: int, replicas: tuple[int, ...]) -> None:
     """Put the same replicas in another order: nothing is copied, and the first replica is preferred."""
     request = entity(45, 0, "request")
     topic_type = element_type(request, "topics")
@@ -129,7 +129,7 @@ async def _reorder(client: ClusterClient, topic: str, partition: int, replicas: 
     await client.call(request(topics=(topic_type(name=topic, partitions=(part,)),)))
 
 
-async def _elect(client: ClusterClient, topic: str, partition: int) -> bool:
+async def elect(client: ClusterClient, topic: str, partition: int) -> bool:
     """Elect the preferred replica of a partition, and return whether the leadership moved."""
     request = entity(43, 2, "request")
     where = element_type(request, "topic_partitions")(topic=topic, partitions=(partition,))
