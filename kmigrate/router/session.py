@@ -24,6 +24,7 @@ from kmigrate.router.apis.groups import (
     HEARTBEATS,
     HELD_APIS,
     JOIN_GROUP,
+    OFFSET_COMMIT,
     OFFSET_FETCH,
     group_error,
     groups_of,
@@ -63,6 +64,9 @@ __all__ = ["Session"]
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _COORDINATED = _OF_PRODUCERS | HEARTBEATS
+_COMMIT_ROUNDS = 4
+"""A commit is held for so many times as long as other requests of held groups. librdkafka repeats a commit twice at 14,
+and tells its application the third one. A group whose controller has died stays frozen for some four seconds."""
 _LONGEST_NAME = 256
 """Maximum characters of client id and software name kept per connection.
 
@@ -559,7 +563,8 @@ class Session:
         now = self._edge.now()
         self._core.held.asked(held.intersection(groups), now)
         if self._group_deadline is None:
-            self._group_deadline = now + self._core.settings.group_hold_s
+            rounds = _COMMIT_ROUNDS if head.api_key == OFFSET_COMMIT else 1
+            self._group_deadline = now + rounds * self._core.settings.group_hold_s
             self._edge.wake_at(self._group_deadline)
         if now < self._group_deadline:
             return False

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -350,6 +350,44 @@ def test_a_commit_that_goes_back_behind_an_offset_that_nobody_was_told_is_refuse
                 await members(watched)
 
     asyncio.run(scenario())
+
+
+FROZEN_S = 5.0
+"""As long as a group stays frozen at least where its controller has died: another controller takes over after 3 s."""
+
+
+def test_a_commit_that_meets_a_frozen_group_waits_until_the_group_goes_on(stage: Stage, unique_name: Names) -> None:
+    """librdkafka repeats a commit twice at COORDINATOR_LOAD_IN_PROGRESS, and tells its application the third one."""
+    told: list[str] = []
+
+    def committed(error: Any, _: Any) -> None:
+        told.append(error.name() if error is not None else "")
+
+    async def scenario() -> None:
+        _write(stage.target, stage.topic, range(COPIED, END))
+        async with stage.link(unique_name("link")) as world:
+            follows = world.log.state.group(world.link, stage.group)
+            assert follows is not None
+            with router("r1", stage.target) as running:
+                await world.routers_apply()
+                config = {"bootstrap.servers": running.bootstrap, "group.id": stage.group, "on_commit": committed}
+                consumer = Consumer({**config, "enable.auto.commit": False, "log_level": 0})
+                consumer.subscribe([stage.topic])
+                (message,) = await quietly(consumer.consume, 1, 20.0)
+                frozen = replace(follows, phase=GroupPhase.PROMOTING, frozen=True)
+                await world.log.append(lambda _: frozen)
+                await world.routers_apply()
+                consumer.commit(message=message, asynchronous=True)
+                until = time.monotonic() + FROZEN_S
+                while time.monotonic() < until:
+                    await quietly(consumer.poll, 0.1)
+                assert told == [], "nothing is decided while the group is frozen"
+                await world.log.append(lambda _: follows)
+                await quietly(_until, lambda: consumer.poll(0.1) is None and bool(told), 10.0)
+                await quietly(consumer.close)
+
+    asyncio.run(scenario())
+    assert told == [""]
 
 
 # Whole clients of all families, in processes of their own

@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import uvloop
 
+from kmigrate.model.routes import GroupRoute
+from kmigrate.protocol.codes import code_of
 from kmigrate.router.held import HeldGroups
+from tests.unit.router.test_router_follow import COMMIT, FROZEN, Member, later
 from tests.unit.router.test_router_passing import scene_of
 
 _HEARTBEAT, _ALL_IS_WELL = 12, 0
@@ -39,6 +42,30 @@ def test_each_is_answered_in_time_though_nothing_is_heard_of_the_state_log() -> 
             assert scene.stage.core.held.waiting({"g", "another"}, loop.time()) == ("g",)
 
     uvloop.run(scenario())
+
+
+def test_a_commit_is_held_for_longer_than_other_requests() -> None:
+    """librdkafka tells its application the third answer of this kind to one commit."""
+    member = Member()
+    member.turns(g=FROZEN)
+    assert member.commit() is None
+    later(member, 2.0)
+    assert member.stage.edge.replies == []
+    later(member, 2.1)
+    answer = member.read(COMMIT)
+    assert code_of(answer.topics[0].partitions[0].error_code) == 14
+    assert member.fetch() is None
+    later(member, 1.1)
+    assert len(member.stage.edge.replies) == 2
+
+
+def test_a_held_commit_goes_on_at_once_with_its_group() -> None:
+    member = Member()
+    member.turns(g=FROZEN)
+    assert member.commit() is None
+    member.turns(g=GroupRoute("l"))
+    assert code_of(member.read(COMMIT).topics[0].partitions[0].error_code) == 0
+    assert member.asked(COMMIT) == [("coordinator", COMMIT)]
 
 
 def test_who_waits_is_told_for_as_long_as_it_may_come_again_and_its_group_holds() -> None:
