@@ -69,6 +69,10 @@ soak-router: $(READY) ## 50 kills of routers under load, 100 promotes past route
 soak-kills: $(READY) ## whole migrations whose only router is killed ten times while the copy is held back -> build/soak/kills.json [ARGS="--seeds 1 --kills 3"]
 	$(BIN)/python -m tests.soak.kills $(ARGS)
 
+.PHONY: soak-plain-order
+soak-plain-order: $(READY) ## order of a producer without idempotence at brokers alone, whose leader stands still [ARGS="--stops 15 --case leaders"]
+	$(BIN)/python -m tests.soak.plain_order $(ARGS)
+
 .PHONY: soak-direct-writers
 soak-direct-writers: $(READY) ## 30 promotes beside writers past the routers: each record accounted for -> build/soak/direct-writers.json [ARGS="--rounds 5"]
 	$(BIN)/python -m tests.soak.direct_writers $(ARGS)

@@ -129,11 +129,11 @@ async def reorder(client: ClusterClient, topic: str, partition: int, replicas: t
     await client.call(request(topics=(topic_type(name=topic, partitions=(part,)),)))
 
 
-async def elect(client: ClusterClient, topic: str, partition: int) -> bool:
-    """Elect the preferred replica of a partition, and return whether the leadership moved."""
+async def elect(client: ClusterClient, topic: str, partition: int, node: int | None = None) -> bool:
+    """Elect the preferred replica by a request to any broker, or to `node`; return whether the leadership moved."""
     request = entity(43, 2, "request")
     where = element_type(request, "topic_partitions")(topic=topic, partitions=(partition,))
-    answer = await client.call(request(election_type=0, topic_partitions=(where,)))
+    answer = await client.call(request(election_type=0, topic_partitions=(where,)), node)
     return [code_of(each.error_code) for it in answer.replica_election_results for each in it.partition_result] == [0]
 
 
