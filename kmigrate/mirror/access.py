@@ -1,7 +1,7 @@
-"""Access rules of mirrored topics and groups on the target, kept as the source's rules say (`model.acls`).
+"""ACLs of mirrored topics and groups on the target, kept in step with the ACLs of the source (`model.acls`).
 
-A rule is written into the record before it is put on the target, and out of it after it was taken back: whatever
-process goes on knows which rules are kmigrate's.
+An ACL is written into the topic's or group's record before it is created on the target. An ACL leaves the record only
+after it was deleted on the target. So the process that goes on after a crash knows which ACLs are kmigrate's.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ Kept = TypeVar("Kept", TopicRecord, GroupRecord)
 
 
 class Write(Protocol):
-    """Puts a changed record in the place of the one that was looked at; raises where it is another one by now."""
+    """Replaces a record by its changed version; raises if the record has changed since it was read."""
 
     async def __call__(self, record: Kept, changed: Kept) -> Kept: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """All rules of both clusters on topics and groups."""
+    """All ACLs of both clusters on topics and groups."""
 
     source: frozenset[Acl]
     target: frozenset[Acl]
 
 
 class Access:
-    """The rules of both clusters as they were read last, and what follows from them."""
+    """The ACLs of both clusters at the last read, and the changes that follow from them."""
 
     def __init__(
         self, source: ClusterClient, target: ClusterClient, target_admin: Admin, settings: MirrorSettings
@@ -51,10 +51,13 @@ class Access:
         self._settings = settings
         self._rules: _Rules | None = None
         self.problem: KmigrateError | None = None
-        """Why the rules cannot be read, None when all is well."""
+        """The reason why the ACLs cannot be read, None when all is well."""
 
     async def read(self) -> None:
-        """Read the rules of both clusters; without an authorizer on one of them there is nothing to follow."""
+        """Read the ACLs of both clusters.
+
+        If one of the clusters has no authorizer, no ACLs are copied.
+        """
         self._rules = self.problem = None
         if not self._settings.sync_acls:
             return
@@ -68,9 +71,10 @@ class Access:
             self._rules = _Rules(frozenset(acl for acl in source if not excluded(left_out, acl.principal)), target)
 
     async def follow_topic(self, record: TopicRecord, write: Write) -> None:
-        """The topic's rules for now on the target, those from its promote on in its record."""
+        """Apply the topic's current ACLs to the target, and note in its record the ACLs that apply from its promote on.
+        """
         if self.problem is not None and record.phase is TopicPhase.PROMOTE_PENDING:
-            raise self.problem  # copying goes on without the rules, a promote does not
+            raise self.problem  # copying continues without the ACLs, a promote does not
         if not self._settings.sync_acls:
             await write(record, replace(record, granted_acls=(), promote_acls=()))
         elif self._rules is not None:
@@ -81,7 +85,7 @@ class Access:
             await write(record, replace(record, granted_acls=change.afterwards))
 
     async def follow_group(self, record: GroupRecord, write: Write) -> None:
-        """A mirrored group's members get on the target the rules that they have on the source."""
+        """Give the members of a mirrored group the ACLs on the target that they have on the source."""
         if self._rules is None:
             return
         change = difference(record.granted_acls, group_rights(self._rules.source, record.group), self._rules.target)
@@ -96,7 +100,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Rules to create and to delete, and those that kmigrate answers for meanwhile and afterwards."""
+    """ACLs to create and to delete, and the ACLs that are kmigrate's during the change and after the change."""
 
     create: tuple[Acl, ...]
     delete: tuple[Acl, ...]
@@ -105,9 +109,10 @@ class Difference:
 
 
 def difference(granted: Collection[Acl], wanted: Collection[Acl], standing: Collection[Acl]) -> Difference:
-    """What brings the target from its standing rules to the wanted ones.
+    """Return the changes that bring the target from its standing ACLs to the wanted ACLs.
 
-    A wanted rule that stands already was set by somebody else, unless it is in `granted`: it is not taken over.
+    A wanted ACL that already stands and is not in `granted` was set by somebody else. kmigrate does not take over such
+    an ACL.
     """
     create = tuple(rule for rule in wanted if rule not in standing)
     delete = tuple(rule for rule in granted if rule not in wanted)

@@ -1,7 +1,8 @@
-"""What a link needs before anything is copied: the right clusters, its producer ids, and a long memory.
+"""Preparation of a link before the copy: check both clusters, get producer ids, lengthen producer expiration.
 
-Every step is written to the state log before it matters: ids once and never again (append rule), the former
-`producer.id.expiration.ms` before it is raised, so that whoever ends the link can put it back (W1).
+Every step is written to the state log before it takes effect. The producer ids are written once and never again (append
+rule). The former `producer.id.expiration.ms` is written before the setting is raised, so that the process that ends the
+link can restore the setting (W1).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kmigrate.state.log import StateLog
 __all__ = ["NOT_RAISED", "activate", "remembers_long", "request_limit"]
 
 _MOST_BROKERS = 50
-"""Addresses that a link's record keeps of each cluster."""
+"""Maximum number of broker addresses that a link's record keeps of each cluster."""
 NOT_RAISED = f"{PRODUCER_EXPIRATION} is left as it is ([mirror] raise_producer_expiration)"
 
 
@@ -35,8 +36,8 @@ async def activate(
 ) -> str:
     """Check and complete the link's record; return why the target forgets producers too early for pipelining, or ''.
 
-    Without `raises` the target's `producer.id.expiration.ms` stays as it is. A finished link copies nothing more, so
-    the mirror of a finished link does not raise the setting again.
+    If `raises` is false, the target's `producer.id.expiration.ms` stays unchanged. A finished link copies nothing more,
+    so the mirror of a finished link does not raise the setting again.
     """
     link = log.state.link(link_name)
     if link is None:
@@ -72,9 +73,10 @@ async def activate(
 
 
 def _to_restore(now: ConfigValue | None, state: State) -> str | None:
-    """The default to be put back once the last link ends, '' where none was set; None where there is nothing to raise.
+    """Return the default to restore once the last link ends: '' if none was set, None if there is nothing to raise.
 
-    Where another link has raised it, that one knows; else it is as somebody wants it.
+    If another link has raised the setting, that link's record holds the former value. Otherwise the present value is
+    the operator's own choice.
     """
     if now is None:
         return None
@@ -85,7 +87,10 @@ def _to_restore(now: ConfigValue | None, state: State) -> str | None:
 
 
 async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
-    """The cluster's reference with its id; Refused where another cluster answers than the link was made for."""
+    """Return the cluster's reference with its id.
+
+    Raise Refused if the cluster that answers is not the cluster for which the link was made.
+    """
     found = (await client.refresh([])).cluster_id
     if ref.cluster_id and found != ref.cluster_id:
         raise Refused(
@@ -100,12 +105,15 @@ async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
 
 
 async def remembers_long(target: ClusterClient, admin: Admin) -> bool:
-    """Whether the target remembers producers for as long as it can (W1)."""
+    """Return whether the target keeps producer state for the longest possible time (W1)."""
     now = await producer_memory(target, admin)
     return now is not None and now.value == RAISED_EXPIRATION
 
 
 async def request_limit(target: ClusterClient, admin: Admin) -> int:
-    """Size of the largest request that the target's brokers take; theirs by default where they do not say (A6)."""
+    """Return the size of the largest request that the target's brokers accept.
+
+    If a broker does not report the setting, return Kafka's default (A6).
+    """
     told = await admin.broker_config(next(iter(target.metadata.brokers)), "socket.request.max.bytes")
     return int(told.value) if told is not None and told.value.isdigit() else 100 << 20

@@ -1,20 +1,21 @@
-"""The target's log start, brought to where the first mirrored record will stand (M4, A12).
+"""Alignment of the target's log start with the offset where the first mirrored record will stand (M4, A12).
 
-Fillers (batches of up to a million empty records) are appended by the same rule as data, so that a second
-aligner or a restart cannot double them; DeleteRecords then moves the log start behind them. All of it happens
-before any client is let in, and each step is derived from the target's own log: repeat it after any crash.
+Fillers (batches of up to a million empty records) are appended by the same append rule as data. So a second aligner or
+a restart cannot append a filler twice. DeleteRecords then moves the log start behind the fillers. All of this happens
+before any client may use the topic. Each step is derived from the target's own log, so each step can be repeated after
+any crash.
 
-A filler's time is old, so that a segment with fillers is as old for retention and look-ups as its records are (T3). The
-time may not be older than what the target remembers of producers (V6).
+A filler's timestamp is old, so that retention and look-ups by time see a segment with fillers as old as its records
+(T3). The timestamp may not be older than the target's memory of producers (V6).
 
-While a topic is mirrored the target deletes nothing by itself. So the copy's log start follows the source's: what the
-source has deleted, by retention or DeleteRecords, is deleted from the copy, up to the copy's last record. The source's
-log start has to be the same at two looks before the copy follows, so no reader of both clusters ever finds the copy's
-log start beyond the source's. Where offsets are mapped, the offset map tells the place of the source's log start. A
-target log that still holds records from before the mirror is left as it is.
+While a topic is mirrored, the target deletes nothing by itself. So the copy's log start follows the source's log start.
+Records that the source has deleted, by retention or DeleteRecords, are deleted from the copy, up to the copy's last
+record. The copy follows only after the source's log start was the same at two looks. So no reader of both clusters ever
+finds the copy's log start beyond the source's log start. If offsets are mapped, the offset map gives the target offset
+for the source's log start. A target log that still holds records from before the mirror is left unchanged.
 
-A start inside a source batch (DeleteRecords on the source, a timestamp) is met exactly, too: the copier sends of
-that batch the records from the start on.
+A log start inside a source batch (after DeleteRecords on the source, or from a timestamp) is also met exactly. The
+copier sends only the records of that batch from the log start on.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ __all__ = ["Aligner"]
 _log = logging.getLogger("kmigrate.mirror")
 _FILLER = 1_000_000
 _AT_ONCE = 4
-"""Partitions aligned at the same time; one already keeps a broker busy."""
+"""Number of partitions aligned at the same time; the alignment of a single partition already keeps a broker busy."""
 _PATIENCE_S = 60.0
 
 
 class Aligner:
-    """Moves log starts for one link, with the link's data id."""
+    """Moves log starts for one link, with the link's data producer id."""
 
     def __init__(
         self,
@@ -56,7 +57,10 @@ class Aligner:
         filler_age_ms: int = 0,
         place: Callable[[tuple[str, int], int], int] = lambda key, offset: -1,
     ) -> None:
-        """`place` tells where a source offset of a mapped partition stands on the target; −1 where unknown."""
+        """Create an aligner.
+
+        `place` maps a source offset of a mapped partition to its target offset; −1 if unknown.
+        """
         self._target = target
         self._place = place
         self._source = source
@@ -66,15 +70,19 @@ class Aligner:
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def align(self, record: TopicRecord) -> None:
-        """Every partition's log end at or beyond its start, its log start exactly there; raises Failed or Refused."""
+        """Bring every partition's log end to its start or beyond, and its log start exactly to its start.
+
+        Raise Failed or Refused if that is not possible.
+        """
         starts = {partition: start for partition, start in record.starts.items() if start > 0}
         await together(*(self._fill(record.topic, partition, start) for partition, start in starts.items()))
         await self._cut(record.topic, starts)
 
     async def recheck(self, record: TopicRecord, before: Mapping[int, int]) -> Mapping[int, int]:
-        """Bring every log start where it belongs: a broker may have forgotten one (W6), or the source have gone on.
+        """Correct every log start and return the source's log starts of this look.
 
-        `before`: the source's log starts at the last look; returns those of this look.
+        A broker may have forgotten a log start (W6), or the source's log start may have moved. `before` holds the
+        source's log starts of the last look.
         """
         theirs = await self._at_source(record)
         if not record.mapped:
@@ -84,7 +92,7 @@ class Aligner:
         return theirs
 
     async def _at_source(self, record: TopicRecord) -> dict[int, int]:
-        """Return the source's log starts, as far as the source tells them of the topic that is mirrored."""
+        """Return the log starts that the source reports for the mirrored topic."""
         if self._source is None:
             return {}
         info = await self._source.topic(record.topic)
@@ -94,7 +102,7 @@ class Aligner:
         return {partition: answer.offset for (_, partition), answer in told.items() if not answer.error}
 
     async def _follow(self, record: TopicRecord, theirs: Mapping[int, int]) -> None:
-        """Delete from the copy what lies below these log starts of the source."""
+        """Delete the records below these source log starts from the copy."""
         moved = {(record.topic, p): start for p, start in theirs.items() if start > record.starts[p]}
         if record.mapped:
             places = {key: self._place(key, start) for key, start in moved.items()}
@@ -111,12 +119,12 @@ class Aligner:
         }
         refused = await self._target.delete_records(record.topic, low) if low else {}
         for partition, (code, _) in refused.items():
-            if code and not row(code).retriable:  # the copy only takes more room: nothing waits for it
+            if code and not row(code).retriable:  # the copy only takes more room: nothing waits for the deletion
                 what = "%s-%d: the target does not delete what the source has deleted: %s"
                 _log.warning(what, record.topic, partition, row(code).name)
 
     async def _cut(self, topic: str, starts: Mapping[int, int], theirs: Mapping[int, int] | None = None) -> None:
-        """Move log starts that lie below their place."""
+        """Move each log start that lies below its intended offset."""
         deadline = monotonic() + _PATIENCE_S
         while True:
             low = await self._too_low(topic, starts, theirs or {})
@@ -140,7 +148,7 @@ class Aligner:
     async def _too_low(
         self, topic: str, starts: Mapping[int, int], theirs: Mapping[int, int]
     ) -> dict[int, int]:
-        """Starts of the partitions whose target log begins below them; `theirs`: log starts of the source."""
+        """Return the starts of the partitions whose target log begins too low; `theirs`: log starts of the source."""
         told = await self._target.list_offsets({(topic, partition): EARLIEST for partition in starts})
         for partition, start in starts.items():
             answer = told[(topic, partition)]
@@ -192,7 +200,7 @@ class Aligner:
     async def _append(
         self, topic: str, partition: int, batch: bytearray | memoryview, tail: LogTail, count: int
     ) -> LogTail:
-        """One append by the append rule; the tail after it, whoever wrote it."""
+        """Append a filler by the append rule; return the tail after the append, whichever process wrote it."""
         unknown = False
         try:
             answer = await append_alone(self._target, topic, partition, batch, purpose="align")
@@ -206,7 +214,8 @@ class Aligner:
                         "diverged",
                         f"a filler for offset {tail.end} of {topic}-{partition} was found at {answer.base_offset}",
                     )
-                # Read back rather than counted where another aligner may have gone on meanwhile: its answer is 45.
+                # If the answer is 45, another aligner may have gone on meanwhile: the tail is then read, not
+                # calculated.
                 sequence = next_sequence(tail.sequence, count)
                 return LogTail(tail.end + count, sequence, tail.end + count)
             if answer.error != Code.OUT_OF_ORDER_SEQUENCE_NUMBER and not row(answer.error).retriable:

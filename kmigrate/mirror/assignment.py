@@ -1,17 +1,17 @@
-"""How a link's partitions are shared out among its processes: a balanced and sticky assignment. Pure.
+"""How a link's partitions are distributed among its processes: a balanced and sticky assignment. Pure.
 
-    nobody's ──▶ an owner ──▶ moving ──that owner has acted on it and holds the partition no more──▶ another owner
-                        └────────────────────── the owner is gone or silent ─────────────────────────────▶
+    unassigned ──▶ an owner ──▶ moving ──the owner has acted on the move and has released the partition──▶ new owner
+                          └────────────────────── the owner is gone or silent ────────────────────────────▶
 
 Rules:
-A  Members own equally many partitions, to within one; where that is so already nothing moves, and never more than it
-   takes.
-B  A partition is taken from a member that lives in two steps, so that it has let go before another begins: it says
-   that it has acted on an assignment since which the partition was asked of it, and holds it no more. From one
-   that is gone or silent it is taken at once, as the lease is: appends are compare-and-set, and holes are refused by
-   the generation (V3).
-C  What is being promoted stays where it is: a fence holds producers.
-D  The generation grows with every assignment, and is above every term that the lease had before it.
+A  The numbers of partitions of any two members differ by at most one. If they do already, nothing moves. Otherwise
+   only the minimum moves.
+B  A partition is taken from a live member in two steps, so that the old owner stops before the new owner begins.
+   The old owner says that it has acted on an assignment that asks for the partition, and that it no longer holds
+   the partition. A partition of a gone or silent member is taken at once, as the lease is. This is safe: appends are
+   compare-and-set, and brokers refuse holes of an older generation (V3).
+C  A topic in a promote stays where it is, because a fence holds producers.
+D  The generation grows with every assignment, and is above every earlier term of the lease.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ def next_assignment(
     pinned: Collection[str] = (),
     since: Mapping[Key, int] | None = None,
 ) -> AssignmentRecord:
-    """What to go on with, `before` itself where nothing changes.
+    """Return the next assignment, or `before` itself if nothing changes.
 
-    `members` may own partitions, `wanted` is the number of partitions of each topic, `words` is what the processes
-    that live have said, `term` the lease's, `pinned` the topics of rule C, `since` what `Releases` knows.
+    `members`: the processes that may own partitions. `wanted`: the number of partitions of each topic. `words`: the
+    presences of the live processes. `term`: the term of the lease. `pinned`: the topics of rule C. `since`: the result
+    of `Releases.since`.
     """
     names = sorted(members)
     place = {name: number for number, name in enumerate(names)}
@@ -63,10 +64,11 @@ def next_assignment(
 
 
 class Releases:
-    """Since which generation each partition has been asked of the member that shall let go of it.
+    """The generation since which each moving partition has been asked of its present owner.
 
-    Only the lease's holder writes assignments, and it looks at each before it writes the next: so within a term none
-    is missed between the first that asks and the newest. Under another term, all count as asked by the newest.
+    Only the holder of the lease writes assignments, and the holder looks at each assignment before it writes the next.
+    So within a term no assignment is missed between the first that asks for a partition and the newest. Under another
+    term, every move counts as asked by the newest assignment.
     """
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class Releases:
         self._since: dict[Key, tuple[str, int]] = {}
 
     def since(self, term: int, newest: AssignmentRecord | None) -> dict[Key, int]:
-        """The generations, after a look at the newest assignment as the holder of the lease under `term`."""
+        """Return these generations after a look at the newest assignment as the holder of the lease under `term`."""
         known = self._since if term == self._term else {}
         now: dict[Key, tuple[str, int]] = {}
         for key, member in _asked(newest).items():
@@ -86,7 +88,7 @@ class Releases:
 
 
 def _asked(assignment: AssignmentRecord | None) -> dict[Key, str]:
-    """The partitions that are moving, and the member that lets go of each."""
+    """Return the partitions that are moving, and the member that releases each of them."""
     return {
         (topic, partition): releasing(assignment, topic, partition)
         for topic, owners in (assignment.owners.items() if assignment is not None else ())
@@ -101,7 +103,7 @@ def _moving(
     words: Iterable[MirrorPresence],
     since: Mapping[Key, int],
 ) -> dict[Key, str]:
-    """What a member that lives has been asked to let go of, and may still hold (rule B)."""
+    """Return the partitions that a live member was asked to release and may still hold (rule B)."""
     if before is None:
         return {}
     told = {word.instance: word for word in words}
@@ -117,7 +119,7 @@ def _moving(
 def balanced(
     members: Sequence[str], keys: Sequence[Key], now: Mapping[Key, str], pinned: Collection[str] = ()
 ) -> dict[Key, str]:
-    """An owner for every key: rule A, and of each topic as evenly as that allows."""
+    """Return an owner for every partition: rule A, and each topic spread as evenly as rule A allows."""
     load: dict[str, dict[str, list[int]]] = {member: {} for member in members}
     count = dict.fromkeys(members, 0)
     owner = dict(now)
@@ -141,7 +143,7 @@ def balanced(
         topic = stock[giver][0][1] if stock[giver] else ""
         poorest = min(members, key=lambda m: (count[m], len(load[m].get(topic, ()))))
         if count[giver] <= count[poorest] + 1 or not topic:
-            return owner  # who was given something has at most one more than the poorest, and never gives
+            return owner  # a member that has received has at most one more than the poorest, and never gives
         owned = -heappop(stock[giver])[0]
         if owned > 1:
             heappush(stock[giver], (1 - owned, topic))

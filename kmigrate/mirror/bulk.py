@@ -1,10 +1,11 @@
-"""One try of a Spark task: the mirror's own copier, over the partitions that the task was given, up to their ends.
+"""One try of a Spark task: the mirror's own copier copies the task's partitions up to their ends.
 
-    open ──▶ claim, copy, tell ──▶ every partition at its end, stopped, or no longer Spark's ──▶ let go
+    open ──▶ claim, copy, report ──▶ every partition at its end, stopped, or taken from Spark ──▶ release the claims
 
-It is a mirror process that shares nothing out and is given nothing by the link's assignment: its partitions come from
-the driver's plan. Where each stands is read from the target's own log as everywhere, so that a try may be killed, made
-again, or made twice at once (M1). A try ends by itself, also when its topic is promoted or handed over meanwhile.
+A try is a mirror process that distributes no partitions and gets none from the link's assignment. Its partitions come
+from the driver's plan. Each partition's position is read from the target's own log, as in every mirror process. So a
+try may be killed, repeated, or run twice at the same time (M1). A try ends by itself, even if its topic is promoted or
+handed over meanwhile.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from kmigrate.state.log import StateLog
 __all__ = ["ENDLESS", "BulkJob", "BulkTry", "Copied", "copy_ranges"]
 
 ENDLESS = -1
-"""The end of a range that is copied until its topic is no longer Spark's."""
+"""The end of a range that is copied until its topic is no longer copied by Spark."""
 _LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class BulkJob:
-    """What every task of a job is told; it travels to executors, secrets of the settings included."""
+    """The instructions for every task of a job; they travel to executors, secrets of the settings included."""
 
     link: str
     source: ClusterSettings
@@ -52,27 +53,27 @@ class BulkJob:
     pipelining: bool
     request_limit: int
     throttle: int = 0
-    """Most bytes a second that one task reads; 0 is no limit."""
+    """Maximum number of bytes per second that a task reads; 0 is no limit."""
     partitions: Mapping[str, int] = field(default_factory=dict)
-    """Of topics that are copied without end, how many partitions they have: with more of them a job is planned anew."""
+    """Number of partitions of each topic that is copied without end; if the number grows, the job is planned anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """How one partition ended in one try."""
+    """The result of one partition in one try."""
 
     topic: str
     partition: int
     position: int
     size: int
-    """Bytes of batches that this try wrote; another try's are not in it."""
+    """Bytes of the batches that this try wrote, without those of other tries."""
     problem: str = ""
     left: bool = False
-    """The topic was promoted, handed over or deleted meanwhile, or has got more partitions."""
+    """True if the topic was meanwhile promoted, handed over or deleted, or has got more partitions."""
 
 
 async def copy_ranges(job: BulkJob, ends: Mapping[Key, int], instance: str) -> list[Copied]:
-    """Copy each partition up to its end, under the name of a process of its own."""
+    """Copy each partition up to its end, as a process with an instance name of its own."""
     async with AsyncExitStack() as stack:
         source, target, state = [
             await stack.enter_async_context(ClusterClient(each)) for each in (job.source, job.target, job.target)
@@ -82,7 +83,7 @@ async def copy_ranges(job: BulkJob, ends: Mapping[Key, int], instance: str) -> l
 
 
 class BulkTry:
-    """One try: a copier, its claims and its word in the presence log."""
+    """One try: a copier, its claims and its presence record."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class BulkTry:
         return link, link.copy
 
     async def run(self) -> list[Copied]:
-        """Until every partition has ended."""
+        """Copy until every partition has ended."""
         copier = self.copier
         self._apply(self._log.state)
         stops = StopKeeper(self._log, self._job.link, self._instance)
@@ -143,7 +144,7 @@ class BulkTry:
         return [self._ended[key] for key in sorted(self._ended)]
 
     async def _follow(self) -> None:
-        """Do as the state log says after every change of it, until all partitions have ended."""
+        """Apply every change of the state log until all partitions have ended."""
         while True:
             state = self._log.state
             if state.epoch != self._applied:
@@ -174,7 +175,7 @@ class BulkTry:
         return by_spark(record) and planned in (None, len(record.starts))
 
     def _look(self, state: State) -> None:
-        """Which partitions have ended since the last look."""
+        """Note the partitions that have ended since the last look."""
         ours = {record.topic for record in state.topics(self._job.link) if self._is_ours(record)}
         for key, end in self._ends.items():
             if key in self._ended:
@@ -189,15 +190,15 @@ class BulkTry:
                 self._ended[key] = Copied(*key, lane.position, lane.tally.copies.bytes)
 
     def _is_anothers(self, state: State, key: Key) -> bool:
-        """Whether another try owns a partition, and writes down what has stopped it."""
+        """Return whether another try owns a partition, and therefore records the partition's stop."""
         record = state.topic(self._job.link, key[0])
         claim = record.claims.get(key[1]) if record is not None else None
         return claim is not None and claim.instance != self._instance
 
-    # owning and telling
+    # claims and presence
 
     async def _claim(self) -> None:
-        """Claim what is not ours yet, for ever: another try may let go of it."""
+        """Claim the partitions that this try does not own yet, for ever: another try may release a partition."""
         while True:
             try:
                 for topic in self._topics:
@@ -220,7 +221,7 @@ class BulkTry:
             except StateLogBroken:
                 raise
             except KmigrateError:
-                return  # we then count as gone once we have been silent for long enough
+                return  # this process then counts as gone after a time of silence
 
     async def _announce(self) -> None:
         interval = self._job.settings.presence_ms / 1000

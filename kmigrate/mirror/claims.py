@@ -1,13 +1,15 @@
-"""How one try of a Spark task comes to own partitions, and lets go of them.
+"""How a try of a Spark task comes to own partitions, and releases them.
 
-Plain records need no owner (M1). Holes (W5), records beyond the broker's memory (W1) and what a log cleaner works on
-do, and whoever owns a partition also writes down that it has stopped. So a try claims its partitions in the topic's
-record: by compare-and-set, under a term above all before it (V3), and only where nobody else may own them still:
+Plain records need no owner (M1). Holes (W5), records beyond the broker's memory (W1) and logs under a log cleaner need
+an owner. The owner of a partition also records that the partition has stopped. So a try claims its partitions in the
+topic's record. A claim is a compare-and-set write under a term above all earlier terms (V3). A try claims a partition
+only if no other process may still own the partition:
 
-    nobody, or somebody silent ──claim──▶ ours ──let_go──▶ nobody
+    no owner, or a silent owner ──claim──▶ this try ──let_go──▶ no owner
 
-A second try of the same task (speculation, or a worker that was thought lost) copies along, and claims once the
-first has let go or is silent. Who owns is believed by the same clocks as among mirror processes (`membership`).
+A second try of the same task (speculation, or a worker that was thought lost) copies in parallel. The second try claims
+a partition once the first try has released the partition or is silent. Silence is measured by the same clocks as among
+mirror processes (`membership`).
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ def claimable(
     words: Iterable[MirrorPresence],
     silent: Callable[[str], bool],
 ) -> list[int]:
-    """The wanted partitions that are not ours yet, and that nobody else may own any more."""
+    """Return the wanted partitions that this process does not own yet and that no other process may still own."""
     if not by_spark(record):
         return []
     assignment = state.assignment(record.link)
     generation = assignment.generation if assignment is not None else -1
     daemons = [word for word in words if word.engine is CopyEngine.DAEMON]
     if any(word.shares and word.generation < generation for word in daemons):
-        return []  # it may not have read yet that the topic is no longer its
+        return []  # this process may not have read yet that the topic is no longer its own
     held = {partition for word in daemons for partition in word.topics.get(record.topic, {})}
 
     def free(partition: int) -> bool:
@@ -56,7 +58,7 @@ def claimable(
 
 
 class Claims:
-    """The claims of one try on partitions of one link's topics."""
+    """The claims of a try on partitions of a link's topics."""
 
     def __init__(self, log: StateLog, link: str, instance: str, membership: Membership) -> None:
         self._log = log
@@ -65,7 +67,7 @@ class Claims:
         self._membership = membership
 
     async def claim(self, topic: str, wanted: Collection[int]) -> None:
-        """Claim what can be claimed now; raises as the state log does."""
+        """Claim the partitions that can be claimed now; raise the errors of the state log."""
         silent, words = self._membership.silent, self._membership.words()
 
         def decide(state: State) -> TopicRecord | None:
@@ -89,7 +91,7 @@ class Claims:
             await self._log.append(decide)
 
     async def let_go(self, topic: str) -> None:
-        """Take our claims on a topic back, so that nobody has to wait until we are silent."""
+        """Release this process's claims on a topic, so that no other process waits until this process is silent."""
 
         def decide(state: State) -> TopicRecord | None:
             record = state.topic(self._link, topic)
@@ -102,7 +104,10 @@ class Claims:
             await self._log.append(decide)
 
     def term(self, topic: str, partition: int) -> int:
-        """The term under which a partition is ours; 0 where it is not, or others may count us as gone."""
+        """Return the term of this process's claim on a partition.
+
+        Return 0 if this process has no claim, or if others may count this process as gone.
+        """
         record = self._log.state.topic(self._link, topic)
         if record is None or not by_spark(record) or not self._membership.sure():
             return 0

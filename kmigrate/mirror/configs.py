@@ -1,16 +1,18 @@
-"""Which configs the target topic has: the source's, relaxed while it is mirrored, as they are from the promote on.
+"""Topic configs on the target: the source's configs, relaxed while the topic is mirrored, exact from the promote on.
 
-While mirroring, history must get in whatever its age and size, and nothing may age out or be compacted under
-the copier's feet (A6, A7, A8, A9); promote puts the topic's own configs back (`restore_configs`,
+While a topic is mirrored, the target must accept old records of any timestamp and size. Nothing may expire or be
+compacted before the copy is complete (A6, A7, A8, A9). Promote restores the topic's own configs (`restore_configs`,
 `drop_configs` of the topic record).
 
-For a replicated key the source decides, as with MirrorMaker 2: what is set there is set here, what is not set there is
-removed here. A key that is not replicated (MM-70) belongs to the target: it stays as somebody set it. Never
-replicated are keys that name brokers (replica throttles), that need tiered storage, that a vendor added, and
-`unclean.leader.election.enable`, which is the target cluster's own decision; `config_exclude` names more.
+The source decides a replicated key, as with MirrorMaker 2. A value that is set on the source topic is set on the target
+topic. A key that is not set on the source topic is removed from the target topic. A key that is not replicated belongs
+to the target, and its value there stays. Four kinds of keys are never replicated: keys that name brokers (replica
+throttles), keys that need tiered storage, keys that a vendor added, and `unclean.leader.election.enable`, which is the
+target cluster's own decision. `config_exclude` names further keys.
 
-What the source topic has from its brokers' configs, or from the defaults of its Kafka, is set here, too, where the
-target's brokers would give it another value and that would lose data or break clients (`carried_configs`).
+The source topic also inherits values from its brokers' configs and from the defaults of its Kafka version. Such a value
+is set on the target topic if the target's brokers would give another value that loses data or breaks clients
+(`carried_configs`).
 """
 
 from __future__ import annotations
@@ -36,11 +38,14 @@ __all__ = [
 ]
 
 _MIN_SEGMENT = 1 << 20
-"""Kafka 4 refuses smaller segments (A15)."""
+"""Smallest segment size that Kafka 4 accepts (A15)."""
 _ROOM = 96 << 20
-"""Batches may be larger than the source's limits are today, and no batch is larger than its segment (A6)."""
+"""Size limit of batches and segments while a topic is mirrored.
+
+Old batches may be larger than the source's present limits, and no batch is larger than its segment (A6).
+"""
 _DIFFERENCE = "message.timestamp.difference.max.ms"
-"""Both time limits in one, until Kafka 4.0."""
+"""Both time limits in one config, until Kafka 4.0."""
 _TIME_LIMITS = ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms")
 _IN_SYNC = "min.insync.replicas"
 
@@ -57,10 +62,13 @@ _BROKER_NAMES = {
     "retention.bytes": "log.retention.bytes",
     "retention.ms": "log.retention.ms",
 }
-"""The keys that are carried, and what a broker calls them. Others (sizes of segments, flushes, compression) cost or
-save work, but no client and no record depends on them."""
+"""Topic configs that are carried, and their names among the broker configs.
+
+No client and no record depends on the other configs (segment sizes, flushes, compression). They only cost or save work.
+"""
 _RETENTION_MS = {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
-"""Three configs of one time and their units: the first that is set holds, and less than nothing is for ever."""
+"""Three configs of the same time and their units: the first that is set applies, and a negative value means for ever.
+"""
 
 _REPLICATED = frozenset(
     {
@@ -109,7 +117,7 @@ _RELAXED = {**_WHILE_MIRRORING, "segment.bytes": str(_ROOM)}
 
 @dataclass(frozen=True, slots=True)
 class Configs:
-    """What the target topic gets now, and how promote brings it to its own."""
+    """The configs that the target topic gets now, and the changes by which promote restores its own configs."""
 
     now: Mapping[str, str]
     restore: Mapping[str, str]
@@ -117,12 +125,12 @@ class Configs:
 
 
 async def broker_defaults(target: ClusterClient, admin: Admin) -> dict[str, str]:
-    """What a topic of the target has where it does not say (`topic_defaults`)."""
+    """Return the configs that a target topic inherits from its brokers (`topic_defaults`)."""
     return topic_defaults(await admin.broker_configs(next(iter(target.metadata.brokers))))
 
 
 def topic_defaults(told: Mapping[str, ConfigValue]) -> dict[str, str]:
-    """What a broker with these configs gives its topics, of the keys that are carried, as far as it tells them."""
+    """Return the values of the carried configs that a topic inherits from a broker with these configs."""
     said = {name: entry.value for name, entry in told.items() if entry.value}
     names = {**_BROKER_NAMES, _DIFFERENCE: f"log.{_DIFFERENCE}"}
     values = {key: said[name] for key, name in names.items() if name in said}
@@ -135,11 +143,11 @@ def topic_defaults(told: Mapping[str, ConfigValue]) -> dict[str, str]:
 def own_configs(
     told: Mapping[str, ConfigValue], seal: Seal | None = None, kept: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What is set on a source topic itself.
+    """Return the configs that are set on a source topic itself.
 
-    A limit of one byte is a promote's seal and nobody's own: what stood there before is the topic's, as far as the
-    topic's record still knows it. `kept` is what the record restores: beneath a seal the brokers' own limit cannot be
-    seen, either.
+    A size limit of one byte is the seal of a promote and not the topic's own limit. The former limit belongs to the
+    topic, if the topic's record still knows the former limit. `kept` holds the configs that the record restores. A seal
+    also hides the brokers' own limit.
     """
     own = _set_on(told)
     if own.get(SIZE_LIMIT) == SEALED_SIZE:
@@ -151,9 +159,9 @@ def own_configs(
 
 
 def carried_configs(told: Mapping[str, ConfigValue], defaults: Mapping[str, str]) -> dict[str, str]:
-    """What a source topic has from its brokers and a topic of the target, with these defaults, would not have.
+    """Return the values that a source topic inherits and that a target topic with these defaults would not have.
 
-    A target that wants more replicas in sync than the source is not talked out of it: that loses nothing.
+    If the target wants more in-sync replicas than the source, the target's value stays, because that loses nothing.
     """
     own = _set_on(told)
     values = _both_limits({key: entry.value for key, entry in told.items()})
@@ -168,7 +176,7 @@ def _set_on(told: Mapping[str, ConfigValue]) -> dict[str, str]:
 
 
 def _both_limits(values: Mapping[str, str]) -> dict[str, str]:
-    """With the two time limits of newer Kafkas in place of the one of older ones, which holds where they set none."""
+    """Replace the older config of both time limits by the two newer configs, where the newer configs set no limit."""
     both = dict(values)
     one = both.pop(_DIFFERENCE, None)
     if one is not None:
@@ -184,10 +192,11 @@ def target_configs(
     known: Collection[str] = (),
     standing: Mapping[str, str] | None = None,
 ) -> Configs:
-    """Configs of the target topic, from those that are its own after the promote: set on the source topic, or carried.
+    """Return the configs of the target topic, from the topic's own configs after the promote.
 
-    `exclude` are expressions of keys that are not replicated, `known` the keys that the target has at all (empty: all),
-    `standing` what the target topic itself had of the others before it was relaxed: promote puts that back.
+    The topic's own configs are those set on the source topic and the carried configs. `exclude` holds expressions of
+    keys that are not replicated. `known` holds all keys that the target has (empty: all). `standing` holds the former
+    values of the other keys on the target topic, which promote restores.
     """
     relaxed = {key: value for key, value in _WHILE_MIRRORING.items() if not known or key in known}
     keys = replicated(exclude, known)
@@ -207,22 +216,25 @@ def target_configs(
 
 
 def as_found(own: Mapping[str, str], restore: Mapping[str, str], drop: Collection[str]) -> dict[str, str]:
-    """What a target topic had set on it before the mirror relaxed it, where an earlier try may have done so already and
-    its record says what it noted; what has another value than the mirror's was set by somebody else."""
+    """Return the configs that were set on a target topic before the mirror relaxed them.
+
+    An earlier try may already have relaxed the topic. The topic's record then holds the former values. A value that is
+    not the mirror's relaxed value was set by somebody else.
+    """
     relaxed = {key for key, value in own.items() if value == _RELAXED.get(key) and (key in restore or key in drop)}
     kept = {key: value for key, value in own.items() if key not in relaxed}
     return {**kept, **{key: restore[key] for key in relaxed if key in restore}}
 
 
 def replicated(exclude: Collection[str], known: Collection[str]) -> frozenset[str]:
-    """The keys for which the source decides; `exclude` and `known` are as in `target_configs`."""
+    """Return the keys that the source decides; `exclude` and `known` are as in `target_configs`."""
     return frozenset(key for key in _REPLICATED if not excluded(exclude, key) and (not known or key in known))
 
 
 def changes(
     wanted: Mapping[str, str], standing: Mapping[str, str], exclude: Collection[str] = ()
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What must be set and what removed so that a topic with `standing` own configs has the wanted ones."""
+    """Return the configs to set and to remove, so that a topic with the `standing` configs gets the wanted configs."""
     put = {key: value for key, value in wanted.items() if standing.get(key) != value}
     keys = replicated(exclude, ())
     return put, tuple(sorted(key for key in standing if key in keys and key not in wanted))

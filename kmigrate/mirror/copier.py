@@ -1,8 +1,8 @@
-"""Which partitions are copied, and the tasks around their lanes: a reader per source leader, a writer per target's.
+"""The choice of the partitions to copy, and the tasks around their lanes: a reader and a writer for each leader.
 
-Readers (`reading`) queue what they fetch in lanes, writers (`writing`) send it on. Everything that decides is in
-`lane`; between two awaits a lane belongs to one task alone. The copier gives each partition its lane, looks whether
-both clusters still show the topics that are mirrored, and starts what a lane needs beside being read and written.
+Readers (`reading`) put fetched batches into lanes. Writers (`writing`) send the batches on. All decisions are made in
+`lane`. Between two awaits a lane belongs to a single task. The copier gives each partition its lane and checks that
+both clusters still show the mirrored topics. The copier also starts a lane's other tasks, such as recovery and holes.
 """
 
 from __future__ import annotations
@@ -39,46 +39,56 @@ from kmigrate.net.tasks import TaskOwner, together
 __all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
 
 _LOOK_GAP_S = 0.1
-"""Least rest from look to look, whoever calls for one. A thousand partitions whose broker does not lead them yet call
-all the time, and the copy of the others would stand behind their looks."""
+"""Minimum pause between two looks.
+
+A thousand partitions without a leader in the metadata call for looks all the time. Without a pause, the looks would
+delay the copy of the other partitions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MirroredTopic:
-    """What the copier must know of one topic; all of it comes from the state log."""
+    """The facts of a topic that the copier needs; all of them come from the state log."""
 
     topic: str
     source_topic_id: str
     target_topic_id: str
     starts: Mapping[int, int]
-    """Of the partitions that this process shall copy."""
+    """Log starts of the partitions that this process shall copy."""
     others: int = 0
-    """How many more partitions other processes copy."""
+    """Number of partitions that other processes copy."""
     term: int = 1
-    """Of the lease under which a mapped topic is copied."""
+    """Term of the lease under which a mapped topic is copied."""
     barriers: Mapping[int, int] = field(default_factory=dict)
     compacted: bool = False
-    """The source topic's own policy says that a log cleaner works on it."""
+    """True if the source topic's own policy lets a log cleaner work on the topic."""
     promoting: bool = False
-    """In a promote: the link's throttle does not hold it up."""
+    """True during a promote: the link's throttle does not delay the topic."""
     urgent: bool = False
-    """Writers wait: every partition's answer is asked for, idle or not, and progress told at once (AL-76)."""
+    """True while writers wait behind a fence.
+
+    Then log ends are asked for every partition, idle or not, and progress is reported at once.
+    """
     paused: bool = False
     stops: Mapping[int, PartitionStop] = field(default_factory=dict)
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
     target_starts: Mapping[int, int] | None = None
-    """Where the records of a mapped topic begin on the target; None where offsets are identical."""
+    """Target offsets where the records of a mapped topic begin; None if offsets are identical."""
     began: Mapping[int, int] = field(default_factory=dict)
     """Log ends of the source when the link began to mirror the topic."""
 
     @property
     def copy(self) -> tuple[str, str, bool]:
-        """Another one begins from its start: who slept while it was asked for hears of the old and the new at once."""
+        """The identity of the copy.
+
+        A copy with another identity begins from its start. A process that slept through the change learns of the old
+        and the new copy at the same time.
+        """
         return self.source_topic_id, self.target_topic_id, self.target_starts is None
 
 
 def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) -> MirroredTopic:
-    """What a topic's record says of the partitions that this process shall copy."""
+    """Return the facts of a topic's record for the partitions that this process shall copy."""
     fenced = record.phase is TopicPhase.FENCED
     return MirroredTopic(
         topic=record.topic,
@@ -101,17 +111,17 @@ def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two clusters, and the tasks that ask its leaders."""
+    """One of the two clusters, and the tasks that send requests to its leaders."""
 
     asked: Asked
     client: ClusterClient
     work: Callable[[int], Coroutine[Any, Any, None]]
-    """Asks one leader, for ever."""
+    """Task that sends requests to a leader, for ever."""
     staffed: set[int] = field(default_factory=set)
 
 
 class Copier:
-    """Copies the partitions it was given from source to target with one producer id, as long as it is open."""
+    """Copies its partitions from source to target with one producer id, as long as the copier is open."""
 
     def __init__(
         self,
@@ -130,7 +140,11 @@ class Copier:
         meter: LinkMeter | None = None,
         is_routed: Callable[[Producer], bool] = lambda producer: False,
     ) -> None:
-        """`torn`: that of the copier before us. `is_routed` tells a routed transactional producer's id and epoch."""
+        """Create a copier.
+
+        `torn` is the property of that name of the previous copier. `is_routed` tells whether a producer id and epoch
+        belong to a routed transactional producer.
+        """
         self._source = source
         self._target = target
         self._identity = identity
@@ -139,11 +153,11 @@ class Copier:
         self._on_move = on_move
         self._is_routed = is_routed
         self.direct: dict[Key, DirectSeen] = {}
-        """The direct writers that lanes have read; a lane that begins anew goes on with them."""
+        """The direct writers that lanes have read; a restarted lane continues with them."""
         self._topics: dict[str, MirroredTopic] = {}
         self.lanes = Lanes(self._shown)
         self.added: dict[str, int] = {}
-        """Partitions that the source has and the mirror does not, by topic: their number on the source."""
+        """Number of partitions on the source, for each topic with partitions that the mirror does not have."""
         self._signals = Signals()
         look_now = self._signals.call_for_look
         self._mender = Mender(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
@@ -180,12 +194,13 @@ class Copier:
         self._closed = False
         self._leaving: list[Lane] = []
 
-    # what to copy
+    # assignment
 
     def assign(self, topics: Iterable[MirroredTopic]) -> None:
-        """Copy these topics' partitions and no others, from now on; never waits.
+        """Copy the partitions of these topics and no others, from now on; never wait.
 
-        A partition of theirs that is not ours any more is retired: its lane stays until what is under way has ended.
+        If this process loses a partition of such a topic, the lane is retired. The lane stays until its requests in
+        flight have ended.
         """
         wanted = {topic.topic: topic for topic in topics}
         for lane in list(self.lanes.values()):
@@ -196,7 +211,7 @@ class Copier:
                 lane.retire()
                 self._drop_released(lane)
         for topic in wanted.values():
-            if self._topics.get(topic.topic) is not topic:  # with thousands of partitions, most stay as they are
+            if self._topics.get(topic.topic) is not topic:  # with thousands of partitions, most topics stay unchanged
                 self._place(topic)
         for key in [key for key in self.direct if key[0] not in wanted]:
             del self.direct[key]
@@ -210,12 +225,12 @@ class Copier:
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Topics that are copied no longer, and of which something is still on its way."""
+        """Topics that are no longer copied and still have writes in flight."""
         return frozenset(lane.topic for lane in self._leaving if not lane.at_rest)
 
     @property
     def torn(self) -> frozenset[Key]:
-        """Partitions of which something is on its way that may not come behind another's (`Lane.torn`)."""
+        """Partitions with writes in flight that must not land behind another process's writes (`Lane.torn`)."""
         return frozenset(lane.key for lane in (*self.lanes.values(), *self._leaving) if lane.torn)
 
     def _drop_released(self, lane: Lane) -> None:
@@ -223,19 +238,19 @@ class Copier:
             self._drop(lane)
 
     def _place(self, topic: MirroredTopic) -> None:
-        """A lane for each partition of a topic, as the state log wants it; a resumed one begins anew."""
+        """Give each partition of a topic a lane with the state of the state log; a resumed lane begins anew."""
         for partition, start in topic.starts.items():
             key, stop = (topic.topic, partition), topic.stops.get(partition)
             lane = self.lanes.get(key)
             if isinstance(lane, MappedLane) and lane.term != topic.term:
                 lane.stop("the lease was another process's meanwhile")
-                lane.recorded = True  # nothing of the topic's: it begins anew
+                lane.recorded = True  # the topic's record does not hold this stop: the lane begins anew
             if lane is not None and lane.recorded and stop is None and lane.at_rest:
                 lane = None
             if lane is None:
                 before = [each for each in self._leaving if each.key == key]
                 if any(not each.at_rest for each in before):
-                    continue  # what it has sent might be taken for ours
+                    continue  # writes of the old lane might be taken for writes of the new lane
                 lane = self._lane(topic, partition, start)
                 lane.direct = self.direct.setdefault(key, lane.direct)
                 lane.direct.is_routed = self._is_routed
@@ -281,29 +296,29 @@ class Copier:
         )
 
     def place_of(self, key: Key, offset: int) -> int:
-        """Return where the first record from a source offset on stands, of a mapped partition; −1 where unknown."""
+        """Return the target offset of a mapped partition's first record from a source offset on; −1 if unknown."""
         lane = self.lanes.get(key)
         return lane.place_of(offset) if isinstance(lane, MappedLane) else -1
 
     def _room_changed(self) -> None:
-        """Have lanes wait for room on the target, or go on."""
+        """Make lanes wait for room on the target, or let them continue."""
         for lane in self.lanes.values():
             lane.disk_low = self.disks.held(lane.key)
         self._signals.wake()
 
     @property
     def trouble(self) -> str:
-        """What keeps a whole cluster from being read or written at the moment, or ''."""
+        """The reason why a whole cluster cannot be read or written at the moment, or ''."""
         return self._signals.trouble
 
     def limit(self, rate: int) -> None:
-        """Read at most `rate` bytes a second from now on, all partitions together; 0 is no limit."""
+        """Read at most `rate` bytes per second from now on, over all partitions; 0 is no limit."""
         if rate != self._throttle.rate:
             self._throttle.limit(rate, monotonic())
             self._signals.wake()
 
     async def run(self) -> None:
-        """Copy until cancelled; raises only what no retry can mend."""
+        """Copy until cancelled; raise only errors that no retry can mend."""
         self._tasks.start(self._signals.pulse(), "pulse")
         self._tasks.start(self._reader.ask_ends(), "ends")
         self._tasks.start(self._reader.look_for_batches(), "batches")
@@ -315,14 +330,18 @@ class Copier:
             await self._tasks.close()
 
     async def _watch(self, side: _Side) -> None:
-        """Look at one cluster for ever, however long the other one is silent."""
+        """Look at one cluster for ever, independently of the other cluster's silence."""
         while True:
             called = self._signals.looks(side.client)
             await self._look(side)
             await self._until_due(called, monotonic())
 
     async def _until_due(self, called: asyncio.Event, looked: float) -> None:
-        """Until a look is called for, or long after the last one, and never soon after it; raises what has failed."""
+        """Wait until the next look is due; raise the failure of a task.
+
+        A look is due when a look is called for, but not soon after the last look. A look is also due a long time after
+        the last look.
+        """
         try:
             async with asyncio.timeout(LOOK_S):
                 await called.wait()
@@ -340,7 +359,7 @@ class Copier:
     # supervision
 
     async def _look(self, side: _Side) -> None:
-        """Read a cluster's layout, check that its topics are still the same, and staff every leader."""
+        """Refresh a cluster's metadata, check that its topics are still the same, and start a task for every leader."""
         names = list(self._topics)
         if not names:
             return
@@ -362,7 +381,7 @@ class Copier:
         self._signals.assign()
 
     def _check_topic(self, topic: MirroredTopic, side: _Side) -> None:
-        """Whether a cluster still shows the topic that is mirrored: by its id, not by its name."""
+        """Check whether a cluster still shows the mirrored topic, by topic id and not by name."""
         lanes = [lane for partition in topic.starts if (lane := self.lanes.get((topic.topic, partition))) is not None]
         asked, client = side.asked, side.client
         info, name = client.metadata.topics.get(topic.topic), client.settings.name
@@ -386,27 +405,27 @@ class Copier:
         return topic.source_topic_id if client is self._source else topic.target_topic_id
 
     def _shown(self, client: ClusterClient, name: str) -> bool:
-        """Whether a cluster shows the topic that is mirrored, or cannot tell."""
+        """Return whether a cluster shows the mirrored topic, or cannot tell."""
         topic, info = self._topics.get(name), client.metadata.topics.get(name)
         meant = topic and self._meant(client, topic)
         return not meant or info is None or not info.topic_id or info.topic_id == _uuid(meant)
 
     def _source_topic_id(self, name: str) -> UUID | None:
-        """Of the topic that is mirrored, which may be another one than bears its name by now."""
+        """Return the id of the mirrored topic; another topic may bear its name by now."""
         topic = self._topics.get(name)
         return _uuid(topic.source_topic_id) if topic is not None and topic.source_topic_id else None
 
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
-        """Look at one topic now; raises Failed."""
+        """Look at one topic now; raise Failed if that is not possible."""
         await client.refresh([name])
         for side in self._sides:
             if side.client is client and (topic := self._topics.get(name)) is not None:
                 self._check_topic(topic, side)
 
     def _attend(self, lane: Lane, *, told: bool = False) -> None:
-        """Start what a lane needs beside being read and written: its recovery, or a hole.
+        """Start a lane's recovery, map write or hole, if one is due.
 
-        `told`: the answer that has just come told where the target's log ends.
+        `told`: the last answer gave the log end of the target.
         """
         if self._closed:
             return
@@ -430,7 +449,7 @@ class Copier:
         self._signals.wake()
 
     def _heard(self, lane: Lane) -> None:
-        """The target has answered a lane's append, or filled its hole."""
+        """Handle the target's answer to a lane's append, or a filled hole."""
         self._got_on(lane, told=True)
 
     def _got_on(self, lane: Lane, *, told: bool = False) -> None:
@@ -443,11 +462,11 @@ class Copier:
 
 @lru_cache(maxsize=1 << 16)
 def _uuid(text: str) -> UUID:
-    return UUID(text)  # asked for with each fetch, of each of its topics
+    return UUID(text)  # called for each topic of each fetch
 
 
 def _leaderless(asked: Asked, client: ClusterClient, lane: Lane) -> str:
-    """That nobody leads the partition there: its broker is down, or the disk that it was on."""
+    """Return a text if the partition has no leader because its broker or its disk is down, else ''."""
     part = client.metadata.partition(*lane.key)
     if part is None or part.leader >= 0:
         return ""

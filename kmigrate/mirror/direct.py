@@ -1,11 +1,11 @@
 """The direct writers of a partition, as the lane has read them. Pure.
 
-A direct writer is a producer that writes to the source without a router. Only batches count that were written while the
-link mirrors the topic (`TopicRecord.began`). An interval between two batches counts only where the lane was read
-without a pause in between: a lane that stood still sees all that was written meanwhile at once, and late.
+A direct writer is a producer that writes to the source without a router. Only batches that were written while the link
+mirrors the topic count (`TopicRecord.began`). An interval between two batches counts only if the lane was read without
+a pause in between. A lane that stood still sees all batches of the pause at the same time, and late.
 
-Times are by the clock of this process that nobody sets (`steady_ms`); whoever writes them down turns them into the
-state log's (`direct_log`).
+Times are readings of this process's own clock, which nobody sets (`steady_ms`). `direct_log` converts them to the clock
+of the state log.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kmigrate.mirror.steps import DirectBatches, Producer
 __all__ = ["READ_PAUSE_MS", "DirectSeen", "SeenWriter"]
 
 _MOST = 64
-"""Most writers of a partition that are kept apart. Those that wrote longest ago are only counted."""
+"""Maximum number of writers that are kept for each partition; those that wrote longest ago are only counted."""
 _MOST_ROUTED = 1000
 READ_PAUSE_MS = 2_000
-"""Longest silence of a source behind which a lane can still tell an interval."""
+"""Longest silence of a source after which a lane can still measure an interval."""
 
 
 @dataclass(slots=True)
@@ -33,9 +33,9 @@ class SeenWriter:
     offset: int
     """Base offset of the newest batch."""
     unsaved: int = 0
-    """Records that the state log does not count yet."""
+    """Number of records that the state log does not count yet."""
     slowest_ms: int = -1
-    """Longest interval between two batches; −1 where none is known."""
+    """Longest interval between two batches; −1 if none is known."""
 
 
 class DirectSeen:
@@ -46,19 +46,19 @@ class DirectSeen:
         """Tells whether the state log names a producer id and epoch as those of a routed transactional producer."""
         self.writers: dict[Producer, SeenWriter] = {}
         self.dropped = 0
-        """Writers that were only counted, and that the state log does not count yet."""
+        """Number of writers that were only counted and that the state log does not count yet."""
         self.newest: tuple[Producer, int, int] | None = None
         """Producer, offset and time of the newest batch."""
         self._routed: set[Producer] = set()
         self._sure_from = 0
-        """Since when the lane is read without a pause."""
+        """Time since which the lane is read without a pause."""
 
     def paused(self, now_ms: int) -> None:
-        """Note that what was written before now may have been read late."""
+        """Note that batches written before now may have been read late."""
         self._sure_from = now_ms
 
     def note(self, found: Mapping[Producer, DirectBatches], now_ms: int) -> None:
-        """Take in the direct batches of an answer."""
+        """Add the direct batches of a fetch response."""
         for producer, batches in found.items():
             if producer not in self.writers and self._routes(producer):
                 continue
@@ -75,7 +75,7 @@ class DirectSeen:
                 self.newest = producer, batches.offset, now_ms
 
     def routed(self, producer: Producer) -> None:
-        """Forget a producer that turned out to be a router's."""
+        """Forget a producer that turned out to be a router's producer."""
         self.writers.pop(producer, None)
         self._routed.add(producer)
         if self.newest is not None and self.newest[0] == producer:

@@ -1,9 +1,9 @@
 """Writes the direct writers of mirrored topics into the state log, so that a restart forgets none.
 
-A new writer, and a pause that is longer than known, are written down within a second or two. Everything else waits:
-a topic's record is written again after `_SELDOM_S`, or after `_SOON_S` while the topic is being promoted. A process
-writes at most one record each `_LOOK_S`, whatever the number of topics. Several processes may copy partitions of a
-topic: each adds its batches to the record.
+A new writer, and a pause that is longer than the known pause, are written within a second or two. Everything else
+waits: a topic's record is written again after `_SELDOM_S`, or after `_SOON_S` while the topic is being promoted. A
+process writes at most one record every `_LOOK_S`, whatever the number of topics. Several processes may copy partitions
+of the same topic. Each process adds its batches to the record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SELDOM_S = 30.0
 _RETRY_S = 1.0
 _SHORT_PAUSE_MS, _MUCH_LONGER = 500, 1.25
 MOST_WRITERS = 250
-"""Writers that a topic's record names, about 40 KB of JSON."""
+"""Maximum number of writers in a topic's record, about 40 KB of JSON."""
 
 Key = tuple[str, int]
 _Found = dict[tuple[int, Producer], DirectWriter]
@@ -43,10 +43,10 @@ class DirectLog:
     _written: dict[str, float] = field(default_factory=dict)
     """Time of the last write of each topic's record."""
     _known: dict[tuple[str, int, Producer], int] = field(default_factory=dict)
-    """Writers that this process has written down, with their longest pauses then."""
+    """Writers that this process has written to the state log, with their longest pauses at that time."""
 
     async def run(self, seen: Mapping[Key, DirectSeen]) -> None:
-        """Write what is due, for ever; a state log that cannot be written now is tried again."""
+        """Write each due record, for ever; a failed write to the state log is tried again."""
         while True:
             await sleep(_LOOK_S)
             topic = self._due(seen)
@@ -76,7 +76,7 @@ class DirectLog:
         return min(due, key=lambda topic: (not waiting[topic], self._written.get(topic, 0.0)), default=None)
 
     def _says_more(self, topic: str, partition: int, producer: Producer, direct: DirectSeen) -> bool:
-        """Return whether a writer is new, or has paused for longer than is written down."""
+        """Return whether a writer is new, or has paused for longer than the written pause."""
         known = self._known.get((topic, partition, producer))
         slowest = direct.writers[producer].slowest_ms
         return known is None or slowest > max(_SHORT_PAUSE_MS, _MUCH_LONGER * known)
@@ -130,7 +130,7 @@ class DirectLog:
 
 
 def joined(known: DirectRecord, fresh: _Found, more: int) -> DirectRecord:
-    """Return the record with newer batches: those of known writers are added, and the oldest writers left out."""
+    """Return the record with newer batches: batches of known writers are added, and the oldest writers are dropped."""
     writers: _Found = {(each.partition, (each.producer_id, each.epoch)): each for each in known.writers}
     for key, writer in fresh.items():
         before = writers.get(key)

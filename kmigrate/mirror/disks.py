@@ -1,12 +1,14 @@
-"""The target's disks: how much room is left, whether the copy has to wait for more, and what the copy takes there.
+"""The target's disks: the free room, the decision whether the copy waits for room, and the size of the copy.
 
 A broker whose log directory is full takes the directory offline, with the partitions of all clients. The mirror stops
 before that. A partition is not read while a broker with a replica has less room than `disk_min_free_percent` and
-`disk_min_free_bytes` of `[mirror]` ask for. What was read before is still written. Nothing is lost meanwhile: writers
-at the routers go on at the source. A partition behind a fence is copied on, because writers wait and little is left.
+`disk_min_free_bytes` of `[mirror]` ask for. Batches that were read before are still written. Nothing is lost meanwhile:
+writers at the routers continue at the source. A partition behind a fence is copied on, because writers wait and little
+is left.
 
-The copy goes on by itself when there is a fifth more room than the limit (`RoomRule`), so that it does not stop and go
-at the limit. Every mirror process asks for the room; only the holder of the lease asks how much the topics take.
+The copy continues by itself once the free room exceeds the limit by a fifth (`RoomRule`), so that the copy does not
+stop and start at the limit. Every mirror process asks for the free room. Only the holder of the lease asks for the size
+of the topics.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ _log = logging.getLogger("kmigrate.mirror")
 _UNWATCHED = "target-disk-unwatched"
 _WINDOW_S = 3600.0
 _LEAST_SPAN_S = 3.0
-"""A shorter time says nothing of an hour."""
+"""Shortest time from which an hourly rate is calculated."""
 _MOST_TOLD = 5
-"""Log directories that one text names."""
+"""Maximum number of log directories in a text."""
 _SOON_S = 5.0
-"""When sizes are read a second time: a rate needs two readings."""
+"""Delay of the second reading of sizes: a rate needs two readings."""
 
 Place = tuple[int, str]
 """Broker and path of a log directory."""
@@ -48,14 +50,14 @@ class RoomRule:
         self._size = size
         self.low: dict[Place, LogDir] = {}
         self.known: dict[Place, LogDir] = {}
-        """Newest figures of every log directory that tells its room."""
+        """Newest figures of every log directory that reports its room."""
 
     def least(self, total: int) -> int:
-        """Return the bytes that must be free in a volume of that size."""
+        """Return the number of bytes that must be free in a volume of that size."""
         return max(self._size, round(total * self._percent / 100))
 
     def hear(self, broker: int, dirs: Iterable[LogDir]) -> None:
-        """Take in a broker's figures. What a broker that does not answer has said before stays."""
+        """Add a broker's figures; a broker that does not answer keeps its former figures."""
         told = {(broker, each.path): each for each in dirs if each.total >= 0 and each.usable >= 0 and not each.error}
         self.known = {place: known for place, known in self.known.items() if place[0] != broker} | told
         low = {place: each for place, each in told.items() if each.usable < self._wanted(place, each.total)}
@@ -68,7 +70,10 @@ class RoomRule:
         self.low = {place: each for place, each in self.low.items() if place[0] in kept}
 
     def _wanted(self, place: Place, total: int) -> int:
-        """Return the limit; a fifth more for a log directory that was below the limit, as far as its volume allows."""
+        """Return the limit.
+
+        For a log directory that was below the limit, return a fifth more, as far as its volume allows.
+        """
         least = self.least(total)
         more = max(0, min(least, total - least)) // 5 if place in self.low else 0
         return least + more
@@ -82,7 +87,7 @@ class RoomRule:
 
 
 class DiskGuard:
-    """Watches the room on the target's brokers, and tells which partitions have to wait for more."""
+    """Watches the room on the target's brokers, and tells which partitions have to wait for room."""
 
     def __init__(self, target: ClusterClient, settings: MirrorSettings, on_change: Callable[[], None]) -> None:
         self._target = target
@@ -90,11 +95,11 @@ class DiskGuard:
         self._on_change = on_change
         self.rule = RoomRule(settings.disk_min_free_percent, settings.disk_min_free_bytes)
         self.unwatched = ""
-        """Why the limit cannot be watched, or ''."""
+        """The reason why the limit cannot be watched, or ''."""
 
     @property
     def low(self) -> str:
-        """Name the log directories with too little room, and the remedy; '' where there is none."""
+        """Names of the log directories with too little room, and the remedy; '' if there is none."""
         low = [self.rule.text(each) for _, each in sorted(self.rule.low.items())]
         more = [f"and {len(low) - _MOST_TOLD} more"] if len(low) > _MOST_TOLD else []
         if not low:
@@ -107,7 +112,7 @@ class DiskGuard:
         )
 
     def held(self, key: Key) -> str:
-        """Say in few words why a partition's copy has to wait; '' where the copy may go on."""
+        """Say in few words why a partition's copy has to wait; '' if the copy may continue."""
         if not self.rule.low:
             return ""
         info = self._target.metadata.partition(*key)
@@ -116,7 +121,7 @@ class DiskGuard:
         return f"{DISK_LOW}: waits for room on broker {', '.join(map(str, short))}" if short else ""
 
     async def run(self) -> None:
-        """Look again and again, for ever; not at all where there is no limit."""
+        """Look at the disks again and again, for ever; return at once if there is no limit."""
         settings = self._settings
         while settings.disk_min_free_percent or settings.disk_min_free_bytes:
             await self.look()
@@ -149,7 +154,7 @@ class Growth:
         self._topics: frozenset[str] = frozenset()
 
     def take(self, now: float, sizes: Mapping[str, int]) -> None:
-        """Take in the sizes of all topics. Where a topic is gone the hour begins anew: its bytes are no shrinking."""
+        """Add the sizes of all topics; begin the hour anew if a topic is gone, since its bytes are not shrinkage."""
         topics = frozenset(sizes)
         if not topics >= self._topics:
             self._readings.clear()
@@ -160,7 +165,7 @@ class Growth:
 
     @property
     def per_hour(self) -> int | None:
-        """Bytes an hour; None while that is not known."""
+        """Bytes per hour; None while unknown."""
         if not self._readings:
             return None
         (began, first), (ended, last) = self._readings[0], self._readings[-1]
@@ -169,28 +174,28 @@ class Growth:
 
 
 class DiskGauge:
-    """Reads what a link's topics take on the target, for as long as this process holds the lease."""
+    """Reads the size of a link's topics on the target, for as long as this process holds the lease."""
 
     def __init__(
         self, target: ClusterClient, settings: MirrorSettings, topics: Callable[[], Mapping[str, int]]
     ) -> None:
-        """`topics`: the number of partitions by topic."""
+        """Create a gauge; `topics` returns the number of partitions by topic."""
         self._target = target
         self._settings = settings
         self._topics = topics
         self._growth = Growth()
         self.sizes: Mapping[str, int] | None = None
-        """Bytes with all replicas, by topic; None while unknown."""
+        """Bytes of all replicas, by topic; None while unknown."""
 
     @property
     def use(self) -> DiskUse:
-        """Return the present figures."""
+        """The present figures."""
         if self.sizes is None:
             return DiskUse()
         return DiskUse(sum(self.sizes.values()), self._growth.per_hour)
 
     async def run(self) -> None:
-        """Read again and again, for ever."""
+        """Read the sizes again and again, for ever."""
         pause = min(_SOON_S, self._settings.disk_size_s)
         while True:
             topics = {topic: range(count) for topic, count in self._topics().items()}
@@ -202,7 +207,7 @@ class DiskGauge:
 
 
 def _why_unwatched(cluster: str, told: Mapping[int, list[LogDir] | Failed]) -> str:
-    """Say why a limit cannot be watched at some brokers; a broker that is away only is no reason."""
+    """Say why the limit cannot be watched at some brokers; a broker that is only away is no reason."""
     refused = {n: dirs for n, dirs in told.items() if isinstance(dirs, Failed) and dirs.ref.startswith("log-dirs-")}
     silent = [n for n, dirs in told.items() if not isinstance(dirs, Failed) and all(each.total < 0 for each in dirs)]
     why = [next(iter(refused.values())).what] if refused else []

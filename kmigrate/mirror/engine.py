@@ -1,12 +1,12 @@
-"""A link's mirror in one process: copies its share, and looks after the link where it holds the lease.
+"""A link's mirror in one process: copies its share, and maintains the link while this process holds the lease.
 
-    start ──activate──▶ ask for a share ──assignment──▶ copy what the newest assignment names us for
+    start ──activate──▶ ask for a share ──assignment──▶ copy the partitions that the newest assignment gives
                              │                                                          │
-                             └── lease vacant ──▶ lead (`leading`): topics, upkeep, who copies what
+                             └── lease vacant ──▶ lead (`leading`): topics, upkeep, assignment of partitions
 
-Intents come from the state log (topics to mirror, fences, barriers, the assignment); facts go back into it (created,
-aligned, stopped) and into the presence log (progress of the own share). A crash at any point loses nothing: every
-step is derived anew from the state log and the target's own logs.
+Intents come from the state log (topics to mirror, fences, barriers, the assignment). Facts go back into the state log
+(created, aligned, stopped) and into the presence log (progress of this process's share). A crash at any point loses
+nothing, because every step is derived anew from the state log and the target's own logs.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ _log = logging.getLogger("kmigrate.mirror")
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 _URGENT_GAP_S = 0.05
-"""A barrier that is reached, and a state that is applied, are told at once."""
+"""Shortest gap between presences; a reached barrier and an applied state are reported at once."""
 _MANY = 500
-"""Partitions."""
+"""Number of partitions above which progress is reported half as often."""
 
 
 _Follows = tuple[TopicRecord, AssignmentRecord | None, LeaseRecord | None]
 
 
 class MirrorEngine:
-    """Mirrors one link; any number of processes may run one, and share its partitions."""
+    """Mirrors one link; any number of processes may run an engine for the link and share its partitions."""
 
     def __init__(
         self,
@@ -97,22 +97,23 @@ class MirrorEngine:
         self._upkeep: Upkeep | None = None
         self._trouble = ""
         self._forgets = ""
-        """Why the target forgets producers too early for more than one batch in flight, or ''."""
+        """The reason why the target forgets producers too early for more than one batch in flight, or ''."""
         self._applied = self._generation = -1
         self._torn: Collection[Key] = ()
-        """Partitions of which we stopped while something was on its way that may not come behind another's.
+        """Partitions whose copy stopped with writes in flight that must not land behind another process's writes.
 
-        It may still come: until we copy again we say nothing, so that the others take over as from one that died.
+        These writes may still arrive. Until this process copies again it announces nothing, so that the other processes
+        take over as from a dead process.
         """
         self._speak = asyncio.Event()
         self._at_once = False
         self._of_all = True
-        """Whether more is to be told than of what writers wait for."""
+        """True if the next presence must cover more than the partitions behind a fence."""
         self._said_at = -inf
-        """When all was last told, or tried to be."""
+        """Time of the last full presence, or of the last attempt."""
         self._told: dict[tuple[str, int], int] = {}
         self._topics: dict[str, tuple[_Follows, MirroredTopic]] = {}
-        """What the copier was last given, by topic."""
+        """The topics that the copier was last given, by name."""
         self.meter = LinkMeter(source.settings.name, target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
         self.meter.direct_writes = self._direct_writes
@@ -121,14 +122,17 @@ class MirrorEngine:
         self.meter.disk_use = lambda: self._gauge.use if self._gauge is not None else None
 
     async def run(self) -> None:
-        """Until cancelled; raises what a person must mend (another cluster at the address, a broken state log)."""
+        """Mirror the link until cancelled.
+
+        Raise only errors that a person must mend (another cluster at the address, a broken state log).
+        """
         try:
             await together(self._announce(), self._membership.come_back(), self._hold_lease(), self._work())
         finally:
             await self._leave()
 
     async def _leave(self) -> None:
-        """Say that our share is free, and give up the lease."""
+        """Announce that this process's share is free, and release the lease."""
         if self._torn:
             return
         try:
@@ -136,7 +140,7 @@ class MirrorEngine:
                 await self._log.announce(self._presence())
                 await self._lease.release()
         except (KmigrateError, TimeoutError):
-            return  # we then count as gone once we have been silent for long enough
+            return  # this process then counts as gone after a time of silence
 
     async def _hold_lease(self) -> None:
         while True:
@@ -156,7 +160,7 @@ class MirrorEngine:
             await self._log.changed(_LOOK_S)
 
     async def _serve(self) -> None:
-        """Copy our share of the link, for as long as nothing fails."""
+        """Copy this process's share of the link, for as long as nothing fails."""
         forgets = await activate(
             self._link,
             self._source,
@@ -201,7 +205,7 @@ class MirrorEngine:
                 self._lead(copier, aligner),
             )
         finally:
-            if self._applied >= 0:  # else it was given nothing yet
+            if self._applied >= 0:  # else the copier was given nothing yet
                 self._torn = copier.torn
             self._copier = None
             self.meter.lanes = {}
@@ -209,7 +213,7 @@ class MirrorEngine:
     # leading
 
     async def _lead(self, copier: Copier, aligner: Aligner) -> None:
-        """Look after the link whenever the lease is ours."""
+        """Maintain the link whenever this process holds the lease."""
         while True:
             if self._lease.held:
                 await self._lead_once(copier, aligner)
@@ -255,12 +259,12 @@ class MirrorEngine:
             mapped = any(record.mapped for record in self._log.state.topics(self._link))
             if not mapped or not self._lease.confirmed():
                 continue
-            with suppress(Failed):  # it is tried again
+            with suppress(Failed):  # the next round tries again
                 for key in await self._maps.mend(self._needs_map):
                     _log.warning("mirror: another writer has overwritten the offset map %s; it is stored again", key)
 
     def _needs_map(self, key: ChunkKey, chunk: MapChunk | None) -> bool:
-        """Return if a chunk belongs to a topic that this link maps now."""
+        """Return whether a chunk belongs to a topic that this link maps now."""
         state = self._log.state
         link, record = state.link(self._link), state.topic(self._link, key.topic)
         if link is None or record is None or not record.mapped:
@@ -268,10 +272,10 @@ class MirrorEngine:
         same = chunk is None or chunk.target_topic_id == record.target_topic_id
         return link.uuid == key.link_uuid and same
 
-    # our share
+    # this process's share
 
     async def _follow(self, copier: Copier) -> None:
-        """Copy what is ours, after every change of the state."""
+        """Assign this process's partitions to the copier after every change of the state."""
         while True:
             state = self._log.state
             if state.epoch != self._applied:
@@ -300,7 +304,10 @@ class MirrorEngine:
         self._speak.set()
 
     def _topic(self, state: State, record: TopicRecord) -> tuple[_Follows, MirroredTopic]:
-        """What is to be copied of a topic, and what that follows from; the very same as before while that is so."""
+        """Return the facts that a topic's copy follows from, and the topic as the copier gets it.
+
+        While the facts are unchanged, return the same object as before.
+        """
         lease = state.lease(self._lease.what)
         follows = record, state.assignment(self._link), lease
         before = self._topics.get(record.topic)
@@ -310,7 +317,7 @@ class MirrorEngine:
         return follows, mirrored_topic(record, ours, lease.term if lease is not None else 0)
 
     def _warrant(self, key: tuple[str, int]) -> int:
-        """The term under which we may do what is not compare-and-set on a partition; 0 where we may not now."""
+        """Return the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
         state = self._log.state
         record = state.topic(self._link, key[0])
         if record is None or not self._membership.sure() or owner_of(state, record, key[1]) != self._instance:
@@ -328,7 +335,7 @@ class MirrorEngine:
         return {(str(broker), path): each.usable for (broker, path), each in known.items()}
 
     def _direct_writes(self) -> dict[tuple[str, str], list[float]]:
-        """Return the seconds since each direct writer wrote to a partition of ours, by topic and partition."""
+        """Return the seconds since each direct writer wrote to a partition of this process, by topic and partition."""
         now, ours = self._log.now_ms(), self.meter.lanes
         found: dict[tuple[str, str], list[float]] = {}
         for topic in {topic for topic, _ in ours}:
@@ -342,7 +349,7 @@ class MirrorEngine:
     # presence
 
     def _moved(self, lane: Lane) -> None:
-        """A lane got on, or was let go of: say so at once where somebody waits for it."""
+        """Note that a lane has progressed or was released, and announce this at once if others wait for it."""
         if lane.retired:
             self._speak_at_once()
         if not lane.urgent:
@@ -362,7 +369,10 @@ class MirrorEngine:
         self._speak_soon()
 
     async def _announce(self) -> None:
-        """Tell all when it is due, or has changed; and in between, of thousands, only what writers wait for."""
+        """Announce a full presence when due or after a change; in between, announce only the partitions behind a fence.
+
+        With thousands of partitions, the announcement of the fenced partitions alone is much cheaper.
+        """
         while True:
             self._speak.clear()
             now = monotonic()
@@ -380,7 +390,7 @@ class MirrorEngine:
         try:
             await self._log.announce(word)
         except Unreachable:
-            await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
+            await sleep(0.1)  # a process that misses our presences for long takes over; nobody else needs to know
             return
         if isinstance(word, MirrorPresence):
             self._membership.said(sent)
@@ -401,9 +411,10 @@ class MirrorEngine:
             await sleep(0.002)
 
     def _presence_ms(self) -> int:
-        """How often progress is told where nothing is urgent: its price is that of all our partitions.
+        """Return the interval of full presences; the cost of a presence grows with the number of partitions.
 
-        And well before the last word can no longer be relied on, or we would write nothing for a moment each time.
+        The interval is well below the time for which the last presence can be relied on. Otherwise the mirror would
+        pause writing for a moment in each interval.
         """
         many = self._copier is not None and len(self._copier.lanes) > _MANY
         return min(self._settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
@@ -440,9 +451,9 @@ class MirrorEngine:
         )
 
     def _let_go(self, copied: Collection[str]) -> int:
-        """The state that is known here, where nothing is under way for what it calls forgotten; else −1.
+        """Return the epoch of the known state if no forgotten topic or group has work in progress, else −1.
 
-        Whatever begins work begins it by that state, or looks at it once more before it acts.
+        All new work starts from that state, or checks that state once more before it acts.
         """
         state, leader, upkeep = self._log.state, self._leader, self._upkeep
         forgotten = {topic.key for topic in state.topics(self._link, forgotten=True) if topic.forgotten_ms}
@@ -454,7 +465,10 @@ class MirrorEngine:
         return state.epoch if forgotten.isdisjoint(under_way) else -1
 
     def _topic_problems(self, copied: Collection[str]) -> dict[str, str]:
-        """What keeps whole topics from getting on; our own trouble is that of what nobody else copies."""
+        """Return the problems of whole topics.
+
+        The trouble of this process counts as a problem of each topic that no other process copies.
+        """
         leader, state = self._leader, self._log.state
         trouble = self._trouble or (leader.trouble if leader is not None else "")
         problems = dict(leader.problems) if leader is not None else {}
@@ -464,7 +478,7 @@ class MirrorEngine:
         return problems
 
     def _notes(self) -> tuple[str, ...]:
-        """What concerns no single topic."""
+        """Return the notes that concern no single topic."""
         upkeep = self._upkeep.notes if self._upkeep is not None else ()
         trouble = self._copier.trouble if self._copier is not None else ""
         lost = target_losses(self._copier.lanes.values()) if self._copier is not None else ()

@@ -11,13 +11,13 @@ from kmigrate.state.log import StateLog
 __all__ = ["wait_hidden"]
 
 _PATIENCE_S = 5.0
-"""Patience in seconds: longer than a router takes to say that the router follows a record."""
+"""Patience in seconds: longer than a router takes to report that it follows a record."""
 
 
 async def wait_hidden(log: StateLog, topic: str, epoch: int) -> None:
     """Wait until every registered router follows the state of `epoch`, in which partitions of a topic are not ready.
 
-    Raises Unreachable where a router does not say so: its clients would read fillers.
+    Raise Unreachable if a router does not report that state: its clients would read fillers.
     """
     missing: list[RouterRecord] = []
 

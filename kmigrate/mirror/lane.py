@@ -1,27 +1,29 @@
-"""One mirrored partition as a machine: what may be sent now, and what each answer means. Pure.
+"""One mirrored partition as a state machine: what may be sent now, and what each answer means. Pure.
 
     LOST ──recovered──▶ PRIMING ──ack──▶ PIPING ◀──▶ FILLING        any ──stop──▶ STOPPED (by name, see `reactions`)
       ▲___________________│________________│____________│
             error, unknown outcome, 45: once nothing is unanswered, the target's tail is read again
 
 Invariants:
-A  `position` is only what the target has acknowledged or what its own tail said; nothing is counted from the source.
-B  Position and sequence come together, from the tail or from acks in a row (W2).
-C  The first batch after LOST, and on a new connection, goes alone (W3). A hole in between changes nothing of what the
-   broker knows of our id: behind it the batches go on as before.
-D  A hole is filled with nothing in flight; data waits until the log's end is known to be the hole's (W5). Where the log
-   ends before it is looked up, too, but where an answer that has just come told it (an unclean election takes longer)
-   and a marker of this very term stands on the log (`marked_under`): no older owner's can come then, a newer one's has
-   ours refused (52, V3; where both fill by markers, else the warrant alone stands between them), and appends of other
-   copiers stop before the hole as ours do.
-E  An acknowledged base offset other than the expected one ends the lane (A14).
+A  `position` is only what the target has acknowledged or what its own tail showed. No position is counted from the
+   source.
+B  Position and sequence come together, from the tail or from consecutive acknowledgements (W2).
+C  The first batch after LOST, and on a new connection, goes alone (W3). A hole in between changes nothing in the
+   broker's state of our producer id, so after the hole the batches go on as before.
+D  A hole is filled with nothing in flight. Data waits until the log end is known to be the hole's end (W5). The log
+   end is looked up before a hole, too, except under two conditions: an answer that has just come gave the log end (an
+   unclean election takes longer), and a marker of the present term stands on the log (`marked_under`). Then markers
+   of an older owner can no longer come. Markers of a newer owner have ours refused (52, V3). This holds if both
+   owners fill by markers; otherwise only the warrant separates them. Appends of other copiers stop before the hole,
+   as ours do.
+E  An acknowledged base offset other than the expected offset stops the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
-G  Where a log cleaner works, two reads of the source may disagree on what is a hole. A copier that was stopped for
-   long may then append a record that the log's owner has made a hole of, one place too late. So such a lane sends one
-   batch at a time and only while its process is sure to own it, and whenever its own append was not the one that was
-   stored, the target's last batch is compared with the source (`doubtful`) before anything else is believed.
-H  What the source has lost (W7) is dropped where it was only read, and named where the target holds it already. A
-   hole is made over offsets that were deleted unread only where a person has accepted exactly that loss.
+G  On a compacted partition, two reads of the source may disagree on what is a hole. A copier that was stopped for long
+   may then append a record where the log's owner has made a hole, one offset too late. So such a lane sends one batch
+   at a time, and only while its process surely owns the partition. If the stored append was not the lane's own, the
+   target's last batch is compared with the source (`doubtful`) before anything else is believed.
+H  What the source has lost (W7) is dropped if it was only read, and reported if the target already holds it. A hole is
+   made over offsets that were deleted unread only if a person has accepted exactly that loss.
 """
 
 from __future__ import annotations
@@ -57,23 +59,26 @@ class LaneState(Enum):
 
 _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
-"""Looked up once: several are asked for with every batch, and each look into an enum costs as much as a call."""
+"""The states in which batches may be sent.
+
+The members are bound to names once. Every batch needs several of them, and each enum look-up costs as much as a call.
+"""
 _SETTLE_S = 0.1
-"""Rest of a log that refuses late appends, and takes from us only the next append."""
+"""Seconds of rest before the log end is believed, if late appends are refused and only the next append is accepted."""
 _SETTLE_TORN_S = 1.0
-"""Rest of a log to which markers may still be written: brokers never refuse a marker for its place (W5)."""
+"""The same for a log to which markers may still be written: brokers never refuse a marker for its offset (W5)."""
 _CLEARED = TRANSACTIONAL | DELETE_HORIZON
 
 
 class Sent(NamedTuple):
-    """One append on its way: what the broker must answer."""
+    """An append in flight, for which the broker owes an answer."""
 
     lane: Lane
     step: Append
 
 
 class Lane:
-    """The copy of one partition; owned by one copier, touched by its tasks between awaits only."""
+    """The copy of one partition; owned by one copier, and touched by its tasks between awaits only."""
 
     def __init__(
         self,
@@ -98,80 +103,88 @@ class Lane:
         self.stable_end = -1
         self.barrier: int | None = None
         self.promoting = False
-        """In a promote: the link's throttle does not hold it up."""
+        """True during a promote: the link's throttle does not delay the lane."""
         self.urgent = False
-        """Writers wait behind a fence: progress must be told at once."""
+        """True while writers wait behind a fence: progress must be reported at once."""
         self.problem = ""
         self.lost_range = (-1, -1)
-        """The source offsets that the problem is about, both included."""
+        """First and last source offset that the problem concerns."""
         self.recorded = False
-        """The state log holds this stop; only once it no longer does, a person has resumed the partition."""
+        """True once the state log holds this stop; when the log no longer does, a person has resumed the partition."""
         self.retired = False
-        """Another process shall copy this partition: nothing more is sent, and what is under way comes to its end."""
+        """True if another process shall copy this partition: nothing more is sent, and requests in flight are finished.
+        """
         self.trouble = ""
-        """What is being retried now; cleared by the next success."""
+        """The trouble that is being retried now; cleared by the next success."""
         self.target_loss = ""
-        """What the target had stored and lost, when it last did; it stays told, for its readers may have seen that."""
+        """The target's last loss of stored offsets; the text stays, because consumers there may have noticed."""
         self.reading_trouble = ""
-        """The same for reading."""
+        """The present trouble of reading; cleared by the next success."""
         self.paused = False
         self.disk_low = ""
-        """Why the source is not read for want of room on the target, or ''. A partition behind a fence is read."""
+        """The lack of room on the target that stops reading, or ''; a partition behind a fence is read all the same."""
         self.losses: tuple[AcceptedLoss, ...] = ()
         self.unfilled_at = -1
-        """Where an answer brought nothing although the source's stable end is beyond; others may have filled it."""
+        """Offset at which a fetch response was empty although the stable end is beyond.
+
+        Other partitions may have filled that response.
+        """
         self._bare_at = -1
-        """Where one did that was asked for this partition alone."""
+        """Offset at which a fetch of this partition alone had such an empty response."""
         self.looking = False
-        """A task looks what became of the topic or of the offset to be read: nothing is read meanwhile."""
+        """True while a task checks what became of the topic or of the offset to read: nothing is read meanwhile."""
         self.rest: Callable[[], Reading] | None = None
-        """What a thread reads of an answer, from `read_at` on: nothing else is read meanwhile."""
+        """The rest of a fetch response, from `read_at` on, that a thread reads: nothing else is read meanwhile."""
         self.layout_trouble: dict[Asked, str] = {}
-        """What a look at the topic on either cluster has shown."""
+        """Trouble that the last metadata of each cluster has shown."""
         self.read_after = 0.0
-        """When the source may be asked again after an error, on the monotonic clock."""
+        """Time from which the source may be asked again after an error, on the monotonic clock."""
         self._unserved = ""
-        """Why its broker could not be asked when something was to be sent."""
+        """The reason why the target's leader had no connection when a batch was due."""
         self.failures = 0
-        """Appends or holes refused in a row; `write_pause_s` is the wait that follows from it."""
+        """Number of appends or holes refused in a row; `write_pause_s` follows from this number."""
         self._read_failures = 0
         self._slowed: dict[Asked, str] = {}
         self._cut: int | None = None
         self.unknown = False
-        """Whether something was sent whose outcome is not known: the tail must settle before it is believed."""
+        """True after a write with unknown outcome: the tail must settle before it is believed."""
         self.compacted = False
-        """A log cleaner works on the source partition."""
+        """True if a log cleaner works on the source partition."""
         self.doubtful = True
-        """The target's last batch must be compared with the source where `compacted`: another may have written it."""
+        """True if a `compacted` lane must compare the target's last batch: another process may have written that batch.
+        """
         self.busy = False
-        """A task is recovering this lane or filling its hole."""
+        """True while a task recovers this lane or fills its hole."""
         self.marked_under = 0
-        """The term under which the last hole was filled since the tail was read; 0 where none was (D)."""
+        """The term under which the last hole was filled since the tail was read; 0 if there was none (D)."""
         self.queued_bytes = 0
         self.tally = Tally()
         self._producer_id = producer_id
         self._epoch = epoch
         self._hole_limit = hole_limit
         self._sequence = 0
-        """Of the next append, where nothing goes wrong before."""
+        """Sequence of the next append, if nothing goes wrong before."""
         self._queued_sequence = 0
-        """Of what is queued next. A batch is stamped as it is read, for its header is in the processor's cache then."""
+        """Sequence of the next batch to queue.
+
+        A batch is stamped as it is read, while its header is in the processor's cache.
+        """
         self._next = -1
         self._queue: deque[Step] = deque()
         self._sent: deque[Append] = deque()
         self._failed: list[Append] = []
         self._connection: object = None
         self._behind_hole = LaneState.PRIMING
-        """What the lane goes on with once the hole is filled (C)."""
+        """The state after the hole is filled (C)."""
         self._hole = (0, 0)
-        """The newest offsets in a row that had no record on the source, and are filled."""
+        """The newest contiguous offsets without a record on the source that are filled."""
         self._marking = False
-        """Markers are on their way, or may still come."""
+        """True while markers are in flight, or may still arrive."""
         self.direct = DirectSeen()
         self.live_from = live_from
-        """The source's log end when the link began to mirror this partition; −1: as the first answer says."""
+        """The source's log end when the link began to mirror this partition; −1: set by the first fetch response."""
         self._there_before = -1
-        """The source's log end at the first answer: nobody knows when the batches below were written."""
+        """The source's log end in the first fetch response: the write times of the batches below are unknown."""
         self._said: tuple[dict[str, Any], PartitionProgress] | None = None
 
     # reading from the source
@@ -182,7 +195,7 @@ class Lane:
 
     @property
     def reads(self) -> bool:
-        """Whether this lane has a position to read the source from."""
+        """True if this lane has a position from which to read the source."""
         held = self.paused or self.looking or self.rest is not None or self._cut is not None
         held = held or (bool(self.disk_low) and not self.urgent)
         return self.state is not _STOPPED and self.read_at >= 0 and not held
@@ -190,10 +203,10 @@ class Lane:
     def take(
         self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None, *, most: int | None = None
     ) -> int:
-        """Queue what a read_committed answer to a fetch at `asked` holds; an outdated answer is ignored.
+        """Queue the batches of a read_committed response to a fetch at `asked`; ignore an outdated response.
 
-        `seen_ms` is by the clock by which this process says when it speaks. What would take more than `most` to rewrite
-        is left as `rest`; returned is what the others have taken.
+        `seen_ms` is the present time on the clock that this process's presences use. Batches that need more rewriting
+        effort than `most` are left as `rest`. Return the effort that the other batches took.
         """
         if not self._listens(asked):
             return 0
@@ -228,7 +241,7 @@ class Lane:
     def take_rest(
         self, rest: Callable[[], Reading], asked: int, reading: Reading, now_ms: int, seen_ms: int
     ) -> None:
-        """Queue what `rest` has read from `asked` on, unless it is outdated by now."""
+        """Queue the batches that `rest` has read from `asked` on, unless they are outdated by now."""
         if self.rest is not rest:
             return
         self.rest = None
@@ -236,7 +249,7 @@ class Lane:
             self._go_on(reading, asked, 0, now_ms, seen_ms)
 
     def _listens(self, asked: int) -> bool:
-        """Whether what was read from an offset on is what comes next."""
+        """Return whether batches that were read from an offset on come next."""
         return self.state is not _STOPPED and self._cut is None and asked == self.read_at
 
     def _go_on(self, reading: Reading, asked: int, size: int, now_ms: int, seen_ms: int | None) -> None:
@@ -258,14 +271,14 @@ class Lane:
             self._push_end(reading.problem)
 
     def beware_of_cleaner(self) -> None:
-        """A log cleaner works on the source partition from now on (G)."""
+        """Note that a log cleaner works on the source partition from now on (G)."""
         if not self.compacted:
             self.compacted = True
             if self.state is not LaneState.LOST:
                 self._lose("a log cleaner works on the source")
 
     def ends_at(self, source_end: int, now_ms: int) -> None:
-        """The source has told where its log ends."""
+        """Note the source's log end."""
         self.tally.stands_at(self.position, self.source_end)
         self.tally.heard_ms = now_ms
         self.source_end = source_end
@@ -298,69 +311,72 @@ class Lane:
         step.sequence = sequence
 
     def slow(self, asked: Asked, node: int, throttle_ms: int) -> None:
-        """A broker asks for a rest because our quota there is used up, or no longer does."""
+        """Note that a broker asks for pauses because the quota is used up, or that it no longer asks."""
         ref = reaction_to(asked, Found.THROTTLED).ref
         self._slowed[asked] = f"{ref}: broker {node} asks for rests of {throttle_ms} ms" if throttle_ms else ""
 
     @property
     def in_flight(self) -> int:
-        """Batches on their way to the target."""
+        """Number of batches in flight to the target."""
         return len(self._sent)
 
     @property
     def at_rest(self) -> bool:
-        """Stopped with nothing of this lane under way, so that another may take its place."""
+        """True if the lane is stopped with nothing in flight, so that another lane may take its place."""
         return self.stopped and not self.busy and not self._sent
 
     @property
     def torn(self) -> bool:
-        """Whether what is on its way would do harm behind another that began now.
+        """True if the writes in flight would do harm behind those of another process that began now.
 
-        That is markers, or, where a log cleaner works, an append (G).
+        These writes are markers, or, on a compacted partition, appends (G).
         """
         late = bool(self._sent) or (self.unknown and not self.stopped)
         return self._marking or (self.compacted and late)
 
     @property
     def settle_s(self) -> float:
-        """Return the seconds for which the target's log must be at rest before its end is believed."""
+        """The seconds for which the target's log must be at rest before its end is believed."""
         if self.torn:
             return _SETTLE_TORN_S
         return _SETTLE_S if self.unknown else 0.0
 
     def unsettle(self) -> None:
-        """What another lane of this partition has sent, markers even, may still come: the tail must rest first."""
+        """Note that writes of another lane of this partition, even markers, may still come: the tail must rest first.
+        """
         self.unknown = self._marking = True
 
     def retire(self) -> None:
-        """Let go of the partition, for another process to take it."""
+        """Release the partition, so that another process can take it."""
         self.retired = self.paused = True
 
     @property
     def released(self) -> bool:
-        """Retired, with nothing under way and no outcome unknown: another process may begin."""
+        """True if the lane is retired, with nothing in flight and no unknown outcome: another process may begin."""
         return self.retired and not self.busy and not self._sent and (self.stopped or not self.unknown)
 
     def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
-        """The source did not give this partition's records: it alone is asked again later."""
+        """Note that the source did not deliver this partition's records: only this partition is asked for later again.
+        """
         self._read_failures += 1
         self.reading_trouble = trouble
         self.read_after = now + pause_s(self._read_failures, named=named)
 
     @property
     def may_be_bare(self) -> bool:
-        """Whether only an answer to this partition alone can tell if the source has anything from its place on."""
+        """True if only a fetch of this partition alone can tell if the source has a batch from the read position on."""
         return self.reads and self.unfilled_at == self.read_at != self._bare_at
 
     def bare(self, asked: int) -> None:
-        """Asked for this partition alone the source has no batch from `asked` on, and its stable end is beyond.
+        """Note that a fetch of this partition alone found no batch from `asked` on, although the stable end is beyond.
 
-        It is not passed: an answer of nothing that is wrong would lead past records. What is written next ends it.
+        The lane does not skip these offsets, because a wrong empty response would lead past records. The next record
+        that is written there ends this state.
         """
         self._bare_at = asked
 
     def deleted(self, asked: int, start: int) -> None:
-        """The source's log begins at `start`, beyond the offset to be read: a hole if that loss is accepted (H)."""
+        """Handle a source log start beyond the offset to read: make a hole if that loss is accepted (H)."""
         if self.stopped or asked != self.read_at:
             return
         at = max(asked, self.position)  # from `asked` to `position` the target has its holes already
@@ -379,27 +395,33 @@ class Lane:
         self._push(Hole(at, self.read_at))
 
     def let_go(self) -> int:
-        """Of what cannot be written now, make room for what can: it is read again. The bytes that this gives back."""
+        """Drop queued batches that cannot be written now, to make room for others; return the bytes that this frees.
+
+        The dropped batches are read again later.
+        """
         size = self.queued_bytes
         if not size or self._sent:
             return 0
         trouble = self._unserved or self.layout_trouble.get(Asked.PRODUCE, "")
         if trouble and self.state in _WRITES:
-            self._lose(trouble)  # it would be read again at once, and wait again
+            self._lose(trouble)  # otherwise the batches would be read again at once, and wait again
         if self.state is _LOST:
             self._failed = []
             self._queue.clear()
-            self.queued_bytes, self.read_at = 0, -1  # it is read from where it stands, once that is known
+            self.queued_bytes, self.read_at = 0, -1  # reading resumes at the target's position, once that is known
         elif self.paused and self.state in _WRITES:
             self._read_again(self._next)
         return size - self.queued_bytes
 
     def unserved(self, why: str) -> None:
-        """There is no connection to its broker; where it has nothing on its way, nothing else says so."""
+        """Note that the partition's leader has no connection; with nothing in flight, nothing else reports this."""
         self._unserved = why
 
     def cut(self, end: int) -> None:
-        """The source's log was cut to `end` (W7): what was read is forgotten, the target's tail says what it holds."""
+        """Handle a source log that was cut to `end` (W7).
+
+        Everything that was read is forgotten. The target's tail shows what the target holds.
+        """
         if self.stopped:
             return
         self._cut = end if self._cut is None else min(self._cut, end)
@@ -409,7 +431,7 @@ class Lane:
         self._lose(f"the source was cut to offset {end}")
 
     def _push_end(self, problem: str, lost: tuple[int, int] = (-1, -1)) -> None:
-        """Stop reading; what was read before the problem is still copied."""
+        """Stop reading; batches that were read before the problem are still copied."""
         self.problem = problem
         self.lost_range = lost
         self.read_at = -1
@@ -420,18 +442,18 @@ class Lane:
 
     @property
     def careful(self) -> bool:
-        """Whether another copier's append may be another one than ours: only its owner writes, and compares."""
+        """True if another copier's append may differ from ours: then only the owner writes, and compares."""
         return self.compacted
 
     def expected(self, step: Append) -> int:
-        """The offset that the target must give this batch."""
+        """Return the offset that the target must give this batch."""
         return step.start
 
     def _arrive(self, position: int) -> None:
         self.position = position
 
     def send_next(self, connection: object, in_flight: int) -> Sent | None:
-        """The next append, stamped and counted as sent, or None where nothing may go now."""
+        """Return the next append, stamped and counted as sent, or None if nothing may be sent now."""
         if connection is not self._connection:
             if self._sent:
                 return None
@@ -456,7 +478,7 @@ class Lane:
             return None
         queue.popleft()
         sequence = self._sequence
-        if step.sequence != sequence:  # it was queued when another one was to be expected
+        if step.sequence != sequence:  # the batch was queued when another sequence was expected
             self._stamp(step, sequence)
         self._sequence = next_sequence(sequence, step.end - step.start)
         self._next = step.end
@@ -465,18 +487,18 @@ class Lane:
 
     @property
     def queued(self) -> bool:
-        """Whether anything that was read waits to be written."""
+        """True if batches or holes that were read wait to be written."""
         return bool(self._queue)
 
     @property
     def head(self) -> Append | None:
-        """The next append, None where a hole or nothing comes next."""
+        """The next append; None if a hole or nothing comes next."""
         return self._queue[0] if self._queue and isinstance(self._queue[0], Append) else None
 
     def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> bool:
-        """The broker's word on one append, in the order they were sent; `repeated`: it held that batch already.
+        """Handle the broker's answer to an append; answers come in the order of sending.
 
-        Returns whether the append is copied now.
+        `repeated`: the broker already held that batch. Return whether the append is copied now.
         """
         self._settle(step)
         state = self.state
@@ -494,7 +516,7 @@ class Lane:
             self._failed.append(step)
             self._lose("another copier was faster")
         elif state not in _WRITES:
-            self._failed.append(step)  # stored, but behind a failure: the tail decides
+            self._failed.append(step)  # stored, but after a failure: the tail decides
         else:
             self.state = _PIPING
             self._arrive(step.end)
@@ -525,17 +547,18 @@ class Lane:
             self._lose(text)
 
     def _count(self, reaction: Reaction) -> None:
-        """Named trouble waits for somebody to mend it: each vain try makes the next one wait longer."""
+        """Count a refusal with a name, which waits for a person to mend it: each failed try lengthens the next pause.
+        """
         if reaction.ref:
             self.failures += 1
 
     @property
     def write_pause_s(self) -> float:
-        """How long to wait before the tail is read for another try."""
+        """The pause before the tail is read for another try."""
         return pause_s(self.failures, named=True)
 
     def unanswered(self, step: Append, why: str) -> None:
-        """No answer came: whether the append was stored is unknown."""
+        """Handle an append without an answer: whether the append was stored is unknown."""
         self._settle(step)
         if self.state is LaneState.STOPPED:
             return
@@ -556,7 +579,7 @@ class Lane:
 
     @property
     def wants_more(self) -> bool:
-        """Whether it may need more than to be read and written: `must_recover` or `hole_due` tell."""
+        """True if the lane may need more than reads and writes; `must_recover` and `hole_due` give details."""
         queue = self._queue
         return self.state is not _PIPING or bool(queue and isinstance(queue[0], Hole))
 
@@ -565,11 +588,12 @@ class Lane:
         return self.state is _LOST and not self._sent and not self.busy
 
     def recovered(self, position: int, sequence: int, data_end: int) -> None:
-        """The target's tail was read: go on from there with what is still at hand, or read the source again.
+        """Handle the target's tail: continue with the known batches, or read the source again.
 
-        Offsets from `data_end` to `position` hold control records on the target: were one of them a record on the
-        source, then a marker too many was written and everything behind it would shift. Where a log cleaner works, and
-        we had read ourselves that there is none, another replica's is only less far.
+        Offsets from `data_end` to `position` hold control records on the target. If the source held a record at such an
+        offset, then a marker too many was written, and everything behind would shift. On a compacted partition, this
+        lane may itself have read that these offsets hold no record. Another replica of the source that still holds a
+        record there is then only cleaned less far.
         """
         if self.state is not LaneState.LOST:
             return
@@ -599,12 +623,12 @@ class Lane:
 
     @property
     def _known_hole_end(self) -> int:
-        """Where the newest hole ends that is filled, with what is read of it and waits to be filled."""
+        """The end of the newest filled hole, including a directly following hole that waits to be filled."""
         end, following = self._hole[1], self._queue[0] if self._queue and not self._failed else None
         return following.end if isinstance(following, Hole) and following.start == end else end
 
     def _held_to(self, end: int) -> str:
-        """What the target has lost that now holds the copy up to `end` only; '' where it lost nothing."""
+        """Return a text about the offsets that the target has lost if its log ends at `end`; '' if it lost nothing."""
         if end >= self.position:
             return ""
         self.tally.lost_offsets += self.position - end
@@ -622,7 +646,7 @@ class Lane:
         self.lost_range = (-1, -1)
 
     def _after_cut(self, position: int) -> None:
-        """Where the target holds nothing of what the source lost, the copy goes on by itself; else it is named (H)."""
+        """Continue if the target holds nothing that the source lost; otherwise stop and report the loss (H)."""
         end = self._cut
         self._cut = None
         self._failed = []
@@ -642,7 +666,7 @@ class Lane:
     # holes
 
     def hole_due(self) -> Hole | None:
-        """The hole to be filled now, clipped at the barrier."""
+        """Return the hole to fill now, clipped at the barrier; None if there is none."""
         if self._sent or self.paused or self.busy or not self._queue:
             return None
         if self.state not in _WRITES:
@@ -659,7 +683,7 @@ class Lane:
         self._marking = True
 
     def filled(self, end: int, term: int) -> None:
-        """The target's log end after filling under `term` is `end`: the whole hole or a first part of it."""
+        """Note the target's log end after filling under `term`: the whole hole or its first part is filled."""
         step = self._queue[0]
         assert isinstance(step, Hole)
         if end >= step.end:
@@ -677,7 +701,7 @@ class Lane:
         self._end_if_done()
 
     def fill_refused(self, hole: Hole, error: int) -> None:
-        """The broker's word on a hole; how many of its markers were written only the log's end can say."""
+        """Handle the broker's error for a hole; only the log end shows how many of its markers were written."""
         reaction = reaction_to(Asked.MARKERS, error)
         text = told(reaction, error, f"the hole at offset {hole.start} was refused")
         if reaction.action is Action.STOP:
@@ -699,7 +723,7 @@ class Lane:
             self.stop(self.problem, self.lost_range)
 
     def stop(self, problem: str, lost: tuple[int, int] = (-1, -1)) -> None:
-        """Stand still until a person resumes; the first problem is the one that is told."""
+        """Stand still until a person resumes the partition; the first problem is the reported problem."""
         if self.state is not LaneState.STOPPED:
             self.problem = problem
             self.lost_range = lost
@@ -710,7 +734,7 @@ class Lane:
             self.tally.count()
 
     def record(self, now_ms: int) -> PartitionStop:
-        """This stop as the state log keeps it."""
+        """Return this stop as the state log keeps it."""
         ref, _, what = self.problem.partition(": ")
         return PartitionStop(ref, what, remedy_of(self.problem), *self.lost_range, at_ms=now_ms)
 
@@ -733,14 +757,14 @@ class Lane:
         return self.position if reached and settled else -1
 
     def progress(self) -> PartitionProgress:
-        """What this lane says of itself in the presence log; the very same value while that is the same."""
+        """Return this lane's progress for the presence log; the same object as before while nothing changes."""
         words = self._words()
         if self._said is None or self._said[0] != words:
             self._said = words, PartitionProgress(**words)
         return self._said[1]
 
     def _words(self) -> dict[str, Any]:
-        """Fields of the lane's progress."""
+        """Return the fields of the lane's progress."""
         problem = self.problem
         if not problem and self.barrier is not None and max(self.position, self._next) > self.barrier:
             problem = f"beyond-barrier: the copy stands at {self.position}, beyond the barrier {self.barrier}"

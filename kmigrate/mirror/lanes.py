@@ -1,4 +1,4 @@
-"""All lanes of a copier: by partition, and by the broker that leads it; and how its tasks wake each other."""
+"""All lanes of a copier, by partition and by leader, and the signals by which the copier's tasks wake each other."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from kmigrate.net.clock import monotonic, sleep
 __all__ = ["LOOK_S", "Lanes", "Signals", "Warrant", "target_losses"]
 
 LOOK_S = 1.0
-"""How often what nothing has told of is looked for all the same."""
+"""Interval of the looks that nothing has called for."""
 
 _log = logging.getLogger(__name__)
 _WARN_S = 60.0
 _MOST_TOLD = 10
-"""A process's word on all of its partitions must fit into one message."""
+"""Number of losses that a presence names: the presence of all partitions must fit into one message."""
 
 Warrant = Callable[[Key], int]
-"""The term under which this process may do on a partition what is not compare-and-set there; 0 where it may not."""
+"""Returns the term under which this process may write to a partition without compare-and-set; 0 if it may not."""
 
 
 class Lanes(MutableMapping[Key, Lane]):
     """Lanes by topic and partition.
 
-    Readers and writers ask many times a second which lanes are theirs; the answer is kept until a lane comes or
-    goes, or the cluster's layout is read anew, so that a thousand idle lanes cost next to nothing. Lanes of a topic are
-    nobody's while a layout shows another one of its name, which anybody who reads a layout may be the first to see:
-    appends name no id.
+    Readers and writers ask many times a second for their lanes. The answer is kept until a lane comes or goes, or the
+    cluster's metadata is read anew. So a thousand idle lanes cost next to nothing.
+
+    While the metadata shows another topic of the same name, the topic's lanes belong to no broker. Any task that reads
+    metadata may be the first to see such a topic. This check is needed because appends name no topic id.
     """
 
     def __init__(self, shown: Callable[[ClusterClient, str], bool] = lambda client, topic: True) -> None:
@@ -59,7 +60,7 @@ class Lanes(MutableMapping[Key, Lane]):
         return len(self._lanes)
 
     def led_by(self, client: ClusterClient, node: int, slot: int = 0, slots: int = 1) -> Sequence[Lane]:
-        """The lanes of the partitions that a broker leads; with `slots`, those of one of its connections."""
+        """Return the lanes whose partitions a broker leads; with `slots`, the lanes of one of its connections."""
         known = self._led.get((id(client), slots))
         if known is None or known[0] is not client.metadata:
             led: dict[tuple[int, int], list[Lane]] = {}
@@ -73,35 +74,43 @@ class Lanes(MutableMapping[Key, Lane]):
 
 
 def target_losses(lanes: Iterable[Lane]) -> tuple[str, ...]:
-    """What the target has lost of these partitions; of many, as when a broker comes back empty, the first few."""
+    """Return the target's losses in these partitions; if there are many, as from a broker that comes back empty, a few.
+    """
     told = [lane.target_loss for lane in lanes if lane.target_loss]
     more = len(told) - _MOST_TOLD
     return (*told[:_MOST_TOLD], *([f"target-truncated: and of {more} more partitions"] if more > 0 else ()))
 
 
 class Signals:
-    """What the tasks of a copier tell each other."""
+    """The signals between the tasks of a copier."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self.moved = 0
-        """How often any lane has changed: who will wait for the next change takes it before looking at lanes."""
+        """Number of changes of any lane.
+
+        A task that will wait for the next change reads this number before it looks at lanes.
+        """
         self.look_now = asyncio.Event()
-        """Set, and replaced by a new one, when the layout of a cluster may have changed: the copier looks at once."""
+        """Set, and replaced by a new event, when a cluster's metadata may have changed: the copier then looks at once.
+        """
         self.assigned = asyncio.Event()
-        """Set, and replaced by a new one, when other lanes may be a broker's, or be waited for."""
+        """Set, and replaced by a new event, when a broker may lead other lanes, or other lanes may be waited for."""
         self._troubles: dict[ClusterClient, str] = {}
         self._warned: dict[ClusterClient, tuple[str, float]] = {}
 
     @property
     def trouble(self) -> str:
-        """What keeps a whole cluster, or both, from being read or written at the moment, or ''."""
+        """The reasons why a whole cluster, or both, cannot be read or written at the moment, or ''."""
         return "; ".join(self._troubles.values())
 
     def failed(self, client: ClusterClient, error: Failed) -> None:
-        """A broker cannot be asked, and what others lead goes on. That one is not trusted, or does not trust us, is
-        said at once and every minute: it is mended by a person."""
+        """Note that a broker cannot be asked; partitions of other brokers go on.
+
+        A failure other than Unreachable, such as a broken trust between the broker and us, is logged at once and every
+        minute, because a person must mend it.
+        """
         if isinstance(error, Unreachable):
             self._troubles[client] = error.what
             return
@@ -112,17 +121,17 @@ class Signals:
             _log.warning("mirror: %s", trouble)
 
     def looks(self, client: ClusterClient) -> asyncio.Event:
-        """A look at a cluster begins, and what was said of it no longer counts; the event of the next call for one."""
+        """Begin a look at a cluster: clear its trouble, and return the event of the next call for a look."""
         self._troubles.pop(client, None)
         return self.look_now
 
     def call_for_look(self) -> None:
-        """At both clusters: who asks seldom knows which of them has changed."""
+        """Call for a look at both clusters: the caller seldom knows which of them has changed."""
         called, self.look_now = self.look_now, asyncio.Event()
         called.set()
 
     def wake(self) -> None:
-        """A lane has changed: everybody looks whether there is something to do."""
+        """Note that a lane has changed, and wake all waiting tasks."""
         self.moved += 1
         waiting, self._waiting = self._waiting, []
         for change in waiting:
@@ -130,22 +139,22 @@ class Signals:
                 change.set_result(None)
 
     def assign(self) -> None:
-        """The state log wants something else of the lanes, or other brokers lead them."""
+        """Note that the state log wants other lanes, or that other brokers lead them."""
         assigned, self.assigned = self.assigned, asyncio.Event()
         assigned.set()
         self.wake()
 
     async def pulse(self) -> None:
-        """Wake everybody now and then, for ever: whoever waits for a change needs no timer of its own."""
+        """Wake all waiting tasks now and then, for ever, so that they need no timer of their own."""
         while True:
             await sleep(LOOK_S)
             self.wake()
 
     async def wait(self, moved: int, most_s: float = LOOK_S) -> None:
-        """Until anything has changed since `moved` was taken; `most_s` below a pulse for who waits for a moment."""
+        """Wait until anything has changed since `moved` was read; `most_s` below a pulse limits the wait."""
         if self.moved != moved:
             return
-        loop = self._loop = self._loop or asyncio.get_running_loop()  # asking for it costs a system call each time
+        loop = self._loop = self._loop or asyncio.get_running_loop()  # each look-up costs a system call
         change = loop.create_future()
         self._waiting.append(change)
         if most_s >= LOOK_S:

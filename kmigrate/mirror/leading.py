@@ -1,9 +1,9 @@
-"""What the lease's holder does for a link: brings topics up, keeps log starts, and shares the partitions out.
+"""The work of the lease's holder for a link: bring topics up, keep log starts, and assign partitions to processes.
 
-    initialising ──▶ aligning ──▶ mirroring ──▶ shared out ──▶ … as the state log asks for it
+    initialising ──▶ aligning ──▶ mirroring ──▶ assigned ──▶ … as the state log asks
 
-Every step is derived anew from the state log and the target's own logs, so another process goes on where this one
-stopped. Nothing here copies: this process's own share is copied like anybody's (`engine`).
+Every step is derived anew from the state log and the target's own logs, so another process continues where this process
+stopped. Nothing is copied here: this process's own share is copied by `engine`, as in every process.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["Leader"]
 _log = logging.getLogger("kmigrate.mirror")
 _RETRY_S = 1.0
 _LOOK_S = 0.25
-"""How often members are looked at where nothing is heard of them."""
+"""Interval of the looks at members that nothing is heard of."""
 _COMING_UP_S = 0.25
-"""Between two assignments while topics come up one after another: each names all partitions of all of them."""
+"""Gap between two assignments while topics come up one by one: each assignment names all partitions of all topics."""
 
 
 class Leader:
-    """One link's work that only one process does, for as long as it holds the lease."""
+    """The work for a link that only one process does, for as long as that process holds the lease."""
 
     def __init__(
         self,
@@ -72,20 +72,20 @@ class Leader:
         self._failure: BaseException | None = None
         self._applied = -1
         self._unready: list[str] = []
-        """Topics that are still to be made or aligned."""
+        """Topics that are still to be created or aligned."""
         self._releases = Releases()
         self._shared_at = -_COMING_UP_S
         self._judged: object = None
-        """What the partitions were last shared out by: until it changes nothing else follows from it."""
+        """The input of the last assignment: while it is unchanged, so is the assignment."""
         self._claimed: list[TopicRecord] = []
-        """Topics of which Spark's tasks hold partitions."""
+        """Topics with partitions that Spark tasks hold."""
         self.problems: dict[str, str] = {}
-        """What keeps a topic from getting on, by topic."""
+        """The problem that blocks a topic, by topic."""
         self.trouble = ""
-        """Why the state log could not be written, or ''."""
+        """The reason why the state log could not be written, or ''."""
 
     async def run(self) -> None:
-        """Until the lease is another process's."""
+        """Lead until the lease is another process's."""
         try:
             while self._lease.held:
                 if self._failure is not None:
@@ -104,7 +104,7 @@ class Leader:
     # partitions
 
     async def _share_out(self) -> None:
-        """Write the assignment that follows from who lives and what is mirrored, where it is another one."""
+        """Write the assignment that follows from the live members and the mirrored topics, if it has changed."""
         if not self._membership.hears_itself():
             return
         if self._unready and monotonic() - self._shared_at < _COMING_UP_S:
@@ -154,7 +154,10 @@ class Leader:
             await sleep(_RETRY_S)
 
     def _held_by_spark(self) -> frozenset[str]:
-        """Topics of which a task still owns a partition: nobody else begins before it has let go, or fallen silent."""
+        """Return the topics with a partition that a Spark task still owns.
+
+        No other process begins before the task has released the partition or has fallen silent.
+        """
         silent = self._membership.silent
         return frozenset(
             record.topic
@@ -163,7 +166,11 @@ class Leader:
         )
 
     def _members(self, state: State) -> set[str]:
-        """This process, those that ask for a share, and members of before that have neither left nor fallen silent."""
+        """Return the members that may own partitions.
+
+        These are this process, the processes that ask for a share, and former members that have neither left nor fallen
+        silent.
+        """
         before = state.assignment(self._link)
         told = {word.instance: word.shares for word in self._membership.words()}
         stay = {m for m in before.members if not self._membership.silent(m)} if before is not None else set()
@@ -172,7 +179,7 @@ class Leader:
     # topics
 
     def _is_idle(self) -> bool:
-        """Whether a topic waits for work that nobody is doing (its last try failed)."""
+        """Return whether a topic waits for work that is not in progress, because its last try failed."""
         return any(topic not in self._working for topic in self._unready)
 
     def _apply(self, state: State) -> None:
@@ -201,12 +208,15 @@ class Leader:
 
     @property
     def working(self) -> Set[str]:
-        """Records of topics that are being made or aligned just now."""
+        """Keys of the records of topics that are being created or aligned just now."""
         return {topic_key(self._link, topic) for topic in self._working}
 
     def _let_go(self, state: State) -> None:
-        """Align no topic that was forgotten, and say nothing of it. One that is being made is made to its end: nobody
-        can call a CreateTopics back, and its record then tells what is to be put back."""
+        """Stop aligning forgotten topics, and drop their problems.
+
+        A topic that is being created is created to the end. Nobody can call a CreateTopics request back, and the
+        topic's record then holds the configs to restore.
+        """
         known = {record.topic for record in state.topics(self._link)}
         for topic in self._working.keys() - known:
             record = state.topic(self._link, topic, forgotten=True)
@@ -216,7 +226,7 @@ class Leader:
             del self.problems[topic]
 
     def _start(self, topic: str, step: Coroutine[Any, Any, None]) -> None:
-        """Do one step of a topic, unless it is being done; a failure is told and tried again."""
+        """Do one step of a topic, unless a step is in progress; a failure is reported and tried again."""
         if topic in self._working:
             step.close()
             return
@@ -234,7 +244,7 @@ class Leader:
             except WaitTimedOut as late:
                 self.problems[topic] = f"{late.ref}: {late.what}"
                 await sleep(_RETRY_S)
-            except Exception as error:  # nobody foresaw it: the other topics go on, and it is told
+            except Exception as error:  # an unforeseen error: the other topics go on, and the error is reported
                 self._foresaw_not(topic, error)
                 await sleep(_RETRY_S)
             finally:
@@ -250,7 +260,8 @@ class Leader:
         self._on_word()
 
     async def _note(self, topic: str, error: KmigrateError) -> None:
-        """Say why a topic does not get on, in its record and in our presence; then wait before the next try."""
+        """Record why a topic is blocked, in its record and in this process's presence; then wait before the next try.
+        """
         reason = f"{error.ref}: {error.what}"
         self.problems[topic] = reason
         self._on_word()
@@ -270,7 +281,11 @@ class Leader:
 
     async def _prepare(self, record: TopicRecord) -> None:
         async def note(configs: Configs) -> bool:
-            """Whoever goes on where this process dies finds the topic relaxed, and must not take that for its own."""
+            """Write the configs to restore into the record; return False if another process was faster.
+
+            If this process dies, the next process finds the topic relaxed. The next process must not take the relaxed
+            configs for the topic's own.
+            """
 
             def decide(state: State) -> TopicRecord | None:
                 current = state.topic(self._link, record.topic, forgotten=True)
@@ -282,7 +297,7 @@ class Leader:
             known = (await self._log.append(decide)).topic(self._link, record.topic, forgotten=True)
             if known is None or known.phase is not TopicPhase.INITIALISING:
                 return False
-            return _noted(known) == (configs.restore, configs.drop)  # else another process was faster: looked at anew
+            return _noted(known) == (configs.restore, configs.drop)  # else another process was faster: look anew
 
         prepared = await self._maker.prepare(record, note)
         if prepared is None:
@@ -314,10 +329,11 @@ class Leader:
         await self._log.append(decide)
 
     async def _recheck(self, record: TopicRecord) -> None:
-        """Log starts again and again while mirroring: a broker killed within a minute may forget one (W6).
+        """Correct log starts again and again while mirroring: a killed broker may forget a log start (W6).
 
-        A leader that has moved or is away says nothing of where a log begins, and who copies tells of it: it is asked
-        again soon. Told as a problem it would hold up a promote, behind its fence even, until the next look.
+        A broker that is killed within a minute of the change may forget the change. If the leader has moved or is away,
+        the log start is unknown, and the copying process reports that trouble. So the leader is only asked again soon.
+        A noted problem would delay a promote until the next look, even behind its fence.
         """
         soon = _RETRY_S
         theirs: Mapping[int, int] = {}
@@ -337,7 +353,7 @@ class Leader:
                 raise
             except KmigrateError as error:
                 self.problems[record.topic] = f"{error.ref}: {error.what}"
-            except Exception as error:  # nobody foresaw it: it is told, and looked again
+            except Exception as error:  # an unforeseen error: it is reported, and the look is repeated
                 self._foresaw_not(record.topic, error)
             await sleep(pause)
 

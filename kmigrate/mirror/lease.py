@@ -1,7 +1,7 @@
-"""Which process looks after a link: one lease in the state log, held as long as its holder is heard.
+"""The choice of the process that maintains a link: one lease in the state log, held as long as its holder is heard.
 
-A lease here is not a fence: what its holder decides is written by compare-and-set on the state that names it. The
-term counts on from the newest assignment's generation, so that the two together only grow (V3).
+A lease is not a fence here: the holder's decisions are written by compare-and-set on the state that names the holder.
+The term continues from the newest assignment's generation, so that terms and generations only grow together (V3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Lease"]
 
 
 class Lease:
-    """One process's view of `lease/mirror/<link>`."""
+    """A process's view of `lease/mirror/<link>`."""
 
     def __init__(self, log: StateLog, link: str, instance: str, membership: Membership) -> None:
         self._log = log
@@ -39,11 +39,11 @@ class Lease:
         return record.term if record is not None else 0
 
     def confirmed(self) -> bool:
-        """Whether nobody can have taken the lease yet, as far as clocks run evenly."""
+        """Return whether no other process can have taken the lease yet, as far as clocks run evenly."""
         return self.held and self._membership.sure()
 
     def _vacant(self) -> bool:
-        """Whether the holder is gone: released, or not heard for the lease time by our own clock."""
+        """Return whether the lease was released, or its holder not heard for the lease time by this process's clock."""
         record = self._log.state.lease(self.what)
         if record != self._watched:
             self._watched, self._since = record, monotonic()
@@ -52,7 +52,7 @@ class Lease:
         return self._membership.silent(record.holder, self._since)
 
     async def take_if_vacant(self) -> bool:
-        """Become the holder where there is none; True if we are it."""
+        """Become the holder if there is none; return whether this process is the holder."""
         if self.held:
             return True
         if not self._vacant():

@@ -1,11 +1,13 @@
-"""A lane whose offsets on the target are its own: what holds no record is left out, and the map says where all is.
+"""A lane with target offsets of its own: offsets without records are left out, and the map relates both logs.
 
-Source offsets still lead: `position`, barrier and steps are the source's. Added to the invariants of `Lane`:
+Source offsets still lead: `position`, barrier and steps are source offsets. Added to the invariants of `Lane`:
 
-I  A batch goes only once its run is stored (`MapLedger`): whatever stands on the target is in the map.
-J  A hole is passed, not filled: the position moves over it when everything before it is acknowledged.
-K  After a stop the position is the source end of what the map says is on the target, never more: a gap behind it is
-   read again. While it recovers the lane reads nothing: what it planned meanwhile would be taken for what is there.
+I  A batch is sent only once its run is stored (`MapLedger`): every record on the target is in the map.
+J  A hole is skipped, not filled. The position moves over a hole when everything before the hole is acknowledged.
+K  After a stop the position is the source end of what the map shows on the target, never more. A gap behind the
+position
+   is read again. While the lane recovers it reads nothing, because newly planned batches would be taken for batches on
+   the target.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _ANY_GAP = 1 << 62
 
 
 class MappedLane(Lane):
-    """The copy of one partition to offsets of its own, from `target_start` on."""
+    """The copy of a partition to offsets of its own, from `target_start` on."""
 
     def __init__(
         self,
@@ -53,19 +55,21 @@ class MappedLane(Lane):
         self.target_start = target_start
         self.target_topic_id = target_topic_id
         self.term = term
-        """Of the lease under which this lane writes its map; under another term it is made anew."""
+        """Term of the lease under which this lane writes its map; under another term the lane is created anew."""
         self.ledger: MapLedger | None = None
         self.target_position = -1
-        """Next offset of the target: everything below is acknowledged there. Moves together with `position`."""
+        """Next offset of the target: everything below is acknowledged there. The offset moves together with `position`.
+        """
         self._passed: deque[Hole] = deque()
-        """Holes behind batches that are on their way."""
+        """Holes behind batches in flight."""
 
     @property
     def careful(self) -> bool:
         return True
 
     def retire(self) -> None:
-        """Its owner holds the lease: who lost that has nothing to hand over in order."""
+        """Stop the lane: its owner holds the lease, and a process without the lease has nothing to hand over in order.
+        """
         super().retire()
         self.stop("another process holds the lease")
 
@@ -78,7 +82,7 @@ class MappedLane(Lane):
     def take(
         self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None, *, most: int | None = None
     ) -> int:
-        if self.state is LaneState.LOST:  # asked for before
+        if self.state is LaneState.LOST:  # the fetch was sent before the lane was lost
             return 0
         effort = super().take(asked, answer, now_ms, seen_ms, most=most)
         self._pass_holes()
@@ -100,7 +104,7 @@ class MappedLane(Lane):
         return max(self.target_start, self.ledger.map.target_end)
 
     def _pass_holes(self) -> None:
-        """Move over holes at the head of the queue, as far as the barrier allows."""
+        """Skip the holes at the head of the queue, as far as the barrier allows."""
         while self.state in (LaneState.PRIMING, LaneState.PIPING) and self._queue:
             hole = self._queue[0]
             if not isinstance(hole, Hole):
@@ -151,7 +155,8 @@ class MappedLane(Lane):
     # the map
 
     def place_of(self, offset: int) -> int:
-        """Return where the first record from a source offset on stands; −1 unless the target has acknowledged it."""
+        """Return the target offset of the first record from a source offset on; −1 before the target acknowledges it.
+        """
         known = self.ledger is not None and 0 <= offset < self.position
         place = self._target_of(offset) if known else -1
         return place if place < self.target_position else -1
@@ -162,7 +167,7 @@ class MappedLane(Lane):
 
     @property
     def map_due(self) -> bool:
-        """Whether runs are to be stored now."""
+        """True if runs must be stored now."""
         ready = self.state in (LaneState.PRIMING, LaneState.PIPING) and not self.busy
         return ready and self.ledger is not None and self.ledger.dirty
 
@@ -170,9 +175,9 @@ class MappedLane(Lane):
         return None
 
     def stands_at(self, target_end: int, others: OffsetMap) -> None:
-        """The target's log ends here: bring the map to it; `others` is what was stored before its ledger began.
+        """Bring the map to the target's log end; `others` holds the runs that were stored before this ledger began.
 
-        Raises Diverged where the target holds more than any copier planned.
+        Raise Diverged if the target holds more than any copier has planned.
         """
         assert self.ledger is not None
         if target_end > self._planned_end:
@@ -189,7 +194,8 @@ class MappedLane(Lane):
         self.ledger.cut(target_end)
 
     def recovered(self, position: int, sequence: int, data_end: int) -> None:
-        """The target's tail was read and the map brought to it: read the source from where the map ends."""
+        """Continue after the target's tail was read and the map was brought to it: read the source from the map's end.
+        """
         if self.state is not LaneState.LOST:
             return
         assert self.ledger is not None
@@ -220,7 +226,7 @@ class MappedLane(Lane):
 
     @property
     def at_barrier(self) -> int:
-        """Said only where the map puts the barrier at the end of what is acknowledged on the target."""
+        """The barrier, but only if the map puts the barrier at the end of the acknowledged target log; else −1."""
         barrier = super().at_barrier
         return barrier if barrier >= 0 and self._target_of(barrier) == self.target_position else -1
 

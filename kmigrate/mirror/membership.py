@@ -1,12 +1,14 @@
-"""Which of a link's mirror processes live: each judges the others by its own clock, and itself more strictly.
+"""The live mirror processes of a link: each process judges the others by its own clock, and itself more strictly.
 
-Who has not been heard for the lease time counts as gone, and may only have been stopped. So a process relies on its
-own last word, counted from before it was sent, for a part of that time: it stops believing itself before the others
-do. And who does not hear itself cannot say that others are silent.
+A process that has not been heard for the lease time counts as gone. Such a process may only have been stopped for a
+while. So a process relies on its own last presence only for a part of the lease time, counted from before the presence
+was sent. So a process stops believing in itself before the others do. And a process that does not hear itself cannot
+say that others are silent.
 
-Who falls silent for that long may be succeeded before it speaks again, and one word more does not tell it so: what the
-others decided is in the state log. So it does what is an owner's alone only after that was read to an end which is so
-much later than its word that whoever decides then has heard it.
+A process that is silent for that long may be replaced before it speaks again. Its next presence does not reveal this,
+because the others' decisions are in the state log. So the process does the work of an owner only after it has read the
+state log to the end. This read takes place long enough after the presence that every process that decides by then has
+heard the presence.
 """
 
 from __future__ import annotations
@@ -21,16 +23,18 @@ from kmigrate.state.log import StateLog
 __all__ = ["Membership"]
 
 _SURE = 0.6
-"""Part of the lease time during which a process may rely on its own last word."""
+"""Part of the lease time during which a process may rely on its own last presence."""
 _HEARD = 0.5
-"""Part of the lease time after which a word that was stored is known to whoever may still say that others are silent:
-these have heard themselves since (`hears_itself`), and the log has one order."""
+"""Part of the lease time after which a stored presence is known to all that may still declare others silent.
+
+Such processes have heard themselves since then (`hears_itself`), and the log has one order.
+"""
 _LOOK_S = 1.0
 _RETRY_S = 0.2
 
 
 class Membership:
-    """One process's view of the mirrors of a link."""
+    """A process's view of the mirror processes of a link."""
 
     def __init__(self, log: StateLog, link: str, instance: str, lease_s: float) -> None:
         self._log = log
@@ -38,28 +42,30 @@ class Membership:
         self._instance = instance
         self._lease_s = lease_s
         self.sure_s = lease_s * _SURE
-        """How long our own last word can be relied on."""
+        """Seconds for which the own last presence can be relied on."""
         self._said = -inf
         self._back = -inf
-        """When we spoke again after a silence in which others may have taken our place; −inf once we know whether."""
+        """Time of the first presence after a silence in which others may have replaced us; −inf once that is clear."""
         self._began = monotonic()
 
     def said(self, sent: float) -> None:
-        """Others have our word, sent at this moment by `boottime`."""
+        """Note that the others have a presence of ours, which was sent at this time of `boottime`."""
         now = boottime()
         if self._said > -inf and now - self._said >= self.sure_s:
             self._back = now
         self._said = sent
 
     def sure(self) -> bool:
-        """Whether nobody can have taken our place, as far as clocks run evenly: others go on while a machine sleeps.
+        """Return whether no other process can have replaced this process, as far as clocks run evenly.
 
-        Except where the state says so, as it is known here.
+        The time in which this machine sleeps counts, because the others go on. A replacement that the known state
+        already names is not considered here.
         """
         return self._back == -inf and boottime() - self._said < self.sure_s
 
     async def come_back(self) -> None:
-        """After each silence learn what others have decided meanwhile, for ever; raises as the state log does."""
+        """Learn after each silence what the others have decided meanwhile, for ever; raise the errors of the state log.
+        """
         while True:
             back = self._back
             if back == -inf:
@@ -79,7 +85,7 @@ class Membership:
         return mine is not None and monotonic() - mine[1] <= self._lease_s / 2
 
     def silent(self, instance: str, since: float | None = None) -> bool:
-        """Whether a process was not heard for the lease time; `since`: when we first watched for it."""
+        """Return whether a process was not heard for the lease time; `since`: the time when we first watched for it."""
         if not self.hears_itself():
             return False
         word = self._log.presence.get(mirror_key(self._link, instance))
@@ -88,7 +94,7 @@ class Membership:
         return monotonic() - heard >= self._lease_s
 
     def words(self) -> list[MirrorPresence]:
-        """What the mirrors of this link have said that are not silent."""
+        """Return the presences of this link's mirror processes that are not silent."""
         now = monotonic()
         return [
             word

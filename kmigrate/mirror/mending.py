@@ -1,6 +1,6 @@
-"""What a lane needs beside being read and written: to learn where it stands, its holes filled, its map stored.
+"""A lane's other work beside reads and writes: learning its position, filling its holes, storing its map.
 
-Both read the target's own log before they say anything; neither decides by itself, the lane does.
+Recovery and filling read the target's own log before they report anything. The lane makes all decisions.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from kmigrate.state.offset_maps import OffsetMaps
 __all__ = ["MapStore", "Mender"]
 
 _COMPARED_BYTES = 64 << 10
-"""A look at one batch; a broker gives a larger one whole all the same."""
+"""Bytes per look at a batch; a broker returns a larger batch whole all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapStore:
-    """The map topic, and under which link this process writes to it."""
+    """The map topic, and the link for which this process writes to the topic."""
 
     maps: OffsetMaps
     link_uuid: str
@@ -69,16 +69,16 @@ class Mender:
         self._check_topic = check_topic
         self._store = store
         self._one_comparison = asyncio.Lock()
-        """To look into batches takes as much memory as to rewrite them (`reading`): one pair of them at a time."""
+        """Allows one comparison at a time: unpacking batches takes as much memory as rewriting them (`reading`)."""
 
     async def recover(self, lane: Lane) -> None:
-        """Read the target's tail until it is known where the lane stands."""
+        """Read the target's tail until the lane's position is known."""
         delay = 0.02
         try:
             await sleep(lane.write_pause_s)
             while lane.state is LaneState.LOST:
                 if isinstance(lane, MappedLane) and not self._warrant(lane.key):
-                    lane.trouble = "the lease is not confirmed"  # a newer owner's runs are not ours to judge
+                    lane.trouble = "the lease is not confirmed"  # this process may not judge a newer owner's runs
                     await sleep(0.05)
                     continue
                 try:
@@ -99,7 +99,8 @@ class Mender:
             lane.busy = False
 
     async def _look_at_tail(self, lane: Lane) -> LogTail:
-        """The target's tail, once it is known to be what this lane's copiers wrote; raises Diverged."""
+        """Return the target's tail once it is known to be the work of this lane's copiers; raise Diverged if it is not.
+        """
         mapped = lane if isinstance(lane, MappedLane) else None
         tail = await read_tail(
             self._target,
@@ -110,7 +111,7 @@ class Mender:
             replicated=lane.torn,
         )
         if tail.end < (mapped.target_position if mapped else lane.position):
-            # Cut by an unclean election, then it is filled up again; or another topic by that name.
+            # An unclean election has cut the log, which is then filled up again; or another topic has this name.
             await self._check_topic(self._target, lane.topic)
         if mapped:
             await self._bring_map_to(mapped, tail)
@@ -119,12 +120,12 @@ class Mender:
         return tail
 
     async def _compare_last(self, lane: Lane, tail: LogTail) -> None:
-        """Raise Diverged where the target's last batch holds other records than the source at those offsets.
+        """Raise Diverged if the target's last batch holds other records than the source at those offsets.
 
-        Asked once when a copy begins in this process, because what happened to either log before is not known here:
-        a source cut and regrown (W7), or a stop by A14 that did not get into the state log any more. Records that a
-        cleaner has since removed from the source cannot be compared and need not be: no reader of the source is
-        given them any more.
+        The comparison takes place once when a copy begins in this process, because the earlier history of both logs is
+        unknown here. A source may have been cut and regrown (W7), or a stop by A14 may not have reached the state log.
+        Records that a cleaner has since removed from the source cannot be compared. No comparison is needed, because no
+        reader of the source gets them any more.
         """
         if tail.data_end <= lane.log_start:
             return
@@ -135,7 +136,7 @@ class Mender:
     async def _compare(
         self, lane: Lane, ours: list[Batch | OldMessages], first: int, end: int, shift: int
     ) -> None:
-        """Compare the source's records from `first` to `end` with what was copied of them, `shift` offsets on."""
+        """Compare the source's records from `first` to `end` with their copies, which stand `shift` offsets later."""
         theirs = await self._batches(self._source, lane, first, end)
         async with self._one_comparison:
             offset = await asyncio.to_thread(_first_difference, theirs, ours, range(first, end), shift, lane.losses)
@@ -152,7 +153,7 @@ class Mender:
             )
 
     async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
-        """Cut the map to what the target's log holds, and compare the last batch with what the map says it is."""
+        """Cut the map to the target's log end, and compare the last batch with the map's information about it."""
         assert self._store is not None
         link_uuid, term, maps = self._store.link_uuid, lane.term, self._store.maps
         await maps.read_to_end()
@@ -182,7 +183,7 @@ class Mender:
         await self._compare(lane, ours, first - shift, last.offset + 1, shift)
 
     async def store_map(self, lane: MappedLane) -> None:
-        """Store the runs that are planned, so that their batches may go."""
+        """Store the planned runs, so that their batches may be sent."""
         assert self._store is not None and lane.ledger is not None
         try:
             if not self._warrant(lane.key):
@@ -200,7 +201,7 @@ class Mender:
             lane.busy = False
 
     async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch | OldMessages]:
-        """The data batches that hold offsets start … end − 1; raises Unreachable."""
+        """Return the data batches that hold offsets start … end − 1; raise Unreachable if they cannot be read."""
         found: list[Batch | OldMessages] = []
         at = start
         while at < end:
@@ -221,13 +222,13 @@ class Mender:
         return found
 
     async def fill(self, lane: Lane, hole: Hole, *, told: bool) -> None:
-        """Fill one hole, or the first part of a long one (D); `told`: the answer that has just come told the log's end.
+        """Fill a hole, or the first part of a long hole (D); `told`: the answer that has just come gave the log end.
 
-        Nothing is awaited between the last look at the warrant and the markers: without a connection none are sent.
+        Nothing is awaited between the last look at the warrant and the markers: without a connection no marker is sent.
         """
         try:
             await self._fill_checked(lane, hole, told=told)
-        except Failed as error:  # also where the lane has lost its place meanwhile: the markers may still come
+        except Failed as error:  # the lane may have lost its position meanwhile: the markers may still come
             unknown = reaction_to(Asked.MARKERS, Found.NO_ANSWER).action is Action.SETTLE
             lane.fill_failed(error.what, unknown=unknown)
         finally:
@@ -249,7 +250,7 @@ class Mender:
         made = await self._holes.make(*lane.key, hole, term)
         if made.error:
             if reaction_to(Asked.MARKERS, made.error).action is Action.READ_TAIL:
-                await sleep(0.1)  # a newer owner writes; we shall read of it
+                await sleep(0.1)  # a newer owner writes; the tail will show its writes
             self._look_again()
             lane.fill_refused(hole, made.error)
         elif lane.state is LaneState.FILLING:
@@ -260,7 +261,7 @@ class Mender:
 
 
 def _extent(batches: list[Batch | OldMessages]) -> tuple[int, int]:
-    """The first record's offset and the one behind the last record's; −1 each where there is none."""
+    """Return the first record's offset and the offset after the last record; −1 for both if there is no record."""
     if batches and not any(isinstance(batch, OldMessages) or needs_rewriting(batch) for batch in batches):
         return batches[0].base_offset, batches[-1].next_offset
     offsets = [offset for batch in batches for offset in _contents(batch)]
@@ -274,10 +275,10 @@ def _first_difference(
     shift: int,
     losses: Sequence[AcceptedLoss],
 ) -> int | None:
-    """The first of the source's offsets whose record was copied as another, or not at all.
+    """Return the first source offset whose record was copied as another record, or not at all.
 
-    It may take as long as to rewrite the batches, and is done in a thread (`reading`). What went as it was is found as
-    it was: of such batches some are too large to be looked into.
+    This may take as long as rewriting the batches, so it runs in a thread (`reading`). Batches that were copied
+    unchanged are compared as bytes, because some of them are too large to be unpacked.
     """
     sent = {batch.base_offset: batch for batch in ours}
     odd = [batch for batch in theirs if not _is_same(batch, sent.get(batch.base_offset + shift))]
@@ -291,7 +292,7 @@ def _first_difference(
 
 
 def _is_same(one: Batch | OldMessages, other: Batch | OldMessages | None) -> bool:
-    """Whether one batch is the other, byte for byte where its records are."""
+    """Return whether two batches are the same, byte for byte in their records."""
     if isinstance(one, OldMessages) or not isinstance(other, Batch) or len(one.view) != len(other.view):
         return False
     told, shown = (

@@ -1,8 +1,8 @@
-"""What a mirror process tells of its links: the declarations of its metrics, and where each is read.
+"""Metrics of a mirror process about its links: the declarations, and the place where each value is read.
 
-A `LinkMeter` belongs to one link: the engine shows it the lanes while it copies, the copier counts in it what
-concerns no single partition. What a lane tells is in the lane and in its `tally`. Names follow MirrorMaker 2's
-sensors where it has them (MM-119 to MM-126), in seconds and bytes as Prometheus wants them.
+A `LinkMeter` belongs to one link. The engine shows the meter the lanes while they copy. The copier counts in the meter
+what concerns no single partition. A lane's figures are in the lane and in its `tally`. Names follow MirrorMaker 2's
+sensors if it has them, in seconds and bytes as Prometheus wants them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LANE = ("link", "topic", "partition")
 
 
 class Slowed(StrEnum):
-    """By what the copy of a link was held back."""
+    """The limits that slow the copy of a link down."""
 
     LINK_THROTTLE = "link-throttle"
     SOURCE_QUOTA = "source-quota"
@@ -41,17 +41,17 @@ class LinkMeter:
         self.source = source
         self.target = target
         self.lanes: Mapping[tuple[str, int], Lane] = {}
-        """What is copied now; nothing while the process stands by."""
+        """The lanes that copy now; none while the process stands by."""
         self.holds_lease: Callable[[], bool] = lambda: False
         self.direct_writes: Callable[[], Mapping[tuple[str, str], Sequence[float]]] = dict
         """Seconds since each direct writer last wrote, by topic and partition."""
         self.free_bytes: Callable[[], Mapping[tuple[str, str], int]] = dict
         """Usable bytes of the target's log directories, by broker and path."""
         self.disk_sizes: Callable[[], Mapping[str, int] | None] = lambda: None
-        """Bytes on the target with all replicas, by topic; None where unknown, or not asked for here."""
+        """Bytes on the target with all replicas, by topic; None if unknown, or not asked for by this process."""
         self.disk_use: Callable[[], DiskUse | None] = lambda: None
         self.said_at: float | None = None
-        """When our presence was last in the log, on the monotonic clock."""
+        """Time when our presence was last in the log, on the monotonic clock."""
         self._latency = Histogram(_LATENCY_BOUNDS_S)
         self.slowed_s = dict.fromkeys(Slowed, 0.0)
 
@@ -63,12 +63,12 @@ class LinkMeter:
         return self._latency
 
     def watch(self, lane: Lane) -> None:
-        """A lane's latencies are the link's from now on."""
+        """Count a lane's latencies for the link from now on."""
         lane.tally.of_link = self._latency
 
 
 _Found = Iterable[tuple[tuple[str, ...], Value]]
-"""Values with the labels that come after those of the link or the lane."""
+"""Values with the labels that follow the labels of the link or the lane."""
 _LaneRow = tuple[Metric, Callable[[Lane, int], _Found]]
 _LinkRow = tuple[Metric, Callable[[LinkMeter], _Found]]
 
@@ -104,7 +104,7 @@ def _lane_metric(name: str, kind: Kind, about: str, more: tuple[str, ...] = ()) 
 
 
 def _known(value: float) -> _Found:
-    """No sample where a figure is not known: −1 would enter sums."""
+    """Return no sample for an unknown figure: −1 would enter sums."""
     return [((), value)] if value >= 0 else []
 
 

@@ -1,7 +1,8 @@
-"""What a partition's copy will be like, told before anything is written: identical or mapped, holes, bytes.
+"""Forecast of a partition's copy before anything is written: identical or mapped offsets, holes, bytes.
 
-A short log is read to its end (batch headers only), and its figures are exact. Of a long one a few stretches are
-read: its holes are then "at least" what was seen, its bytes are estimated from what the stretches weigh.
+A short log is read to its end (batch headers only), and its figures are exact. Only a few stretches of a long log are
+read. Its holes are then "at least" the holes that were seen, and its bytes are estimated from the bytes of the
+stretches.
 """
 
 from __future__ import annotations
@@ -25,21 +26,25 @@ __all__ = ["Sample", "filling_s", "sample", "why_mapped"]
 _STRETCH = 1 << 20
 _ANY_GAP = 1 << 62
 _AT_ONCE = 16
-"""Partitions that are probed for gaps at the same time."""
+"""Number of partitions that are probed for gaps at the same time."""
 _MOST_PROBES = 2_000
-"""Of a topic that is not compacted now: each probe has the source read a batch from its disks, perhaps of last year."""
+"""Maximum number of probes for a topic that is not compacted now.
+
+Each probe makes the source read a batch from its disks, perhaps a batch of last year.
+"""
 _HOLE_S = 0.002
-"""What broker and mirror take for a run of holes, beside two round trips (`make bench-holes`)."""
+"""Seconds that broker and mirror take for contiguous holes, beside two round trips (`make bench-holes`)."""
 _HOLES_RATE = 2_000
-"""Runs of holes a second that one broker and one mirror process make, of many partitions together."""
+"""Number of contiguous holes per second that a broker and a mirror process fill, over many partitions together."""
 
 
 async def why_mapped(
     source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
 ) -> str:
-    """Why `auto` cannot give a topic identical offsets; '' where it can.
+    """Return the reason why `auto` cannot give a topic identical offsets; '' if it can.
 
-    Gaps stay when a topic is no longer compacted, so they are looked for there, too, unless its logs are long.
+    Gaps stay when a topic is no longer compacted. So gaps are looked for in such a topic, too, unless its logs are
+    long.
     """
     for partition, start in starts.items():
         if start > settings.align_limit:
@@ -67,20 +72,20 @@ async def why_mapped(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Offsets that no reader sees, and the bytes of the others; of the whole range, or of what was looked at."""
+    """Offsets that no reader sees, and the bytes of the others, for the whole range or for the part that was read."""
 
     holes: int
     exact: bool
     bytes: int
-    """Of the whole range; an estimate where `exact` is false."""
+    """Bytes of the whole range; an estimate if `exact` is false."""
     runs: int
-    """Of holes in a row, each of which is filled at once; an estimate as the bytes are."""
+    """Number of contiguous holes, each of which is filled at once; an estimate, as the bytes are."""
 
 
 def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
-    """How long a topic's holes take, with so long a way to the target and back.
+    """Return the seconds that a topic's holes take, with this round-trip time to the target.
 
-    A partition's runs are filled one after another, those of different partitions side by side.
+    The holes of a partition are filled one after another, those of different partitions in parallel.
     """
     longest = max((each.runs for each in samples), default=0)
     return max(longest * (_HOLE_S + 2 * round_trip_s), sum(each.runs for each in samples) / _HOLES_RATE)
@@ -89,7 +94,10 @@ def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
 async def sample(
     source: ClusterClient, topic: str, partition: int, start: int, end: int, *, stretches: int = 10
 ) -> Sample:
-    """Look at offsets start … end − 1 of one partition: half of the stretches from the start on, the others spread."""
+    """Look at offsets start … end − 1 of one partition.
+
+    Half of the stretches follow each other from the start on; the others are spread over the range.
+    """
     holes = weight = runs = seen = 0
     at = start
     near = (stretches + 1) // 2

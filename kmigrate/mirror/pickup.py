@@ -1,7 +1,7 @@
-"""Picks up topics and groups of the source that match an expression of the link and are not mirrored yet (MM-94).
+"""Picks up topics and groups of the source that match an expression of the link and are not mirrored yet.
 
-What stands on the target under such a name is never taken over without being named: its clients would be cut off by
-routers at once. It is told as a note, and a person decides.
+A topic or group that already exists on the target under such a name is not taken over unless a person names it. Routers
+would at once cut its clients off. It is reported as a note, and a person decides.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Pickup:
         self._log = log
 
     async def look(self, link: LinkRecord) -> tuple[str, ...]:
-        """Take up what is new; returns a sentence on every match that cannot be taken up."""
+        """Pick up what is new; return a sentence on every match that cannot be picked up."""
         notes: list[str] = []
         if link.finished_ms:
-            return ()  # its clients write to the target without a router
+            return ()  # the clients of a finished link write to the target without a router
         if link.topic_patterns:
             notes += await self._topics(link)
         if link.group_patterns:
@@ -73,7 +73,7 @@ class Pickup:
                     f"{advised('topic mirror', self._link, topic)} adopts it where it is empty"
                 )
                 continue
-            # From its beginning: it came after the expression, which asked for all of it.
+            # The copy starts at the beginning: the topic came after the expression, which asked for the whole topic.
             record = TopicRecord(
                 self._link,
                 topic,
@@ -106,7 +106,7 @@ class Pickup:
         return notes
 
     async def _claim(self, record: TopicRecord | GroupRecord) -> None:
-        """Write an intent, unless the link was finished, or does not choose the name, since the clusters were asked."""
+        """Write an intent, unless the link was finished or no longer chooses the name since the clusters were asked."""
 
         def decide(state: State) -> Record | None:
             link = state.link(self._link)

@@ -1,12 +1,13 @@
-"""How much goes over a line at once, so that it has arrived before it counts as lost. Pure.
+"""Adaptive size of requests and responses, so that each arrives before it counts as lost. Pure.
 
-Who asks for 32 MiB and gives up after 30 seconds reads nothing at all over a line of 1 MB a second, for ever: a part of
-an answer, or of a request, is worth nothing. So there is less of it where it was late or nearly so, down to what any
-line carries, and more again where it came at once.
+A client that asks for 32 MiB and gives up after 30 seconds never reads anything over a line of 1 MB a second. A part of
+a response, or of a request, is worth nothing. So the size shrinks if a transfer was late or nearly late, down to a size
+that any line carries. The size grows again if a transfer was quick.
 
-Where one goes at a time, only if less of it comes earlier: a broker that takes ten seconds for each answer, to find
-what was asked for among thousands of partitions, would be asked for next to nothing every ten seconds. Where requests
-wait behind each other, how long one takes says nothing of its own size.
+If requests go one at a time, the size shrinks only if smaller transfers are quicker. A broker may take ten seconds for
+each response, because it searches thousands of partitions. Without this rule the mirror would ask such a broker for
+next to nothing every ten seconds. If requests wait behind each other, the time of a request says nothing about its own
+size.
 """
 
 from __future__ import annotations
@@ -15,36 +16,36 @@ __all__ = ["Portion"]
 
 _LEAST = 64 << 10
 _SLOW, _QUICK, _EASY = 1 / 3, 1 / 8, 1 / 4
-"""Parts of the time after which it is given up. Twice of what is easy still comes in time."""
+"""Parts of the time-out. A transfer twice as large as an easy transfer still arrives in time."""
 _OTHER, _AS_LATE = 3 / 2, 4 / 3
-"""How many times as much is another size, and how many times as long is as long."""
+"""The factor from which a size counts as different, and the factor up to which a time counts as the same."""
 _TRY = 8
-"""After so many answers that changed nothing, twice as much is tried."""
+"""Number of answers without a change after which the double size is tried."""
 
 
 class Portion:
-    """Bytes at once over one connection; `most` where the line is no matter, given up after so many seconds."""
+    """The number of bytes per transfer over a connection: at most `most`, given up after `patience_s` seconds."""
 
     def __init__(self, most: int, patience_s: float, *, in_turn: bool = False) -> None:
         self._most = most
         self._patience_s = patience_s
         self._in_turn = in_turn
-        """One goes at a time."""
+        """True if requests go one at a time."""
         self.size = most
         self._before: tuple[int, float] | None = None
-        """What came last before the portion became another, and how long that took."""
+        """Size and seconds of the last transfer before the portion changed."""
         self._same = 0
-        """Answers since that have changed nothing."""
+        """Number of answers since then that have changed nothing."""
 
     def answered(self, size: int, seconds: float) -> None:
-        """So much was sent, or came, and took so long; only what fills its portion says anything of it."""
+        """Note the size and the seconds of a transfer; only a transfer that fills its portion counts."""
         part = seconds / self._patience_s
         if size < self.size // 2:
             return
         if part < _QUICK or (self._in_turn and self._is_no_matter(size, seconds)):
             self._become(2 * self.size, (size, seconds))
         elif size > _OTHER * self.size:
-            return  # it was sent when the portion was larger, or is a single batch
+            return  # sent when the portion was larger, or a single batch
         elif part > _SLOW and self.size > _LEAST:
             self._become(self.size // 2, (size, seconds))
         elif part < _EASY or self.size <= _LEAST:
@@ -53,11 +54,11 @@ class Portion:
                 self._become(2 * self.size, (size, seconds))
 
     def late(self) -> None:
-        """Nothing had come of it by the time it was given up."""
+        """Note that a transfer was given up without an answer."""
         self._become(self.size // 4, None)
 
     def _is_no_matter(self, size: int, seconds: float) -> bool:
-        """Whether much took no longer than little."""
+        """Return whether a large transfer took no longer than a small transfer."""
         if self._before is None:
             return False
         (little, short), (much, long) = sorted((self._before, (size, seconds)))

@@ -1,7 +1,7 @@
-"""The plan of a bulk copy: which offsets of which partitions, by which tasks, and what stands in the way. Pure.
+"""The plan of a bulk copy: offset ranges of partitions, their distribution to tasks, and obstacles. Pure.
 
-A partition's records go to the target in order, so one task has all of its range; a task has many partitions, and a
-job as many tasks as run at once, so that all of them share one limit fairly and none waits for another's end.
+A partition's records go to the target in order, so one task has a partition's whole range. A task has many partitions.
+A job has as many tasks as run at once, so that all tasks share one limit fairly and none waits for another's end.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Key = tuple[str, int]
 """Topic and partition."""
 
 _ONE_PROCESS = 100 << 20
-"""Bytes a second that one mirror process copies at least, on a machine of its own (measured: 100 to 190 MB)."""
+"""Bytes per second that one mirror process copies at least, on a machine of its own (measured: 100 to 190 MB)."""
 _WORTH_S = 600
-"""Below this a Spark job gains nothing that one more mirror process would not."""
+"""Seconds of copying below which a Spark job gains no more than one more mirror process would."""
 
 
 class Caution(StrEnum):
-    """Why a range has one owner, and is written one batch at a time."""
+    """The reason why a range has one owner, and is written one batch at a time."""
 
     OLD_RECORDS = "old-records"
     LOG_CLEANER = "log-cleaner"
@@ -53,7 +53,7 @@ class CopyRange:
     start: int
     end: int
     size: int
-    """About how many bytes these are, by a look at the first of them."""
+    """Estimated number of bytes, by a look at the first offsets."""
     caution: Caution | None = None
 
     @property
@@ -62,7 +62,7 @@ class CopyRange:
 
 
 def split(ranges: Iterable[CopyRange], tasks: int) -> list[list[CopyRange]]:
-    """As many tasks as are asked for, or as there are ranges; each with about as many bytes."""
+    """Return the ranges by task: at most `tasks` tasks, each with about as many bytes."""
     todo = sorted(ranges, key=lambda each: (-each.size, -each.offsets, each.topic, each.partition))
     made: list[list[CopyRange]] = [[] for _ in range(max(1, min(tasks, len(todo))))]
     heap = [(0, 0, number) for number in range(len(made))]
@@ -76,14 +76,17 @@ def split(ranges: Iterable[CopyRange], tasks: int) -> list[list[CopyRange]]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which engine copies, and why."""
+    """The engine that copies, and the reason."""
 
     engine: CopyEngine
     why: str
 
 
 def choose(ranges: Sequence[CopyRange], *, mapped: bool, missing: str, remote: bool) -> Choice:
-    """What `--engine auto` takes; `missing` is why Spark cannot be had here, `remote` that it has other machines."""
+    """Return the engine that `--engine auto` takes.
+
+    `missing`: the reason why Spark is not available here. `remote`: Spark has other machines.
+    """
     size, partitions = sum(each.size for each in ranges), len(ranges)
     seconds = size / _ONE_PROCESS
     amount = f"some {size / 1e9:.1f} GB in {partitions} partition{'' if partitions == 1 else 's'}"
@@ -104,5 +107,5 @@ def choose(ranges: Sequence[CopyRange], *, mapped: bool, missing: str, remote: b
 
 
 def cautions(ranges: Collection[CopyRange]) -> list[tuple[Caution, int]]:
-    """How many ranges each caution concerns."""
+    """Return the number of ranges that each caution concerns."""
     return [(each, count) for each in Caution if (count := sum(r.caution is each for r in ranges))]

@@ -1,14 +1,15 @@
-"""What the mirror does about every error it can be answered with: one table (AL-63). Pure.
+"""The mirror's reaction to every possible error: one table. Pure.
 
-    REFRESH     the layout is out of date: read it anew, then ask again
-    LOOK        the topic or the log is not what it was: ask for both, then decide (`Found`)
-    READ_TAIL   another writer of our id was faster: the target's tail says where to go on (append rule)
-    SETTLE      whether it was carried out is unknown: the tail once it has come to rest
-    BACK_OFF    nothing is wrong with the data: try again, ever more slowly, until somebody mends it
-    STOP        nothing we may do is right: this partition stands still under the row's name
+    REFRESH     the metadata is out of date: refresh it, then ask again
+    LOOK        the topic or the log is not as it was: ask for both, then decide (`Found`)
+    READ_TAIL   another writer of our producer id was faster: the target's tail shows where to go on (append rule)
+    SETTLE      the outcome is unknown: read the tail once it has come to rest
+    BACK_OFF    nothing is wrong with the data: try again, ever more slowly, until a person mends the cause
+    STOP        no action is safe: this partition stands still under the row's name
 
-Only the partition that was answered is held back, by `pause_s` between its own tries; its neighbours of the same
-topic, request and broker go on. A code that no row names stops: what we do not know we do not repeat.
+Only the partition that was answered is held back, by `pause_s` between its own tries. Other partitions of the same
+topic, request and broker go on. A code that no row names stops the partition, because an unknown error must not be
+repeated.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ __all__ = ["REACTIONS", "Action", "Asked", "Found", "Reaction", "cause", "pause_
 
 
 class Asked(StrEnum):
-    """Which request was answered."""
+    """The request that was answered."""
 
     FETCH = "fetch"
-    """Fetch and ListOffsets of the source's leader."""
+    """Fetch and ListOffsets requests to the source's leader."""
     PRODUCE = "produce"
-    """Produce to the target's leader."""
+    """Produce requests to the target's leader."""
     MARKERS = "markers"
-    """WriteTxnMarkers or empty transactions on the target."""
+    """WriteTxnMarkers requests or empty transactions on the target."""
 
 
 class Found(StrEnum):
-    """What no error code says: seen in an answer, or by looking after one."""
+    """A finding without an error code, seen in a response or by a look after a response."""
 
     NO_ANSWER = "no answer"
     RANGE_DELETED = "log start beyond our position"
@@ -64,7 +65,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """One row: what is done, under which name a person sees it, and what helps once it has stopped."""
+    """One row: the action, the name that a person sees, and the remedy once the partition has stopped."""
 
     action: Action
     ref: str = ""
@@ -146,7 +147,7 @@ REACTIONS: Mapping[Key, Reaction] = {
     (_P, Found.OTHER_WRITER): Reaction(Action.STOP, "foreign-writer", Remedy.ANEW),
     (_P, Found.RECREATED): Reaction(Action.STOP, "topic-recreated", Remedy.ANEW),
     (_P, Found.NOT_ALIGNED): Reaction(Action.STOP, "not-aligned", Remedy.ANEW),
-    # Making holes on the target. Markers are no compare-and-set (W5): whatever the answer, the log end decides.
+    # Filling holes on the target. Markers are not compare-and-set (W5): whatever the answer, the log end decides.
     **_rows(
         _M, _SETTLE,
         Code.UNKNOWN_SERVER_ERROR, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE,
@@ -178,7 +179,7 @@ _REMEDIES = {reaction.ref: reaction.remedy for reaction in REACTIONS.values() if
 
 
 def reaction_to(asked: Asked, seen: int | Found) -> Reaction:
-    """The row for an error code or a finding."""
+    """Return the row for an error code or a finding."""
     if not isinstance(seen, Found):
         try:
             seen = Code(seen)
@@ -188,25 +189,26 @@ def reaction_to(asked: Asked, seen: int | Found) -> Reaction:
 
 
 def remedy_of(problem: str) -> Remedy:
-    """What helps a partition that stopped with this problem (`ref: what`).
+    """Return the remedy for a partition that stopped with this problem (`ref: what`).
 
-    A reference without a row is that of a batch that cannot be read (`kmigrate.records`): reading it again is safe.
+    A reference without a row belongs to a batch that cannot be read (`kmigrate.records`): reading it again is safe.
     """
     return _REMEDIES.get(problem.partition(":")[0], Remedy.AGAIN)
 
 
 def cause(reaction: Reaction, code: int) -> str:
-    """What a retry is counted under: the row's name, else the broker's."""
+    """Return the name under which a retry is counted: the row's name, else the broker's."""
     return reaction.ref or row(code).name
 
 
 def told(reaction: Reaction, code: int, what: str) -> str:
-    """The row's name, what happened and the broker's word for it, as status says it."""
+    """Return the row's name, the event and the broker's error, as status reports them."""
     name = f"{row(code).name} ({code})"
     return f"{reaction.ref}: {what} with {name}" if reaction.ref else name
 
 
 def pause_s(tries: int, *, named: bool) -> float:
-    """How long one partition waits after `tries` vain tries; a named trouble waits for a person, so it is slower."""
+    """Return the pause of a partition after `tries` failed tries, slower for a named trouble, which waits for a person.
+    """
     first, most = (0.25, 5.0) if named else (0.05, 1.0)
     return float(min(first * 2 ** min(tries - 1, 16), most)) if tries > 0 else 0.0
