@@ -1,4 +1,4 @@
-"""Compares broker-wide settings that live clients and stored state lean on: the source's with the target's.
+"""Compares broker-wide settings that live clients and stored state depend on: the source's with the target's.
 
 A client that works on the source may be refused by the target, because a limit there is lower. Each rule names one
 setting, the direction that does harm, and the harm. Which rules matter depends on the step (`Scope`).
@@ -36,11 +36,11 @@ __all__ = [
 BrokerSettings = Mapping[str, tuple[str, ...]]
 """The distinct values of each setting on the brokers of one cluster."""
 _MOST_BROKERS = 50
-"""Brokers that are asked; the settings of larger clusters are read from the first ones."""
+"""Most brokers that are asked; the settings of a larger cluster are read from its first brokers."""
 
 
 class Scope(StrEnum):
-    """The kind of step that a setting matters to."""
+    """The parts of a cluster's work that a setting matters to."""
 
     GROUPS = "groups"
     TRANSACTIONS = "transactions"
@@ -51,7 +51,7 @@ class Scope(StrEnum):
 
 ALL = frozenset(Scope)
 OF_CLUSTERS = frozenset({"broker-setting", "broker-settings-unknown"})
-"""References of the findings of this module, which concern no single topic or group."""
+"""References of findings about whole clusters, not about a topic or group."""
 _PROTOCOLS, _NEW_PROTOCOL, _OF_NEW_PROTOCOL = "group.coordinator.rebalance.protocols", "consumer", "group.consumer."
 _ASSIGNOR = re.compile(r"org\.apache\.kafka\.coordinator\.group\.assignor\.(\w+)Assignor")
 _Harm = Literal["lower", "higher", "missing words", "switched off"]
@@ -283,7 +283,10 @@ def _lacks_words(_: _Rule, here: Sequence[str], there: Sequence[str]) -> _Differ
 
 
 def _words(value: str) -> set[str]:
-    """Split a list; Kafka's own assignors have a class name in one version and a short name in another."""
+    """Split a list into words.
+
+    Kafka's own assignors have a class name in some versions and a short name in others; both become the short name.
+    """
     return {_ASSIGNOR.sub(lambda found: found[1].lower(), word.strip()) for word in value.split(",")}
 
 

@@ -1,7 +1,7 @@
 """The controller: watches intents in the state log and drives promotes and handovers, one controller at a time.
 
-The lease only spares double work: every step is decided on the state by compare-and-set, so two controllers
-that act at once cannot contradict each other.
+The lease only spares double work: every step is decided on the state by compare-and-set, so two controllers that act at
+once cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ __all__ = ["Controller", "ControllerSettings"]
 
 _LEASE = "controller"
 _TOLD = 100
-"""Promotes of which a word is said: it is sent twice a second."""
+"""Most reasons for waits in a presence message, which is sent twice a second."""
 _FAILURE_TOLD_S = 60.0
-"""Time for which the end of a duty by an error is told."""
+"""Seconds for which presence messages name the end of a duty by an error."""
 _log = logging.getLogger("kmigrate.controller")
 
 
@@ -65,7 +65,7 @@ class ControllerSettings:
     router_silent_s: float = 5.0
     handover_timeout_s: float = 30.0
     gather_timeout_s: float = 60.0
-    """How long the members of a group that follows may take to join anew."""
+    """Longest time in which the members of a group that follows may join anew."""
     watch: WatchSettings = field(default_factory=WatchSettings)
     """Timing of the watch on groups, and whether promoted groups are held on the source."""
 
@@ -87,9 +87,9 @@ class Controller:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._rendezvous = Rendezvous()
         self._waits: dict[str, str] = {}
-        """What promotes and handovers wait for, by record."""
+        """Reasons why promotes and handovers wait, by record."""
         self._troubles: dict[str, str] = {}
-        """What the last try of one ended with that is tried again, by record."""
+        """Errors of the last try of promotes and handovers that are tried again, by record."""
         self._turns = Turns()
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin, estate.source)
@@ -104,10 +104,11 @@ class Controller:
             "close sources": self._closer.run,
             "watch sources": self._late.run,
         }
-        """Work of the controller that leads, without an end."""
+        """Endless work of the controller that leads."""
         self._leading: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[float, str]] = {}
-        """Time and reason of each duty's newest end by an error, by the key under which others are told."""
+        """Time and reason of each duty's last end by an error, by the key under which presence messages name the duty.
+        """
         self._started = monotonic()
 
     async def run(self) -> None:
@@ -132,11 +133,11 @@ class Controller:
         told = lately | self._closer.troubles | self._late.troubles | self._troubles if active else {}
         told = told | self._waits
         waits = dict(islice(told.items(), _TOLD))
-        with suppress(Unreachable):  # it is said again
+        with suppress(Unreachable):  # the next presence message repeats the news
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
 
     async def _lead(self) -> bool:
-        """Whether this instance holds the lease, taking it where its holder is silent."""
+        """Return True if this instance holds the lease; take the lease where its holder is silent."""
         lease = self._log.state.lease(_LEASE)
         if lease is not None and lease.holder == self._instance:
             return True
@@ -148,7 +149,7 @@ class Controller:
             now = state.lease(_LEASE)
             return LeaseRecord(_LEASE, self._instance, (seen.term if seen else 0) + 1) if now == seen else None
 
-        with suppress(Failed):  # it is tried again by the next look
+        with suppress(Failed):  # the next look tries again
             await self._log.append(decide, timeout=10.0)
         return False
 
@@ -173,7 +174,7 @@ class Controller:
                 self._leading[name] = self._tasks.start(work(), name)
 
     def _note_failure(self, duty: str, error: BaseException | None) -> None:
-        """Tell that a duty has ended by an error that nobody foresaw: the duty is begun anew."""
+        """Note that a duty has ended by an unforeseen error; the duty is begun anew."""
         why = f"{error.ref}: {error.what}" if isinstance(error, KmigrateError) else f"internal-error: {error!r:.200}"
         said = f"{duty}: begun anew after an error: {why}"
         if self._failures.get(f"{DUTY}{duty}", (0.0, ""))[1] != said:
@@ -181,7 +182,7 @@ class Controller:
         self._failures[f"{DUTY}{duty}"] = monotonic(), said
 
     def _act(self) -> None:
-        """Start a task for every intent that has none, and end those of what was taken back or forgotten."""
+        """Start a task for every intent without a task; cancel tasks whose intent was taken back or forgotten."""
         self._collect()
         topics = [record for record in self._log.state.topics() if self._due(record)]
         groups = [record for record in self._log.state.groups() if record.phase is GroupPhase.PROMOTING]
@@ -189,7 +190,7 @@ class Controller:
         self._troubles = {key: why for key, why in self._troubles.items() if key in due}
         for key in self._busy.keys() - due:
             if not self._busy[key].cancelling():
-                self._busy[key].cancel()  # so that it leaves its turn, and the others of its unit
+                self._busy[key].cancel()  # so that the task gives up its turn, and releases the others of its unit
         for topic in topics:
             if topic.key not in self._busy:
                 self._busy[topic.key] = self._tasks.start(self._promote(topic), f"promote {topic.topic}")
@@ -201,8 +202,11 @@ class Controller:
         return record.phase in PROMOTING or record.unsettled or may_come_off(self._log, record)
 
     def _collect(self) -> None:
-        """Tasks that have ended. What one failed at, its intent stays in the state log and is taken up again: who
-        waits for it is told why it does not get on."""
+        """Remove tasks that have ended, and note their errors.
+
+        The intent of a failed task stays in the state log and is taken up again. Presence messages name the error, so
+        that a waiting person learns the reason.
+        """
         for key, task in [(key, task) for key, task in self._busy.items() if task.done()]:
             del self._busy[key]
             error = None if task.cancelled() else task.exception()
@@ -217,8 +221,8 @@ class Controller:
             await go_forward(record, self._log, self._estate.target_admin)
             now = self._log.state.topic(record.link, record.topic)
             if now is None or not record.unsettled or not may_come_off(self._log, now):
-                return  # what is left to be done is taken up by the next look
-            # Whatever the target has said to it, the source need not wait for that.
+                return  # the next look takes up what is left to do
+            # The source need not wait for what the target has answered here.
         link = self._log.state.link(record.link)
         if link is None:
             return
@@ -261,7 +265,7 @@ class Controller:
 
             async def carry() -> HandedOver:
                 source, _ = await opened()
-                topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
+                topics = self._log.state.topics(record.link)  # current records: members may have taken a minute to join
                 positions = hand_over(
                     record.link,
                     record.group,
@@ -289,12 +293,15 @@ class Controller:
             await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:
             if record.mode is GroupMode.FOLLOW:
-                raise  # it has given up by itself, with the reason, unless its source cannot be asked
+                raise  # the handover gives up by itself, with the reason, unless the source cannot be asked
             given_up = replace(record, reason=f"{error.ref}: {error.what}", way_on=error.next_step)
             await self._finish(record, GroupEvent.GIVE_UP, given_up)
 
     async def _still_ours(self, record: GroupRecord) -> None:
-        """By the log as it is now: what we know of it is old where this process has stood still."""
+        """Refuse if another process has handed the group over or given up; the state log is read to its end first.
+
+        The own copy of the state is old where this process has stood still.
+        """
         now = (await self._log.read_to_end()).group(record.link, record.group)
         if now is None or now.phase is not GroupPhase.PROMOTING or now.staged or now.asked_ms != record.asked_ms:
             raise Refused("changed-meanwhile", f"group {record.group} was handed over, or given up, by somebody else")

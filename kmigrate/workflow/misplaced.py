@@ -45,9 +45,9 @@ ACCEPT_MISPLACED = "--accept-misplaced-members"
 _MOST = 20
 """Sightings that a record keeps; a client that restarts again and again gets a new member id each time."""
 _REFRESH_MS = 60_000
-"""Age of a recorded sighting from which it is written again."""
+"""Age at which a recorded sighting is written again."""
 _THERE_MS = 15_000
-"""Age of a sighting up to which a member counts as being there: three rounds of the watch."""
+"""Age up to which a sighting counts as present: three rounds of the watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def with_sightings(
     *,
     refresh_ms: int = _REFRESH_MS,
 ) -> MisplacedRecord:
-    """Return the record with these members in it; the same record where nothing is worth a write."""
+    """Return the record with these members in it; the same record where nothing justifies a write."""
     before = {(each.cluster, each.member_id): each for each in known.members}
     found = dict(before)
     for member in members:
@@ -123,7 +123,8 @@ def with_sightings(
 def seen_members(
     known: MisplacedRecord, record: GroupRecord, now_there: Sequence[GroupMember] | None, now_ms: int
 ) -> Seen:
-    """Merge the record with what a cluster has just told; None where it was not asked, or did not answer."""
+    """Merge the record with what a cluster has just answered; None where the cluster was not asked, or did not answer.
+    """
     side = wrong_side(record)
     if side is None:
         return Seen(known, (), ())
@@ -136,7 +137,7 @@ def seen_members(
 
 
 def member_sentence(group: str, member: MisplacedMember, now_ms: int, *, there: bool) -> str:
-    """Name a member, its host and the cluster that it is at, and say what follows."""
+    """Name a member, its host and the cluster that the member is at, and say what follows."""
     who = f"member {member.client_id} at {member.host} ({member.member_id}) of group {group}"
     ago = max(0, now_ms - member.last_ms) / 1000
     verb, when = ("is", "") if there else ("was", f", last seen {ago:,.0f} s ago")
@@ -159,7 +160,7 @@ def way_on(member: MisplacedMember) -> str:
 
 
 def commits_sentence(group: str, commits: Mapping[str, Mapping[int, int]]) -> str:
-    """Name the positions that were committed on the source after the promote; '' where none were."""
+    """Name the positions that were committed on the source after the promote; '' for none."""
     named = [
         f"{topic}-{partition} to {offset:,}"
         for topic, parts in sorted(commits.items())
@@ -177,7 +178,7 @@ def commits_sentence(group: str, commits: Mapping[str, Mapping[int, int]]) -> st
 def misplaced_findings(
     record: GroupRecord, seen: Seen, now_ms: int, *, accepted: bool = False, verb: str = ""
 ) -> list[Finding]:
-    """Return the guards of one group: a refusal for each member that is there, a warning for what was."""
+    """Return the findings for one group: a refusal for each member that is there, a warning for each past sighting."""
     ref = "member-on-source" if wrong_side(record) is ClusterSide.SOURCE else "member-on-target"
     may_accept = f"; or, where its reading does no harm: {verb} {ACCEPT_MISPLACED}" if verb else ""
     found = [
@@ -207,9 +208,9 @@ async def promoted_group_findings(
     accepted: bool = False,
     verb: str = "",
 ) -> list[Finding]:
-    """Return the guards of the link's promoted groups, or of those that have positions in some topics.
+    """Return the findings for the link's promoted groups, or for the groups that have positions in some topics.
 
-    A group that cannot be asked for does not keep the verb back: the warning says so.
+    A group whose members cannot be read does not keep the verb back: a warning says so.
     """
     found: list[Finding] = []
     for record in estate.log.state.groups(link.name):

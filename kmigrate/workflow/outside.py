@@ -1,10 +1,10 @@
-"""Positions that are kept outside Kafka, read and written in the shapes that others keep them in. Pure.
+"""Reads and writes positions that are kept outside Kafka, in the formats of their owners. Pure.
 
     JSON              {"topic": {"0": 123}}
     Spark checkpoint  offsets/N: `v1`, a line of metadata, then a line per source: such JSON for a Kafka source
-                      sources/N/0: where a source began; of a Kafka source a NUL byte, `v1`, and a line of such JSON
+                      sources/N/0: where a source began; for a Kafka source a NUL byte, `v1`, and a line of such JSON
 
-Of a Spark file only the lines of Kafka sources change; its own metadata and other sources' lines stay as they are.
+In a Spark file only the lines of Kafka sources change. The file's metadata and the lines of other sources stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Translate = Callable[[str, int, int], int]
-"""Topic, partition and position on one side to the position on the other."""
+"""Maps a topic, a partition and a position on one cluster to the position on the other cluster."""
 
 Positions = Mapping[str, Mapping[int, int]]
 
@@ -37,11 +37,11 @@ _SPARK_HEAD = 2
 """Lines of a Spark file before its sources: version and metadata."""
 
 _SPARK_BEGINNING = "\0v1\n"
-"""How a Kafka source's own file begins; its positions follow at once. Files of other sources begin otherwise."""
+"""First bytes of a Kafka source's own file; its positions follow at once. Files of other sources begin otherwise."""
 
 
 def positions_in(text: str, name: str) -> Positions:
-    """The positions of a JSON file; UsageError where it holds anything else."""
+    """Return the positions of a JSON file; UsageError where the file holds anything else."""
     found = _positions(text)
     if found is None:
         raise UsageError(
@@ -58,7 +58,7 @@ def translated(positions: Positions, translate: Translate) -> str:
 
 
 def spark_positions(text: str, name: str) -> list[Positions]:
-    """The positions of every Kafka source in one file of a checkpoint's offsets, or in a source's own."""
+    """Return the positions of every Kafka source in a file of a checkpoint's offsets, or in a source's own file."""
     lines, head = _spark_lines(text, name)
     return [found for line in lines[head:] if (found := _of_a_source(line, name)) is not None]
 
@@ -73,27 +73,27 @@ def translated_spark(text: str, name: str, translate: Translate) -> str:
 
 
 def newest_batches(names: Iterable[str]) -> list[str]:
-    """Of the files in `offsets`, those that a query starts from: the newest, and the one before it.
+    """Return the files of `offsets` that a query starts from: the newest file and the file before.
 
-    Where the newest batch was not committed, Spark runs it again from the end of the one before; the first one, which
-    has none before it, from where its sources began.
+    Where the newest batch was not committed, Spark runs that batch again from the end of the batch before. The first
+    batch has none before; Spark runs the first batch again from where its sources began.
     """
     numbered = sorted((number for name in names if (number := whole_number(name)) is not None), reverse=True)
     return [str(number) for number in numbered[:2]]
 
 
 def needs_beginnings(batches: Collection[str], committed: Collection[str]) -> bool:
-    """Whether a query starts where its sources began: its first batch was not committed, and there is none before."""
+    """Return True if a query starts where its sources began: its first batch was not committed, and none is before."""
     return list(batches) == ["0"] and "0" not in committed
 
 
 def is_beginning(told: bytes) -> bool:
-    """Whether a file of `sources` says where a Kafka source began."""
+    """Return True if a file of `sources` says where a Kafka source began."""
     return told.startswith(_SPARK_BEGINNING.encode())
 
 
 def _spark_lines(text: str, name: str) -> tuple[list[str], int]:
-    """The file's lines, and how many of them stand before its sources."""
+    """Return the file's lines, and the number of lines before its sources."""
     lines = text.split("\n")
     if text.startswith(_SPARK_BEGINNING):
         return lines, 1
@@ -108,8 +108,11 @@ def _spark_lines(text: str, name: str) -> tuple[list[str], int]:
 
 
 def _of_a_source(line: str, name: str) -> Positions | None:
-    """A Kafka source's positions; None of another source. One that would be Kafka's but for what is wrong with it stays
-    untranslated for nobody: a query would go on from it at offsets of the other cluster."""
+    """Return the positions of a Kafka source; None for the line of another source.
+
+    A line with damaged positions of a Kafka source raises UsageError. If that line stayed untranslated, a query would
+    go on from offsets of the other cluster.
+    """
     found = _positions(line)
     if found is None and line.startswith("{") and _damaged(line):
         raise UsageError(
@@ -131,7 +134,7 @@ def _damaged(line: str) -> bool:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a key that stands there twice nobody knows which value is meant."""
+    """Return a JSON object; refuse a repeated key, because nobody knows which of the two values is meant."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands there twice")

@@ -1,11 +1,12 @@
 """Playbooks: TOML files whose steps are the command line's verbs, plus `exec` and `wait`.
 
 Rules:
-1. A step has exactly one of `run`, `exec`, `wait`; its other keys are the verb's flags, spelt as on the command
-   line without the dashes, positional ones in plural (`topics`, `groups`) or as `name`.
-2. A playbook keeps no position. It is run from the start each time, and a step whose effect the state log shows
-   already changes nothing: so it goes on where it stopped, on any machine (AL-14).
-3. `exec` has no effect that the state log could show: it runs every time, unless its `unless` condition holds.
+
+1. A step has exactly one of `run`, `exec`, `wait`. Its other keys are the verb's flags, spelt as on the command line
+   without the dashes. Positional arguments are in plural (`topics`, `groups`) or named `name`.
+2. A playbook keeps no position. Each run begins at the start, and a step whose effect the state log shows already
+   changes nothing. So a playbook goes on where the last run stopped, on any machine.
+3. `exec` has no effect that the state log could show: `exec` runs every time, unless its `unless` condition holds.
 
 Parsing is pure and complete: a playbook that parses has no misspelt key, and every mistake names file, step and key.
 """
@@ -38,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A key of a step: what may stand there."""
+    """A key of a step: the allowed values."""
 
     expected: str
     check: Callable[[Any], bool]
@@ -50,7 +51,7 @@ def _is_text(value: Any) -> bool:
 
 
 _MOST_SECONDS = 366 * 86_400
-"""No step waits for longer; clocks cannot be told of much more."""
+"""Longest wait of a step; system clocks do not take much longer times."""
 
 
 def _is_seconds(value: Any) -> bool:
@@ -183,7 +184,7 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a condition looks at: one link or all, named topics and groups or all."""
+    """The part of the status that a condition is judged on: one link or all, named topics and groups or all."""
 
     link: str | None = None
     topics: tuple[str, ...] = ()
@@ -239,7 +240,7 @@ class Playbook:
 
 
 def parse_playbook(text: str, file: str) -> Playbook:
-    """The playbook of a TOML text; `file` names it in errors."""
+    """Parse the playbook of a TOML text; `file` names the playbook in errors."""
     try:
         data = tomli.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
@@ -260,7 +261,11 @@ def parse_playbook(text: str, file: str) -> Playbook:
 
 
 def _refuse_begin_anew(book: Playbook) -> None:
-    """Nobody knows any more what a deleted link has promoted: run again (rule 2), it would be mirrored once more."""
+    """Refuse a playbook that creates and deletes the same link.
+
+    Nobody knows any more what a deleted link has promoted: run again (rule 2), the playbook would mirror all of that
+    anew.
+    """
     steps = [step for step in book.steps if isinstance(step, RunStep)]
     made = {step.options["name"] for step in steps if step.verb == "link create"}
     for step in steps:
@@ -270,7 +275,7 @@ def _refuse_begin_anew(book: Playbook) -> None:
 
 
 def _defaults(table: Any, file: str) -> dict[str, str]:
-    """`[defaults] link = …`: the link of every step that could name one."""
+    """Return `[defaults] link = …`: the link of every step that could name a link."""
     if not isinstance(table, dict) or not set(table) <= {"link"} or not all(_is_text(v) for v in table.values()):
         raise _bad(file, 0, "defaults", f"found {table!r}", 'a table that holds nothing but link = "NAME"')
     return table
@@ -312,7 +317,7 @@ def _run(
 def _checked(
     given: Mapping[str, Any], fields: Mapping[str, Field], number: int, file: str, defaults: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The options of a step, every one known and of its type, defaults filled in."""
+    """Return the options of a step, with every key known and every value of its type, defaults filled in."""
     for key, value in given.items():
         if key not in fields:
             raise _bad(file, number, key, "no such key in this step", f"one of: {', '.join(fields)}")

@@ -1,28 +1,29 @@
 """Promotes one topic: fence, drain, barrier, lag zero, flip; or goes back to mirroring with a reason.
 
-Each step waits for facts and writes one record; nothing is remembered between steps but what the state log
-says, so a controller that dies is replaced by one that reads on. Lettered rules:
+Each step waits for facts and writes one record. Nothing is remembered between steps but the state log, so a controller
+that dies is replaced by a controller that reads on. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
-B  The barrier is read after the drain, and after the markers of routed transactions: the source's log end (replica_id
-   −2, V1), by the word of its replicas, too (`cluster.witnesses`). The producers are read after it, and
-   the end must be the same once more after that (C), so that no mark is newer than the barrier.
-C  The flip needs the word of each partition's owner that it stopped exactly at the barrier of this fence, and the
-   target's log end equal to it (where offsets are mapped: to what the barrier is there), and the source's log end and
-   leader epoch still the same (`proof`).
-D  Any deadline or guard before the flip un-fences, and until the fence a person may take the promote back; after the
-   flip, or the first one of its unit, there is no way but forward (`outcome`).
-E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
-   record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
-   flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
-F  Topics that transactions couple are fenced only when all of them are to be promoted and ready, and are flipped as
-   one (`unit`). A group whose positions these transactions commit is handed over before the fence, and opens after the
-   flip.
-G  A router that does not acknowledge the fence because it is silent, or left without a word, is overcome by a seal that
-   the source broker holds (`sealing`): put on and proven after the others have drained, before the barrier is read.
-H  The barrier table (`barrier_table`) is in the state log before the flip: routers read it there.
-I  Where many topics are promoted at once they are fenced in rounds, with rests between: writers wait for a topic as
-   long as the mirror needs to bring all that is fenced to its barriers, and then catch up (`turns`).
+B  The barrier is read after the drain, and after the markers of routed transactions. The barrier is the source's log
+   end (replica_id −2, V1), confirmed by its replicas, too (`cluster.witnesses`). The producers are read after the
+   barrier. Then the log end must be the same once more (C), so that no mark is newer than the barrier.
+C  The flip needs three facts (`proof`). Each partition's owner reports that the mirror stopped exactly at the barrier
+   of this fence. The target's log end equals the barrier (where offsets are mapped: the barrier's place there). The
+   source's log end and leader epoch are still the same.
+D  Any deadline or guard before the flip un-fences, and until the fence a person may take the promote back. After the
+   flip, or the first flip of its unit, there is no way but forward (`outcome`).
+E  The topic's ACLs for writing are in force on every broker of the target before the flip. The ACLs are in the record
+   before they are put there, so that the mirror takes them back after an un-fence. Configs come after the flip:
+   retention must not begin while there is a way back. An `unsettled` record says that the configs are still to come.
+F  Topics that transactions couple are fenced only when all of them are to be promoted and ready, and are flipped
+   together (`unit`). A group whose offsets these transactions commit is handed over before the fence, and opens after
+   the flip.
+G  A router may fail to acknowledge the fence because the router is silent, or left without a word. A seal that the
+   source broker holds then replaces the acknowledgement (`sealing`). The seal is put on and proven after the other
+   routers have drained, before the barrier is read.
+H  The barrier table (`barrier_table`) is in the state log before the flip: routers read the table there.
+I  Where many topics are promoted at once they are fenced in rounds, with rests between (`turns`). Writers wait for a
+   topic until the mirror has brought all fenced topics to their barriers, and then catch up.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ __all__ = ["TopicPromotion"]
 
 _LOOK_S = 0.1
 _SHORT_S = 1.0
-"""Longer than what transactions take that do not hang; one that begins behind a hanging one may hang as well."""
+"""Longer than transactions take that do not hang; a transaction that begins behind a hanging one may hang as well."""
 
 
 @dataclass(slots=True)
@@ -87,11 +88,11 @@ class TopicPromotion:
     sealer: Sealer
     straggler_window_s: float = 5.0
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
-    """Shared by all promotes of a controller (F)."""
+    """Progress of coupled topics, shared by all promotes of a controller (F)."""
     waits: dict[str, str] = field(default_factory=dict)
-    """What each topic waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
+    """Reasons why topics wait, by record key; shared by all promotes of a controller, which reports the reasons."""
     turns: Turns = field(default_factory=Turns)
-    """Whose turn it is to be fenced; shared by all promotes of a controller (I)."""
+    """Order of the fences, shared by all promotes of a controller (I)."""
     table: BarrierTable = field(init=False)
     proof: Proof = field(init=False)
 
@@ -102,7 +103,7 @@ class TopicPromotion:
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D).
 
-        What fails where there is no way back is raised: it has to be tried again.
+        A failure without a way back is raised: the controller must try again.
         """
         try:
             while (record := self._record()) is not None:
@@ -140,7 +141,7 @@ class TopicPromotion:
         return record.terms or PromoteTerms(asked_ms=now_ms())
 
     def _progress(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
-        """Each partition in its present owner's words, given after it had read of this fence (rule C)."""
+        """Return each partition as its present owner reports, after the owner has read of this fence (rule C)."""
         fence = record.fence_epoch if record.phase is not TopicPhase.PROMOTE_PENDING else -1
         return progress_of(self.log.state, record, self.log.alive(MirrorPresence), applied=fence)
 
@@ -148,7 +149,7 @@ class TopicPromotion:
         return [(self.topic, p) for p in range(record.partitions)]
 
     def _waits_for(self, record: TopicRecord, why: str | None) -> bool | None:
-        """Tell what is waited for; True where nothing is."""
+        """Note the reason for the wait; return True where nothing is waited for."""
         if why:
             self.waits[record.key] = why
             return None
@@ -171,7 +172,7 @@ class TopicPromotion:
 
     async def _pending(self, record: TopicRecord) -> None:
         if not await self._ready(record) or not await self._none_hangs(record):
-            return  # it is looked at anew
+            return  # the next pass looks at the record anew
         if not await self._none_begun_elsewhere(record) or not await self._turn(record):
             return
         await self._refuse_direct_writers(record)
@@ -181,10 +182,11 @@ class TopicPromotion:
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
 
     async def _none_hangs(self, record: TopicRecord) -> bool:
-        """Where a seal is to come, until no transaction at the topic is open for long; False where its record changed.
+        """Wait, where a seal is to come, until no transaction on the topic is open for long.
 
-        One whose client hangs on a silent router is open for as long as that client has patience, and a fence would
-        have all others wait for it. Where a group goes along its members wait already.
+        Returns False where the topic's record changed. A transaction whose client hangs on a silent router stays open
+        for as long as that client has patience. A fence would have all other writers wait for that transaction. Where a
+        group is promoted with the topic, its members wait already.
         """
         writers = any(self.topic in each.topics for each in self.log.state.transactions(self.link))
         _, groups = unit_records(self.log.state, record)
@@ -225,8 +227,8 @@ class TopicPromotion:
     async def _none_begun_elsewhere(self, record: TopicRecord) -> bool:
         """Return True where no transaction is open that began past the routers; otherwise wait for the end of all.
 
-        No copy comes to a barrier behind such a transaction, and routers cannot end it: writers would wait in vain.
-        Its marker counts as a write past the routers, so the wait goes on until no such write is recent.
+        No copy comes to a barrier behind such a transaction, and routers cannot end it: writers would wait in vain. Its
+        marker counts as a write past the routers, so the wait goes on until no such write is recent.
         """
         deadline = monotonic() + self._terms(record).pending_timeout_s
         waited = False
@@ -247,11 +249,11 @@ class TopicPromotion:
         return False
 
     async def _turn(self, record: TopicRecord) -> bool:
-        """Wait until it is this topic's turn (I); False where by then it is not ready, or of another unit."""
+        """Wait for this topic's turn (I); return False where by then the topic is not ready, or in another unit."""
         key = (self.link, self.topic)
         mates, groups = unit_records(self.log.state, record)
         if groups:
-            self.turns.go(key)  # their members wait already
+            self.turns.go(key)  # the members of the groups wait already
             return True
         together = record.partitions + sum(mate.partitions for mate in mates)
         names = {(mate.link, mate.topic) for mate in mates}
@@ -265,15 +267,18 @@ class TopicPromotion:
         return same and self._record() == record and self._why_not_ready(record, self._terms(record)) is None
 
     def _hold_turn(self, record: TopicRecord) -> None:
-        """Writers wait for this topic, under whichever controller it was fenced; or they do not: one that is looked at
-        anew before its fence leaves its turn to others, who would wait for it with nothing fenced."""
+        """Hold a turn while the topic is behind its fence; leave the turn otherwise.
+
+        Behind the fence writers wait for this topic, whichever controller fenced the topic. A topic that is looked at
+        anew before its fence leaves its turn: otherwise others would wait with nothing fenced.
+        """
         if record.phase in BEHIND_FENCE:
             self.turns.go((self.link, self.topic))
         else:
             self.turns.over((self.link, self.topic))
 
     async def _ready(self, record: TopicRecord) -> bool:
-        """Until it can be fenced; False where its record is another one by now, or gone."""
+        """Wait until the topic can be fenced; return False where the record has changed or is gone."""
         terms = self._terms(record)
 
         def ready(state: State) -> bool | None:
@@ -321,7 +326,10 @@ class TopicPromotion:
         return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router(record)
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
-        """The mirror must have compared partitions, configs and rules since this promote was asked for."""
+        """Return why the target topic is not up to date; None where the topic is.
+
+        The mirror must have compared partitions, configs and ACLs since this promote was asked for.
+        """
         for presence in self.log.alive(MirrorPresence):
             word = presence.upkeep.get(self.topic) if presence.link == self.link else None
             if word is not None and word.since_ms == record.since_ms:
@@ -329,7 +337,7 @@ class TopicPromotion:
         return "the mirror has not compared its partitions, configs and ACLs with the source yet"
 
     def _silent_router(self, record: TopicRecord) -> str | None:
-        """A router that cannot acknowledge a fence, and that no seal overcomes yet (rule G)."""
+        """Name a router that cannot acknowledge a fence, and that no seal replaces yet (rule G)."""
         alive = {p.instance for p in self.log.alive(RouterPresence)}
         for router in self.log.state.routers():
             if router.instance not in alive and not self.sealer.given_up(router.instance):
@@ -337,7 +345,7 @@ class TopicPromotion:
         return self._speechless_router(self.log.state)
 
     def _speechless_router(self, state: State) -> str | None:
-        """Return the trouble of a router that lives and cannot say its word on a fence."""
+        """Return the trouble of a router that lives and cannot acknowledge a fence."""
         heard = {p.instance: p for p in self.log.alive(RouterPresence)}
         told = (heard[router.instance].trouble for router in state.routers() if router.instance in heard)
         return next((trouble for trouble in told if trouble), None)
@@ -349,7 +357,7 @@ class TopicPromotion:
 
         def drained(state: State) -> bool | None:
             if trouble := self._speechless_router(state):
-                raise Refused("not-drained", trouble)  # writers would wait for its word until the fence timeout
+                raise Refused("not-drained", trouble)  # writers would wait for that router until the fence timeout
             return self._waits_for(record, self._undrained(state, record))
 
         try:
@@ -384,7 +392,7 @@ class TopicPromotion:
         )
 
     def _deadline(self, record: TopicRecord) -> float:
-        """When this fence is given up, on our monotonic clock: a new controller gives it a full span again."""
+        """Return when this fence is given up, on the own monotonic clock; a new controller gives a full span again."""
         return monotonic() + self._terms(record).fence_timeout_s
 
     def _undrained(self, state: State, record: TopicRecord) -> str | None:
@@ -393,7 +401,7 @@ class TopicPromotion:
             told = presence.get(router.instance)
             ack = told.fences.get(record.key) if told else None
             if told is None and self.sealer.given_up(router.instance):
-                continue  # overcome by a seal (rule G)
+                continue  # a seal replaces this router (rule G)
             if ack is None or ack.epoch != record.fence_epoch:
                 return f"router {router.name} on {router.host} has not acknowledged the fence"
             if ack.in_flight:
@@ -401,7 +409,7 @@ class TopicPromotion:
         return None
 
     async def _ends(self, record: TopicRecord, deadline: float) -> dict[tuple[str, int], LogOffset]:
-        """The source's log ends after the drain (rule B); read again while a leader is away."""
+        """Return the source's log ends after the drain (rule B); read again while a leader is away."""
         while True:
             ends = await witnessed_ends(self.source, self._keys(record))
             refuse_unwitnessed(self.source, ends)
@@ -431,7 +439,7 @@ class TopicPromotion:
         _, (marks, _) = await together(arrival(), together(self.table.read(record, deadline), rules))
         self.rendezvous.at_barrier.add((self.link, self.topic))
         await wait_for_unit(self.log, record, self.rendezvous, deadline)
-        # Writers wait: what is asked once more must follow the reading of the marks (B), not their writing.
+        # Writers wait now. Rule B asks for the log end again after the marks are read, not after they are written.
         proof = self.proof.given(record, partial(self._target_ends, record), deadline)
         ends, _ = await together(proof, self.table.write(record, marks))
         proven = ProvenTopic(record.fence_epoch, ends if record.mapped else {})
@@ -440,7 +448,10 @@ class TopicPromotion:
         await self._flip(record)
 
     async def _unit_proven(self, record: TopicRecord, deadline: float) -> None:
-        """Until the last topic of the unit is proven, whose promote goes on at once; the others follow its record."""
+        """Wait until the last topic of the unit is proven.
+
+        The promote of that topic goes on at once; the others follow its record.
+        """
 
         def proven(state: State) -> bool | None:
             over = state.topic(self.link, self.topic) != record or decided(state, record) is not None
@@ -452,7 +463,7 @@ class TopicPromotion:
             raise Refused("coupled-topics", "not all topics that are written with it were proven in time") from late
 
     async def _flip(self, record: TopicRecord) -> None:
-        """Write the record that decides for the unit, or follow the one that has (rule F)."""
+        """Write the record that decides for the unit, or follow the record that has decided (rule F)."""
 
         def decide(state: State) -> Record | None:
             if state.topic(self.link, self.topic) != record:
@@ -480,7 +491,8 @@ class TopicPromotion:
         return None
 
     def _target_ends(self, record: TopicRecord) -> dict[int, int]:
-        """Where the target's logs must end now: at the barrier, by the mirror's own word where offsets are mapped."""
+        """Return where the target's logs must end now: at the barrier; the mirror's position where offsets are mapped.
+        """
         if not record.mapped:
             return {p: barrier.offset for p, barrier in record.barrier.items()}
         progress = self._progress(record)
@@ -497,7 +509,7 @@ class TopicPromotion:
         return record if going else None
 
     async def _unfence(self, error: KmigrateError) -> None:
-        """Back to mirroring with the reason, unless a flip has decided already (rule D)."""
+        """Return to mirroring with the reason, unless a flip has decided already (rule D)."""
 
         def decide(state: State) -> Record | None:
             record = self._may_go_back(state)

@@ -1,7 +1,7 @@
-"""What groups read, and which of them a topic has to wait for (AL-34).
+"""Finds what groups read, and the groups that a topic has to wait for.
 
-A group reads where it has committed positions, and where its members are assigned partitions: who was assigned one a
-moment ago has committed nothing there yet, and goes on reading.
+A group reads the topics of its committed offsets and the topics of its members' assignments. A member that was assigned
+a partition a moment ago has committed nothing there yet, and goes on reading.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from kmigrate.workflow.plan import Finding
 __all__ = ["GroupReads", "group_reads", "read_logs", "readers_at", "reading_groups", "refuse_readers"]
 
 _REBALANCING = frozenset({"preparing_rebalancing", "completing_rebalancing"})
-"""States in which a coordinator does not say who is assigned what."""
+"""States in which a coordinator does not tell assignments."""
 _REBALANCE_S = 5.0
-"""How long a rebalance is waited for; one may take as long as a dead member's session."""
+"""Longest wait for a rebalance; a rebalance may take as long as a dead member's session."""
 _PAUSE_S = 0.1
 _AT_ONCE = 16
 """Groups whose positions are asked for at the same time."""
@@ -37,7 +37,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class GroupReads:
-    """What a group reads on the source, and by which protocol."""
+    """The topics that a group reads on the source, and the group's protocol."""
 
     kind: str
     topics: frozenset[str]
@@ -51,7 +51,10 @@ async def group_reads(source: ClusterClient, admin: Admin, group: str) -> GroupR
 async def reading_groups(
     state: State, link: str, topics: Collection[str], source: ClusterClient, admin: Admin
 ) -> list[Finding]:
-    """Mirrored groups that read a topic and are not promoted: the topic has to wait for them."""
+    """Return a finding for each mirrored group that reads a topic and is not promoted.
+
+    The topic has to wait for such a group.
+    """
     groups = _unpromoted(state, link)
     if not topics or not groups:
         return []
@@ -61,7 +64,8 @@ async def reading_groups(
 
 
 async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[str]) -> dict[str, list[str]]:
-    """Return the groups of a cluster that have a position in a topic, or members that are assigned it, by topic."""
+    """Return the groups of a cluster that have a position in a topic, or members that are assigned the topic, by topic.
+    """
     names = chosen_groups([NamePattern(".*")], await admin.groups())
     described = await _assigned(admin, names)
     turn = asyncio.Semaphore(_AT_ONCE)
@@ -80,7 +84,7 @@ async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[st
 async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> None:
     """Refuse a fence where a group has come to read the topic since its promote was asked for.
 
-    Only assignments count by now: who has committed a position and left does not read on.
+    Only assignments count by now: a member that has committed an offset and left does not read on.
     """
     groups = _unpromoted(state, link)
     described = await _assigned(admin, list(groups))
@@ -92,10 +96,10 @@ async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> N
 async def read_logs(
     state: State, link: str, wanted: Mapping[tuple[str, int], int], source: ClusterClient, target: ClusterClient
 ) -> dict[tuple[str, int], LogOffset]:
-    """ListOffsets of the logs that positions of a group which is not promoted are of.
+    """List offsets of the logs that the positions of groups that are not promoted belong to.
 
-    That is the source's log, but for a promoted topic with identical offsets: up to its barrier both logs are one, and
-    what lies beyond can only be read on the target, by members of a group that follows.
+    That is the source's log, except for a promoted topic with identical offsets. Up to the barrier of such a topic both
+    logs are equal. Beyond the barrier only members of a group that follows can read, on the target.
     """
     moved = {
         record.topic for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and not record.mapped
@@ -114,7 +118,7 @@ def _unpromoted(state: State, link: str) -> dict[str, GroupRecord]:
 
 
 async def _assigned(admin: Admin, groups: Sequence[str]) -> dict[str, GroupState]:
-    """Each group as it is when it does not rebalance, or after a moment."""
+    """Describe each group once the group does not rebalance, or after a moment."""
     deadline = monotonic() + _REBALANCE_S
     described: dict[str, GroupState] = {}
     while True:
@@ -152,8 +156,10 @@ def _waits_for(
 
 
 def _written_with(state: State, group: GroupRecord) -> list[str]:
-    """Topics that are written in the transactions that commit a group's positions: it is promoted with them, unless
-    they are promoted already, or were forgotten."""
+    """Return the topics that are written in the transactions that commit a group's offsets.
+
+    The group is promoted with these topics. Topics that are promoted already, or were forgotten, are left out.
+    """
     if group.mode is not GroupMode.FOLLOW:
         return []
     names, _ = unit_of(state.couplings(group.link), groups=[group.group])

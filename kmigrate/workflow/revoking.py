@@ -1,21 +1,23 @@
-"""Has the source take no late word of a transaction any more, in place of routers that do not answer (decision 10).
+"""Makes the source refuse late transactional requests, in place of routers that do not answer (decision 10).
 
-A marker that meets a seal is never written, also when the seal is gone, and the transaction's id is lost (tried on
-3.9.1). So before a topic is sealed, the identities under which routers write it in transactions are taken back at the
-source: the epoch of each is raised there, and what a stopped router still says under the older one is refused by the
-coordinator. That begins nothing, ends nothing and writes nothing to the topic, as none of them has a transaction open.
+A marker that meets a seal is never written, not even without the seal, and the transactional id is lost (tried on
+3.9.1). So before a topic is sealed, the identities under which routers write the topic in transactions are revoked at
+the source. An identity is a transactional id with its producer id and epoch. Revoking raises the epoch, so the
+coordinator refuses whatever a stopped router still sends under the older epoch. The raise begins nothing, ends nothing
+and writes nothing to the topic, because none of the identities has a transaction open.
 
-A  What is revoked is what the state log names: a router writes an identity down before it uses it, and who writes one
-   down after the fence has read of the fence, and begins nothing.
-B  Raising the epoch has the source forget how the last transaction ended, which a client may ask again whose answer was
-   lost. So that is in the id's record before, and is believed from the moment on that the source is known to refuse
-   the identity (`proven`): until then another transaction may slip in and end.
-C  A transaction that has slipped in and is open when the epoch is raised is aborted by it. Its client may not know, and
-   nothing of it may be written elsewhere: the record says that it is `cut off`.
-D  It is done again by whoever finds it half done: a repeated InitProducerId raises no epoch twice. Who comes back to
-   the source after a promote that was given up is given another identity, for which his client asks.
-E  Before Kafka 3.0 a coordinator tells of no transaction. There an abort is sent in the identity's name: it changes
-   nothing of a transaction that has ended, and its answer says how. One that it may have aborted counts as cut off.
+A  The identities to revoke are those in the state log: a router writes an identity down before the router uses the
+   identity. A router that writes an identity down after the fence has read of the fence, and begins nothing.
+B  Raising the epoch makes the source forget how the last transaction ended. A client whose response was lost may ask
+   for that end again. So the end is in the id's record before the raise. The record is believed once the source is
+   known to refuse the identity (`proven`): until then another transaction may slip in and end.
+C  A transaction that has slipped in and is open when the epoch is raised is aborted by the raise. Its client may not
+   know, and nothing of the transaction may be written elsewhere: the record marks the identity `cut off`.
+D  Any process that finds the work half done repeats the work: a repeated InitProducerId raises no epoch twice. A client
+   that comes back to the source after a promote that was given up asks for another identity, and gets one.
+E  Before Kafka 3.0 a coordinator tells of no transaction. There an abort is sent under the identity: an abort changes
+   nothing about a transaction that has ended, and the error code says how the transaction ended. A transaction that the
+   abort may have aborted counts as cut off.
 """
 
 from __future__ import annotations
@@ -51,17 +53,18 @@ class Revoker:
     source: ClusterClient
 
     async def refuse_denied(self, record: TopicRecord) -> None:
-        """Refuse where the source would not let us: nothing is changed by asking."""
+        """Refuse where the source would not let kmigrate revoke; the question changes nothing."""
         holders = _writers(self.log.state, record)
         for at in range(0, len(holders), _AT_ONCE):
             some = holders[at : at + _AT_ONCE]
             await together(*(may_speak_for(self.source, holder.name) for holder in some))
 
     async def revoke(self, record: TopicRecord, deadline: float) -> bool:
-        """Until every identity that may write a topic in transactions is refused by the source (A).
+        """Revoke until the source refuses every identity that may write a topic in transactions (A).
 
-        Each as soon as it has none open, so that routers which go on come to an end one identity after the other.
-        False where somebody has lifted the fence meanwhile: from then on no other identity is touched.
+        Each identity is revoked as soon as that identity has no transaction open, so routers that go on stop one
+        identity after the other. Returns False where somebody has lifted the fence meanwhile: from then on no other
+        identity is touched.
         """
         tells: bool | None = None
         while left := [each for each in _writers(self.log.state, record) if each.in_force]:
@@ -73,14 +76,14 @@ class Revoker:
         return True
 
     async def finish(self, record: TopicRecord, deadline: float) -> None:
-        """Bring to its end what was begun, by whoever it was (D)."""
+        """Finish every revocation that any process has begun (D)."""
         while left := begun(self.log.state, record):
             await self._all(record, left, await tells_transactions(self.source), deadline)
 
     async def _all(
         self, record: TopicRecord, holders: Sequence[TransactionRecord], tells: bool, deadline: float
     ) -> None:
-        """All that can be revoked now."""
+        """Revoke all identities that can be revoked now."""
         ready = holders if tells else await self._with_none_open(holders)
         if not ready:
             await _pause(deadline, ", ".join(holder.name for holder in holders))
@@ -89,7 +92,8 @@ class Revoker:
             await together(*(self._revoke(record, holder, tells, deadline) for holder in some))
 
     async def _with_none_open(self, holders: Sequence[TransactionRecord]) -> Sequence[TransactionRecord]:
-        """Those of which no log of any topic has records of an open transaction: an abort would end it (E)."""
+        """Return the holders without an open transaction in any log of any topic; an abort would end an open one (E).
+        """
         state = self.log.state
         twins = [twin for holder in holders for twin in _twins(state, holder)]
         topics = {(twin.link, topic) for twin in twins for topic in twin.topics}
@@ -104,7 +108,7 @@ class Revoker:
         while True:
             now = self.log.state.transaction(holder.link, holder.name)
             if now is None or not _same(now, holder):
-                return  # it has another holder by now, and is looked at anew
+                return  # the id has another holder by now, and is looked at anew
             known = await (self._told(now, identity, deadline) if tells else self._tried(now, identity, deadline))
             await self._write(record, holder, known)
             now = self.log.state.transaction(holder.link, holder.name)
@@ -119,35 +123,39 @@ class Revoker:
                 return
             if not row(code).retriable:
                 raise BrokerRefused("broker-refused", f"{holder.name}: InitProducerId: {row(code).name}", code=code)
-            await _pause(deadline, holder.name)  # a transaction has slipped in: it ends, by whoever it is
+            # a transaction has slipped in, and ends by its client, a time-out or the next look
+            await _pause(deadline, holder.name)
 
     async def _told(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
-        """What the coordinator says of an identity that has nothing open."""
+        """Return what the coordinator says about an identity that has nothing open."""
         name, *pair = identity
         while (now := await now_at(self.source, name)) is not None and now.is_open:
             await _pause(deadline, name)
         if now is None:
-            return Revoked(LastEnd.COMMITTED, proven=True)  # forgotten, and so is whatever it did
+            # the source has forgotten the id, and how its last transaction ended
+            return Revoked(LastEnd.COMMITTED, proven=True)
         if [now.producer_id, now.epoch] == pair:
             return Revoked(LastEnd.ABORTED if now.aborted else LastEnd.COMMITTED)
         if record.revoked is not None and now.is_empty:
             return replace(record.revoked, proven=True)
-        return replace(_CUT_OFF, proven=True)  # by us, or by the coordinator when its time was up
+        # revoked by kmigrate, or by the coordinator at the transaction's time-out
+        return replace(_CUT_OFF, proven=True)
 
     async def _tried(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
-        """The same before Kafka 3.0 (E)."""
+        """Return the same for a coordinator before Kafka 3.0, by sending an abort (E)."""
         while (code := await end_as(self.source, identity, committed=False)) and row(code).retriable:
             await _pause(deadline, identity[0])
         if code == Code.INVALID_TXN_STATE:
             return Revoked(LastEnd.COMMITTED)
         if code in NO_MORE and record.revoked is not None:
-            return record.revoked  # raising the epoch once more tells whether that was all that was done
+            return record.revoked  # the next raise of the epoch tells whether only the epoch was raised
         return _CUT_OFF
 
     async def _write(self, record: TopicRecord, holder: TransactionRecord, revoked: Revoked) -> None:
-        """In the records of all links to which the source has given this identity; what is cut off stays so.
+        """Write the revocation into the records of all links to which the source has given this identity.
 
-        What is not revoked yet only while the topic is fenced as it was: others may have lifted that fence since.
+        An identity that is cut off stays cut off. A first revocation is written only while the topic is under the same
+        fence: somebody may have lifted that fence since.
         """
         for twin in _twins(self.log.state, holder):
 
@@ -168,24 +176,25 @@ def _writers(state: State, record: TopicRecord) -> list[TransactionRecord]:
 
 
 def begun(state: State, record: TopicRecord) -> list[TransactionRecord]:
-    """Those that write a topic and of which nobody knows yet whether the source refuses them."""
+    """Return the holders that write a topic and whose revocation has begun without proof that the source refuses them.
+    """
     return [each for each in _writers(state, record) if each.revoked is not None and each.in_force]
 
 
 def _fenced(state: State, record: TopicRecord) -> bool:
-    """Whether a topic is still under the fence that it is sealed for."""
+    """Return True if a topic is still under the fence that the topic is sealed for."""
     now = state.topic(record.link, record.topic)
     same = now is not None and now.seal is not None and now.fence_epoch == record.fence_epoch
     return same and now is not None and now.phase is TopicPhase.FENCING
 
 
 def _same(one: TransactionRecord | None, other: TransactionRecord) -> bool:
-    """Whether both are of one identity at the source."""
+    """Return True if both records hold the same identity at the source."""
     return one is not None and (one.source_id, one.source_epoch) == (other.source_id, other.source_epoch)
 
 
 def _twins(state: State, holder: TransactionRecord) -> list[TransactionRecord]:
-    """The records of an identity in all links of its source, which gives an id one holder."""
+    """Return the records of an identity in all links with the same source, where an id has one holder."""
     home = state.link(holder.link)
     links = [each.name for each in state.links() if home is not None and each.source.is_same(home.source)]
     found = (state.transaction(link, holder.name) for link in links)

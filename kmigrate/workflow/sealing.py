@@ -1,21 +1,25 @@
 """A fence that the source broker holds, in place of routers that do not answer (decision 10).
 
-A router that is silent may stand still between its look at the routing table and its write, or its bytes may lie in the
-socket of a broker that stands still (V2). No clock says when that is over. So where a router does not acknowledge a
-fence, the topic is sealed on the source: `max.message.bytes=1` refuses every append (V4), whoever it comes from.
+A silent router may have stopped between its look at the routing table and its write. Or its bytes may lie in the socket
+of a broker that stands still (V2). No clock says when that is over. So where a router does not acknowledge a fence, the
+topic is sealed on the source: `max.message.bytes=1` refuses every append (V4), whoever sends the append.
 
-A  Sealed is who has not said of this fence that it holds and has nothing in flight, and is silent for `silent_s` or
-   left without a word (`StrayRecord`). The time only says when waiting is given up: what is safe rests on the broker.
-B  The seal is in the topic's record, with the value to put back, before it is on the broker; it leaves the record only
-   when every leader takes writes again. Whoever drives the topic next takes it up from the record.
-C  It is in force when the leader of each partition has shown it (`cluster.refusal`). The barrier is read after that.
-D  It is taken off at once after an un-fence. After a flip it stays until each of its routers is accounted for: it has
-   acknowledged the fence, left with a word, or was declared dead.
-E  No transaction is open at the topic when it is sealed, and none may begin: a coordinator whose marker meets the seal
-   never ends that transaction, also when the seal is gone (tried on 3.9.1), and its id is lost. So those that are open
-   may end, then the identities are revoked under which routers write it (`revoking`), and it is sealed when nobody has
-   one open. After the proof that is asked once more: where a late word of an id came between that had not written the
-   topic before, the seal gives way until its transaction has ended.
+A  A topic is sealed for each router that has not acknowledged this fence with nothing in flight, and is silent for
+   `silent_s` or left without a word (`StrayRecord`). The time only decides when to give up waiting: safety rests on the
+   broker.
+B  The seal, with the value to put back, is in the topic's record before the seal is on the broker. The seal leaves the
+   record only when every leader takes writes again. The next process that drives the topic finds the seal in the
+   record.
+C  The seal is in force when the leader of each partition has shown so (`cluster.refusal`). The barrier is read after
+   that.
+D  After an un-fence the seal is taken off at once. After a flip the seal stays until each router in the seal is
+   accounted for: the router has acknowledged the fence, left with a word, or was declared dead.
+E  When a topic is sealed no transaction is open on the topic, and none may begin. A coordinator whose marker meets the
+   seal never ends that transaction, not even without the seal (tried on 3.9.1), and the transactional id is lost. So
+   open transactions may end first. Then the identities under which routers write the topic are revoked (`revoking`).
+   The topic is sealed when no identity has a transaction open. After the proof, kmigrate asks once more for open
+   transactions. A late request of an id that had not written the topic before may have come between; then the seal is
+   taken off until that transaction has ended.
 """
 
 from __future__ import annotations
@@ -45,9 +49,9 @@ _OPENS_S = 30.0
 
 
 def acknowledged(log: StateLog, record: TopicRecord, instance: str) -> bool:
-    """Whether a router has said of this topic's newest fence that it holds and nothing is in flight.
+    """Return True if a router has acknowledged this topic's newest fence with nothing in flight.
 
-    It stays true when the router falls silent: only a newer record lets it forward again.
+    The acknowledgement stays true when the router falls silent: only a newer record lets the router forward again.
     """
     told = log.presence.get(f"router/{instance}")
     ack = told[0].fences.get(record.key) if told is not None and isinstance(told[0], RouterPresence) else None
@@ -55,12 +59,12 @@ def acknowledged(log: StateLog, record: TopicRecord, instance: str) -> bool:
 
 
 def strays(state: State) -> dict[str, str]:
-    """Instances that left without a word, with their names."""
+    """Return the instances that left without a word, with their names."""
     return {instance: stray.name for stray in state.strays() for instance in stray.instances}
 
 
 def may_come_off(log: StateLog, record: TopicRecord) -> bool:
-    """Whether a topic's seal has done its work (rule D)."""
+    """Return True if a topic's seal has done its work (rule D)."""
     if record.seal is None:
         return False
     if record.phase is not TopicPhase.PROMOTED:
@@ -102,19 +106,22 @@ class Sealer:
         self.revoker = Revoker(self.log, self.source)
 
     def given_up(self, instance: str) -> bool:
-        """Whether a registered router has been silent for so long that nobody waits for it any more (rule A)."""
+        """Return True if a registered router has been silent for so long that no promote waits any more (rule A)."""
         if instance in {presence.instance for presence in self.log.alive(RouterPresence, self.silent_s)}:
             return False
         return f"router/{instance}" in self.log.presence or monotonic() - self._began > self.silent_s
 
     def unheard(self, record: TopicRecord) -> dict[str, str]:
-        """Routers that a fence is sealed for: names by instance."""
+        """Return the routers that a fence is sealed for: names by instance."""
         found = strays(self.log.state)
         found.update({r.instance: r.name for r in self.log.state.routers() if self.given_up(r.instance)})
         return {one: name for one, name in found.items() if not acknowledged(self.log, record, one)}
 
     async def put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
-        """Seal a fenced topic and prove it; False where its record has to be looked at again first (rules B, C, E)."""
+        """Seal a fenced topic and prove the seal (rules B, C, E).
+
+        Returns False where the topic's record must be looked at again first.
+        """
         try:
             return await self._put_on(record, routers, deadline)
         except BrokerRefused as refused:
@@ -152,12 +159,14 @@ class Sealer:
             await self._restore(record.topic, known)
 
     async def _open(self, record: TopicRecord) -> dict[str, frozenset[int]]:
-        """Transactions that are open at the topic, through routers or past them."""
+        """Return the transactions that are open on the topic, through routers or past them."""
         return await open_writers(self.source, record.topic, record.partitions)
 
     async def _none_left(self, record: TopicRecord, seen: Mapping[str, frozenset[int]], deadline: float) -> None:
-        """Until none of these is open any more. Whether others are does not matter: a router that is cut off from the
-        state log goes on, so that there may be one at any time, until the identities are revoked one by one.
+        """Wait until none of the transactions in `seen` is open any more.
+
+        Other open transactions do not matter here. A router that is cut off from the state log goes on, so a
+        transaction may be open at any time until the identities are revoked one by one.
         """
         left = sorted(seen)
         while left:
@@ -169,7 +178,7 @@ class Sealer:
             left = [name for name in left if seen[name] & now.get(name, frozenset())]
 
     async def take_off(self, record: TopicRecord) -> None:
-        """Have the source take writes again; tried again by the next look where the source does not answer."""
+        """Have the source take writes again; the next look tries again where the source does not answer."""
         assert record.seal is not None
         try:
             await self._restore(record.topic, record.seal)
@@ -181,7 +190,10 @@ class Sealer:
         await self._write(record, None)
 
     async def _tried(self, record: TopicRecord) -> str:
-        """The topic's own limit, once it is known that kmigrate may seal it: a refusal now leaves nothing to undo."""
+        """Return the topic's own limit, after a trial has shown that kmigrate may seal.
+
+        A refusal at this moment leaves nothing to undo.
+        """
         topic = record.topic
         await self.source.refresh([topic])
         await self.revoker.refuse_denied(record)
@@ -197,7 +209,7 @@ class Sealer:
             await self.admin.alter_topic_configs(topic, {}, (SIZE_LIMIT,))
 
     async def _shown(self, record: TopicRecord, wanted: Takes, deadline: float) -> None:
-        """Wait until the leader of every partition shows it."""
+        """Wait until the leader of every partition shows that the seal is on, or off."""
         left = list(range(record.partitions))
         while True:
             try:
@@ -219,7 +231,7 @@ class Sealer:
             if now is None or now.seal != record.seal or (seal is not None and now != record):
                 return None
             if seal is None and begun(state, record):
-                return None  # a controller that was taken for dead goes on: to be finished first
+                return None  # a controller that was taken for dead still revokes: that must end first
             return replace(now, seal=seal)
 
         await self.log.append(decide)

@@ -1,4 +1,4 @@
-"""What a promote gives the target topic beside its records: access rules before the flip, configs after it."""
+"""Settles the target topic around the flip: ACLs before the flip, configs after the flip."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ __all__ = ["put_in_force", "settle", "with_promote_rules"]
 
 
 async def with_promote_rules(record: TopicRecord, target: ClusterClient) -> tuple[Acl, ...]:
-    """The rules that kmigrate answers for once the topic's own are put on the target: those that stand there already
-    were set by somebody else and are left alone."""
+    """Return the ACLs that kmigrate answers for once the topic's own ACLs are put on the target.
+
+    ACLs that the target has already were set by somebody else, and are left alone.
+    """
     if not record.promote_acls:
         return record.granted_acls
     standing = await read_acls(target) or frozenset()
@@ -29,7 +31,10 @@ async def with_promote_rules(record: TopicRecord, target: ClusterClient) -> tupl
 
 
 async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin, deadline: float) -> None:
-    """The topic's own rules on every broker of the target: a producer that is told no by one of them is lost."""
+    """Put the topic's own ACLs in force on every broker of the target.
+
+    A producer that a single broker still refuses is lost.
+    """
     wanted = set(record.promote_acls)
     if not wanted:
         return
@@ -42,7 +47,10 @@ async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin,
 
 
 async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
-    """Whether a broker has all the rules; one that has left the cluster reads them before it serves again."""
+    """Return True if a broker has all the ACLs.
+
+    A broker that has left the cluster counts, too: that broker reads the ACLs before serving again.
+    """
     try:
         return wanted <= (await read_acls(target, node) or frozenset())
     except Unreachable:
@@ -50,11 +58,11 @@ async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
 
 
 async def settle(record: TopicRecord, log: StateLog, admin: Admin) -> None:
-    """After the flip: the topic's own configs, and none of the rules that were only for the time of mirroring.
+    """Give the flipped topic its own configs, and delete the ACLs that were only for the time of mirroring.
 
-    Done again by the next controller until it is written that it is done; a refusal is told in the record. By the log
-    as it is now: where this process has stood still, another one may have settled it long ago, and a person have given
-    the topic other configs since.
+    Each next controller settles again until the record says that the topic is settled; the record also names a refusal.
+    The state log is read to its end first. While this process stood still, another process may have settled the topic,
+    and a person may have given the topic other configs since.
     """
     if (await log.read_to_end()).records.get(record.key) != record:
         return

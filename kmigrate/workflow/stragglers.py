@@ -1,10 +1,10 @@
-"""Direct writers: producers that write to the source without a router. Four witnesses tell of them.
+"""Finds direct writers, the producers that write to the source without a router, by four sources of evidence.
 
 1. The state log (`DirectRecord`): every direct writer that the mirror has seen during the link, however long ago.
 2. The mirrors' presences: the newest direct batch of each partition, with the time at which the mirror read the batch.
-3. DescribeProducers at the source: open transactions, what the mirror has not read yet, and what a killed mirror had
-   read and not written down. A record may bear any time. A time beyond now says nothing: then the movement of the
-   producer's sequence between two looks decides.
+3. DescribeProducers at the source: open transactions, batches that the mirror has not read yet, and batches that a
+   killed mirror had read and not written down. A record may bear any time. A time beyond now says nothing: then the
+   change of the producer's sequence between two looks decides.
 4. The source's log end, which moves while all routers are drained (seen by the promote itself).
 
 A producer id below 2^40 was handed out by the source. A routed transactional producer has such an id, too: the state
@@ -69,7 +69,7 @@ class Straggler:
 
     @property
     def reason(self) -> str:
-        """The text, with the silence that is waited for where that is longer than usual."""
+        """Return the text; where the awaited silence is longer than usual, name that silence, too."""
         paused = self.writer.slowest_ms
         if self.in_transaction or paused < 0 or self.quiet_ms <= _PAUSES * 1000:
             return self.text
@@ -96,7 +96,7 @@ def seen_direct_writers(log: StateLog, record: TopicRecord) -> _Found:
 async def look_for_direct_writers(
     log: StateLog, source: ClusterClient, record: TopicRecord, window_s: float
 ) -> list[Straggler]:
-    """Return all direct writers of a topic that any witness names."""
+    """Return all direct writers of a topic that any of the four sources names."""
     told = await _told(log, source, record)
     moved: set[_Key] = set()
     if window_s and any(producer.last_timestamp > log.now_ms() for producer in told.values()):
@@ -134,7 +134,7 @@ async def direct_writers(log: StateLog, source: ClusterClient, record: TopicReco
 
 
 async def _told(log: StateLog, source: ClusterClient, record: TopicRecord) -> dict[_Key, ProducerState]:
-    """Return the producers that wrote data and are no router's, by the source's word."""
+    """Return the producers, as the source describes them, that wrote data and belong to no router."""
     keys = [(record.topic, p) for p in range(record.partitions)]
     return {
         (partition, producer.producer_id, producer.producer_epoch): producer
@@ -142,7 +142,8 @@ async def _told(log: StateLog, source: ClusterClient, record: TopicRecord) -> di
         for producer in producers
         if not error
         and producer.producer_id < DIRECT_LIMIT
-        and (producer.last_sequence >= 0 or producer.txn_start_offset >= 0)  # else a marker is all
+        # otherwise the producer has written only a marker
+        and (producer.last_sequence >= 0 or producer.txn_start_offset >= 0)
         and not log.state.is_routed(record.link, producer.producer_id, producer.producer_epoch)
     }
 
@@ -152,7 +153,7 @@ def _key(writer: DirectWriter) -> _Key:
 
 
 def _hear(found: _Found, key: _Key, last_ms: int, offset: int) -> None:
-    """Take in that a writer wrote at a time."""
+    """Note that a writer wrote at a time."""
     known = found.get(key)
     if known is None:
         partition, producer_id, epoch = key
@@ -171,7 +172,7 @@ def _newest(writers: Iterable[DirectWriter]) -> Mapping[tuple[int, int], int]:
 
 
 def _quiet_ms(writers: Iterable[DirectWriter], window_ms: int) -> dict[_Key, int]:
-    """Return the silence that is asked of each writer."""
+    """Return the silence that a promote asks of each writer."""
     writers = list(writers)
     of_topic = _pause_between(writers)
     first: dict[tuple[int, int], int] = {}
@@ -192,9 +193,9 @@ def _quiet_ms(writers: Iterable[DirectWriter], window_ms: int) -> dict[_Key, int
 
 
 def _pause_between(writers: Iterable[DirectWriter]) -> int:
-    """Return the longest time without any direct writer of the topic until another came.
+    """Return the longest time without any direct writer of the topic until another writer came.
 
-    A job that starts a new producer at each run is known by that alone.
+    A job that starts a new producer at each run shows only by this pause.
     """
     longest, end = 0, -1
     for writer in sorted(writers, key=lambda each: each.first_ms):

@@ -1,4 +1,4 @@
-"""What a promote must know of transactions that routers carry: whether they have ended, and can go on at the target."""
+"""Checks the routed transactions of a promote: they must have ended, and their ids must live on at the target."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Result = TypeVar("Result")
 
 
 async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord, deadline: float) -> None:
-    """Until no routed transaction is open at a topic's source, also none that its router has forgotten.
+    """Wait until no routed transaction is open on a topic at the source.
 
-    A coordinator answers an EndTxn before it has written the markers, and a barrier must lie behind them.
+    Transactions that their router has forgotten count, too.
+    A coordinator answers an EndTxn before the markers are written, and a barrier must lie behind the markers.
     """
     routed = {t.source_id: t.name for t in state.transactions(record.link) if record.topic in t.topics}
     while routed:
@@ -45,7 +46,8 @@ async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord
 async def begun_elsewhere(state: State, source: ClusterClient, record: TopicRecord, now_ms: int) -> list[str]:
     """Return a sentence for each transaction that is open on a topic at the source and that no router has begun.
 
-    A sink may have begun such a transaction before the roll of clients, and commit later.
+    A sink may have begun such a transaction before its clients were restarted with the router's address, and commit
+    later.
     """
     routed = {transaction.source_id for transaction in state.transactions(record.link)}
     keys = [(record.topic, partition) for partition in range(record.partitions)]
@@ -98,9 +100,12 @@ async def named_if_open(
 
 
 async def refuse_lost_ids(state: State, source: ClusterClient, target: ClusterClient, record: TopicRecord) -> None:
-    """A holder whose id the target has forgotten would die at the flip; one that both have forgotten is gone itself."""
+    """Refuse a promote where the target has forgotten a transactional id that the source still knows.
+
+    The holder of such an id would fail at the flip. An id that both clusters have forgotten has no holder any more.
+    """
     names = {t.name for t in state.transactions(record.link) if record.topic in t.topics}
-    if names:  # there may be 100,000 of them, and nearly all are known
+    if names:  # there may be 100,000 ids, and the target knows nearly all of them
         names -= await listed_ids(target)
     for name in sorted(names):
         if await last_begun(target, name) is not None or await last_begun(source, name) is None:

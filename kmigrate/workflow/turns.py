@@ -1,9 +1,9 @@
-"""Whose turn it is to be fenced, where many topics are promoted at once: in rounds, with a rest after each.
+"""Orders the fences of many topics that are promoted at once: in rounds, with a rest after each round.
 
-Writers wait from a topic's fence to its flip, and who writes to many topics waits for each of them: what it sends to
-the others stands behind what is held. So a round is small, for all partitions that are fenced share the mirror that
-brings them to their barriers; and after it, for as long as it took, nothing is fenced and writers catch up. First come,
-first served. `tests/soak/partitions.py` measures it.
+Writers wait from a topic's fence to its flip. A producer that writes to many topics waits for each of them, because its
+requests to other topics stand behind the held request. So a round is small: all fenced partitions share the mirror that
+brings them to their barriers. After a round nothing is fenced for as long as the round took, so that writers catch up.
+The order is first come, first served. `tests/soak/partitions.py` measures the waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Turns"]
 _LONGEST_REST_S = 2.0
 
 Key = tuple[str, str]
-"""Link and topic."""
+"""A link and a topic."""
 
 
 @dataclass(slots=True)
@@ -33,10 +33,10 @@ class _Waiting:
 
 
 class Turns:
-    """Shared by all promotes of a controller."""
+    """The line of topics that wait for their fence, shared by all promotes of a controller."""
 
     def __init__(self, most: int = 100) -> None:
-        """`most` partitions are fenced in a round, or one unit that has more."""
+        """Fence at most `most` partitions in a round, or one unit with more partitions."""
         self._most = most
         self._fenced: set[Key] = set()
         self._line: list[_Waiting] = []
@@ -44,9 +44,10 @@ class Turns:
         self._rest: asyncio.TimerHandle | None = None
 
     async def take(self, key: Key, partitions: int, mates: Collection[Key] = ()) -> bool:
-        """Wait for a topic's turn; whether it had to be waited for.
+        """Wait for a topic's turn, and return whether the topic had to wait.
 
-        `partitions` is what it has together with the other topics of its unit (`mates`), whose turn is the same.
+        `partitions` counts the partitions of the topic and of the other topics of its unit (`mates`), which share the
+        turn.
         """
         turn = asyncio.get_running_loop().create_future()
         waiting = _Waiting(key, partitions, mates, turn)
@@ -64,13 +65,13 @@ class Turns:
         return waited
 
     def go(self, key: Key) -> None:
-        """A topic is fenced, or will be at once, whoever's turn it is."""
+        """Note that a topic is fenced, or will be at once, whether or not the topic has the turn."""
         if not self._fenced:
             self._began = monotonic()
         self._fenced.add(key)
 
     def over(self, key: Key) -> None:
-        """A topic is fenced no more."""
+        """Note that a topic is not fenced any more."""
         if key not in self._fenced:
             return
         self._fenced.remove(key)
@@ -85,13 +86,13 @@ class Turns:
         self._next()
 
     def _next(self) -> None:
-        """Give their turns to who may go now: mates of what is fenced, or the next round."""
+        """Give their turns to the topics that may go now: mates of fenced topics, or the next round."""
         room = 0 if self._fenced or self._rest is not None else self._most
         alone = bool(room)
         for waiting in list(self._line):
             mate = not self._fenced.isdisjoint(waiting.mates)
             if not (mate or alone or waiting.partitions <= room):
-                room = 0  # none overtakes it, but a mate of what goes
+                room = 0  # only the mate of a topic that goes may overtake this topic
                 continue
             if not mate:
                 room, alone = room - waiting.partitions, False

@@ -1,11 +1,12 @@
-"""A unit is promoted whole or goes back whole: topics that transactions write, and groups whose positions they commit.
+"""A unit is promoted whole or goes back whole: topics that transactions write, and groups whose offsets they commit.
 
-A  A topic of a unit is proven when all of its topics stand at their barriers (`promote`, rules B and C).
-B  One record decides: the first flip. It is written on a state in which every other topic is still the record that was
-   proven, and every group that follows is staged, and it names them (`TopicRecord.unit`).
-C  From that record on none of them has a way back. It says all that their flips need, so that whoever drives them
-   next proves nothing anew. Routers hold a topic until its own flip, and so no transaction begins in between.
-D  How far each has come before that is in the controller's memory only: after a crash all prove themselves anew.
+A  A topic of a unit is proven when all topics of the unit stand at their barriers (`promote`, rules B and C).
+B  One record decides: the first flip. That flip is written only if every other topic still has the record that was
+   proven, and every group that follows is staged. The flip names all of them (`TopicRecord.unit`).
+C  From that record on, no topic or group of the unit has a way back. The record holds all that the other flips need, so
+   that the next process that drives them proves nothing anew. Routers hold a topic until its own flip, so no
+   transaction begins in between.
+D  The progress before that record is in the controller's memory only: after a crash all topics are proven anew.
 """
 
 from __future__ import annotations
@@ -38,23 +39,24 @@ _PAUSE_S = 0.005
 
 @dataclass(slots=True)
 class Rendezvous:
-    """How far the promotes of one controller have come, for those that wait for each other; by link and topic (D)."""
+    """The progress of one controller's promotes that wait for each other, by link and topic (D)."""
 
     pending: set[tuple[str, str]] = field(default_factory=set)
-    """Topics that wait for nothing but their groups before they are fenced."""
+    """Topics that wait only for their groups before they are fenced."""
     at_barrier: set[tuple[str, str]] = field(default_factory=set)
     proven: dict[tuple[str, str], tuple[TopicRecord, ProvenTopic]] = field(default_factory=dict)
-    """Each with the record that it was proven of."""
+    """Each proven topic, with the record that was proven."""
 
     def leave(self, link: str, topic: str) -> None:
-        """A topic's promote is over, or begins anew."""
+        """Forget a topic whose promote is over, or begins anew."""
         self.pending.discard((link, topic))
         self.at_barrier.discard((link, topic))
         self.proven.pop((link, topic), None)
 
 
 def unit_records(state: State, record: TopicRecord) -> tuple[list[TopicRecord], list[GroupRecord]]:
-    """The other topics of a topic's unit that this link mirrors, and its groups that follow and are not promoted."""
+    """Return the other topics of a topic's unit that this link mirrors, and its followed groups that are not promoted.
+    """
     names, groups = unit_of(state.couplings(record.link), [record.topic])
     topics = [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
     known = [group for name in sorted(groups) if (group := state.group(record.link, name)) is not None]
@@ -62,7 +64,7 @@ def unit_records(state: State, record: TopicRecord) -> tuple[list[TopicRecord], 
 
 
 def not_staged(state: State, record: TopicRecord) -> str | None:
-    """A coupled group whose positions do not stand on the target yet; Refused where its promote was given up."""
+    """Return a coupled group whose offsets are not on the target yet; Refused where its promote was given up."""
     return _unstaged(unit_records(state, record)[1])
 
 
@@ -76,7 +78,7 @@ def _unstaged(groups: Iterable[GroupRecord]) -> str | None:
 
 
 def not_asked_for(state: State, record: TopicRecord) -> str | None:
-    """A coupled topic that is not being promoted, too."""
+    """Return a coupled topic that nobody has asked to promote."""
     return _unasked(record, unit_records(state, record)[0])
 
 
@@ -89,7 +91,10 @@ def _unasked(record: TopicRecord, others: Iterable[TopicRecord]) -> str | None:
 
 
 def not_ready_with(state: State, record: TopicRecord, rendezvous: Rendezvous) -> str | None:
-    """Another topic of its unit that cannot be fenced yet: writers would wait behind this one's fence for that one."""
+    """Return another topic of the unit that cannot be fenced yet.
+
+    If this topic were fenced now, writers would wait behind its fence for that other topic.
+    """
     for other in unit_records(state, record)[0]:
         if other.phase is TopicPhase.PROMOTE_PENDING and (other.link, other.topic) not in rendezvous.pending:
             return f"{other.topic}, which is written together with {record.topic}, is not ready"
@@ -97,7 +102,7 @@ def not_ready_with(state: State, record: TopicRecord, rendezvous: Rendezvous) ->
 
 
 async def wait_for_unit(log: StateLog, record: TopicRecord, rendezvous: Rendezvous, deadline: float) -> None:
-    """Until every coupled topic stands at its barrier, too: one that is given up takes the others back."""
+    """Wait until every coupled topic stands at its barrier, too; a topic that is given up takes the others back."""
     while True:
         others, _ = unit_records(log.state, record)
         against = _unasked(record, others)
@@ -113,9 +118,9 @@ async def wait_for_unit(log: StateLog, record: TopicRecord, rendezvous: Rendezvo
 
 
 def unit_to_flip(state: State, record: TopicRecord, rendezvous: Rendezvous) -> PromotedUnit | None:
-    """What is flipped with a topic (rule B), None while another topic of its unit is not as it was proven.
+    """Return what is flipped with a topic (rule B); None while another topic of the unit is not as proven.
 
-    Raises Refused where a topic or a group of it was given up.
+    Raises Refused where the promote of a topic or a group of the unit was given up.
     """
     others, groups = unit_records(state, record)
     for ref, against in (("coupled-topics", _unasked(record, others)), ("coupled-group", _unstaged(groups))):
@@ -133,7 +138,7 @@ def unit_to_flip(state: State, record: TopicRecord, rendezvous: Rendezvous) -> P
 
 
 def decided(state: State, record: TopicRecord) -> ProvenTopic | None:
-    """What another topic's flip says of one that is flipped with it; None while none names its present fence."""
+    """Return what another topic's flip says about this topic; None while no flip names this topic's present fence."""
     for other in state.topics(record.link):
         named = other.unit.topics.get(record.topic)
         if named is not None and named.fence_epoch == record.fence_epoch:
@@ -142,5 +147,5 @@ def decided(state: State, record: TopicRecord) -> ProvenTopic | None:
 
 
 def group_decided(state: State, link: str, group: str) -> bool:
-    """Whether a flip names a group that is promoted with it."""
+    """Return True if a flip names the group as promoted with its topic."""
     return any(group in other.unit.groups for other in state.topics(link))

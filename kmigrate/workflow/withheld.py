@@ -1,8 +1,10 @@
-"""What nobody reads of a group that follows: topics that the source assigns to members at routers, and that these are
-not told of (KIP-848), because they must not be read there. Each with the reason and the way on.
+"""Names topics of followed groups that nobody reads, each with the reason and the next step.
 
-Routers name them by the source's ids, for an assignment has nothing else. A name comes from the link's records, or from
-the source, which is asked for the topics that the group is assigned.
+The source assigns these topics to members at routers. The routers withhold the topics from the members (KIP-848),
+because the members must not read the topics at the target.
+
+Routers name the topics by the source's topic ids, because an assignment has nothing else. The name comes from the
+link's records, or from the source, which is asked for the topics that the group is assigned.
 """
 
 from __future__ import annotations
@@ -25,21 +27,21 @@ __all__ = ["WithheldTopic", "names_of", "unnamed", "withheld_topics"]
 
 @dataclass(frozen=True, slots=True)
 class WithheldTopic:
-    """One topic, and from how many members it is withheld."""
+    """One topic, and the number of members that the topic is withheld from."""
 
     topic: str
-    """Its name at the source; '' where neither a link nor the source tells it."""
+    """The topic's name at the source; '' where neither a link nor the source knows the name."""
     topic_id: str
-    """Its id at the source."""
+    """The topic's id at the source."""
     members: int
     ref: str
     """The reason in kebab case; it does not change between versions."""
     why: str
     next: str
-    """What has members read it."""
+    """The step after which the members read the topic."""
 
     def said_of(self, group: str) -> str:
-        """The whole of it, as one sentence."""
+        """Return the whole finding as one sentence."""
         topic = f"topic {self.topic}" if self.topic else f"a topic with the id {self.topic_id}"
         who = "a member at a router, which is" if self.members == 1 else f"{self.members} members at routers, which are"
         what = f"nobody reads the partitions of {topic} that the source assigns to {who} not told of it"
@@ -47,25 +49,28 @@ class WithheldTopic:
 
 
 def unnamed(words: Iterable[GroupWord]) -> frozenset[str]:
-    """Ids of topics that the routers know no name of."""
+    """Return the ids of topics whose names the routers do not know."""
     return frozenset(each.topic_id for word in words for each in word.withheld if not each.topic)
 
 
 async def names_of(source: ClusterClient, topics: Collection[str]) -> dict[str, str]:
-    """The topics of these that the source has, by id; none where it does not answer."""
+    """Return the names of the given topics by topic id, as the source has them; empty without an answer."""
     try:
         known = (await source.refresh(sorted(topics))).topics
     except KmigrateError:
-        return {}  # the ids are told all the same
+        return {}  # the findings then name the topics by id
     return {str(info.topic_id): name for name in topics if (info := known.get(name)) is not None}
 
 
 def withheld_topics(
     state: State, group: GroupRecord, words: Collection[GroupWord], names: Mapping[str, str]
 ) -> tuple[tuple[WithheldTopic, ...], int]:
-    """Of all routers together, by name; and how many more there are at least, where these are too many to be told."""
+    """Merge the reports of all routers, sorted by topic name.
+
+    The second value is the number of further topics, at least, where a router had too many to name.
+    """
     if group.mode is not GroupMode.FOLLOW or group.phase is GroupPhase.PROMOTED:
-        return (), 0  # a router that has not said so yet
+        return (), 0  # a router may not have heard of this yet
     members: Counter[str] = Counter()
     named = dict(names)
     for each in (each for word in words for each in word.withheld):
@@ -82,7 +87,7 @@ def withheld_topics(
 
 
 def _reason(state: State, group: GroupRecord, topic_id: str, name: str) -> tuple[str, str, str] | None:
-    """Reference, reason and way on; None of a topic that members are told of with their next heartbeats."""
+    """Return reference, reason and next step; None for a topic that members are told of with their next heartbeats."""
     record = state.topic_owner(name) if name else None
     if record is None or record.forgotten_ms:
         return "topic-not-mirrored", "it is not mirrored", _mirror(group, name)

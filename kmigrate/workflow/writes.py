@@ -1,8 +1,9 @@
-"""A verb's intents, written one after the other; each is decided on the state as it is when it is written.
+"""Writes the intents of a verb in order, each decided on the state of the moment of the write.
 
-The guards of a verb look for seconds, and others write meanwhile: the mirror what it found in the source's configs, a
-person another intent. So a decision says again what it needs of the record: it changes what stands then, or says that
-nothing is left to do (None), or refuses. It is never made on a record of before, and never dropped in silence.
+The guards of a verb take seconds, and others write meanwhile: the mirror writes what the source's configs are, and a
+person may write another intent. So each decision checks again what the intent needs of the record. The decision changes
+the current record, returns None if nothing is left to do, or refuses. No decision rests on an older record, and no
+intent is dropped in silence.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ __all__ = ["changed_meanwhile", "telling", "write_each"]
 
 
 async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: list[str] | None = None) -> None:
-    """Write intents, each with the change that it makes in words; an error says which of them were written before.
+    """Write intents, each with the change in words; an error names the intents that were written before.
 
-    `done` is for a verb that does something else in between: what it has written so far, and the words of these.
+    `done` is for a verb that does something else between its writes: the list collects the words of everything written.
     """
     done = [] if done is None else done
     with telling(done):
@@ -31,7 +32,7 @@ async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: 
 
 @contextmanager
 def telling(done: Sequence[str]) -> Iterator[None]:
-    """Have whatever ends a verb half way, Ctrl-C too, say what was done before; nobody else knows it."""
+    """Have any error that ends a verb half way, Ctrl-C included, name what was done before; nobody else knows."""
     try:
         yield
     except KmigrateError as error:
@@ -55,7 +56,7 @@ def _told(done: Iterable[str]) -> str:
 
 
 def changed_meanwhile(what: str) -> Refused:
-    """Of a decision that goes with nothing but the record that was judged."""
+    """Return the refusal of a decision that holds only for the record that was judged."""
     return Refused(
         "changed-meanwhile",
         f"{what} changed while it was looked at",
