@@ -1,4 +1,4 @@
-"""Fakes of the two doors a session acts through, with a clock that only the test moves."""
+"""Fakes of the backend and of the client's edge that a session acts through, with a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def table(
 ) -> RoutingTable:
     named = {name: {one.link: one for one in ids if one.name == name} for name in {one.name for one in ids}}
     mirroring = tuple(sorted({one.link for one in routes if one.serve is not Serve.LOCAL}))
-    siblings = dict.fromkeys(mirroring, mirroring)  # one source cluster
+    siblings = dict.fromkeys(mirroring, mirroring)  # All mirroring links have the same source cluster.
     sources = tuple(sorted({one.link for one in routes}))[:1]
     return RoutingTable(
         epoch, {one.topic: one for one in routes}, frozenset(held), named, mirroring, siblings, sources=sources
@@ -55,7 +55,7 @@ def table(
 
 @dataclass
 class Sent:
-    """One upstream request: where it went, its bytes, and how to answer it."""
+    """An upstream request: the destination, the bytes, and a way to answer the request."""
 
     where: str
     frame: bytearray
@@ -69,12 +69,12 @@ class Sent:
         return parse_request(self.frame, version, 14 + max(0, length) + (1 if version >= 9 else 0))
 
     def answered_with(self, frame: bytearray) -> None:
-        """Answer with any bytes."""
+        """Answer with the given bytes."""
         assert self.done is not None
         self.done(Outcome(frame))
 
     def answer(self, *errors: int, base: int = 100) -> None:
-        """Answer every partition, with the given errors in order."""
+        """Answer every partition with the given errors, in order."""
         request = self.request
         told = [
             PartitionAnswer(p.topic, p.partition, error, base if not error else -1)
@@ -169,15 +169,15 @@ class FakeOutside:
     told_versions: object | None = None
     versions: dict[int, int] = field(default_factory=dict)
     awaited: list[tuple[dict[tuple[str, int], int], Callable[[bool], None]]] = field(default_factory=list)
-    """Positions that the target's copy must come to before they are told."""
+    """Source positions that the target's copy must reach before the router answers with the positions."""
     asked_ends: list[tuple[str, frozenset[tuple[str, int]], Callable[[Mapping[tuple[str, int], int]], None]]] = field(
         default_factory=list
     )
-    """Where logs end, of a source or of the target, as it was asked."""
-    looked_up: list[
-        tuple[str, dict[tuple[str, int], int], bool, Callable[[Mapping[tuple[str, int], Found]], None]]
-    ] = field(default_factory=list)
-    """Look-ups by time, as a source was asked."""
+    """Requests for log ends, in order: the source or the target, the partitions, and the callback."""
+    looked_up: list[tuple[str, dict[tuple[str, int], int], bool, Callable[[Mapping[tuple[str, int], Found]], None]]] = (
+        field(default_factory=list)
+    )
+    """Look-ups of offsets by time that a source was asked for."""
     _layout: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
@@ -268,7 +268,7 @@ class FakeOutside:
 
 @dataclass
 class FakeMemory:
-    """A state log that answers at once; `records` is what it holds, `reach` whether it can be reached."""
+    """A state log that answers at once; `records` is the content, `reach` tells whether the log can be reached."""
 
     changed: Callable[[], None] = lambda: None
     records: dict[tuple[str, str], TransactionRecord] = field(default_factory=dict)
@@ -290,7 +290,7 @@ class FakeMemory:
 
 
 class Stage:
-    """One client connection on a core: the test writes Produce requests and plays every broker."""
+    """A client connection on a core: the test writes Produce requests and plays every broker."""
 
     def __init__(self, *routes: TopicRoute, held: Sequence[str] = (), door: Door = OPEN_DOOR) -> None:
         self.outside = FakeOutside()
@@ -299,7 +299,7 @@ class Stage:
         self.asked: list[tuple[str, Callable[[bool], None]]] = []
         stand_ins = StandIns(book, lambda home, then: self.asked.append((home, then)))
         self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory, stand_ins)
-        self.core.farewell.heard = ()  # it is alone
+        self.core.farewell.heard = ()  # No other router exists.
         self._routes, self._held = routes, held
         self._followed: dict[str, GroupRoute] = {}
         self.core.swap(table(*routes, held=held), 0.0)
@@ -314,7 +314,7 @@ class Stage:
         self.core.wake()
 
     def turn(self, **groups: GroupRoute) -> None:
-        """The next table: these groups follow, and those that are frozen are held."""
+        """Swap in the next table: these groups follow, and the frozen groups are held."""
         self._followed = groups
         self._follow()
         self.core.wake()
@@ -336,7 +336,7 @@ class Stage:
         return self._correlation
 
     def told(self, version: int = 9) -> list[tuple[int, list[tuple[str, int, int]]]]:
-        """Replies so far: correlation id, then (topic, partition, error)."""
+        """Return the replies so far: correlation id, then (topic, partition, error)."""
         out = []
         for frame in self.edge.replies:
             answers, _, _ = parse_answer(frame, version)
@@ -346,7 +346,7 @@ class Stage:
 
 
 def held(last: int, producer: int = 5, epoch: int = 0) -> ProducerMark:
-    """The target's word: up to where its log holds a producer, −1 for nothing."""
+    """Return the target's answer: the last sequence of a producer in the log, −1 for no batch."""
     return ProducerMark(producer, epoch if last >= 0 else -1, last)
 
 

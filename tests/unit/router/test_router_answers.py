@@ -1,4 +1,4 @@
-"""Answers that the router makes or changes, read back by the generated codec in every version."""
+"""Answers that the router makes or changes; the generated codec reads each of them back in every version."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_held_group_is_told_to_wait_in_the_shape_of_every_version(key: int, ve
 
 
 class AioMember:
-    """aiokafka's own code, given what the router tells a member of a held group."""
+    """A stub for aiokafka's own code: requests return the answer that the router gives to a member of a held group."""
 
     def __init__(self, answer: Any) -> None:
         self.group_id, self.coordinator_id, self.generation, self.member_id = "g", 1, 1, "m"
@@ -115,7 +115,7 @@ def _told_to_wait(key: int) -> io.BytesIO:
 
 
 def test_a_member_that_waits_for_its_assignment_is_told_to_join_anew() -> None:
-    """At most other codes, 14 among them, aiokafka raises, and so does Java's consumer."""
+    """Code 14 makes aiokafka and Java's consumer join anew; most other codes make both raise."""
     member = AioMember(SyncGroupResponse_v1.decode(_told_to_wait(14)))
     joining = CoordinatorGroupRebalance(member, "g", 1, None, (), 1, 1)
     assert asyncio.run(joining._send_sync_group_request(None)) is None
@@ -130,7 +130,7 @@ def test_a_member_hears_of_nothing_at_its_heartbeats() -> None:
 
 @pytest.mark.parametrize("code", [14, 16])
 def test_a_member_whose_positions_cannot_be_told_now_does_not_take_its_group_for_one_without_any(code: int) -> None:
-    """It would begin at an end of the log."""
+    """A retriable code keeps the member from starting at an end of the log."""
     frame, head = _frame(_group_request(9, 3))
     told = io.BytesIO(frame_answer(group_error(head, decode_request(frame, head), code), 1)[8:])
     member = AioMember(OffsetFetchResponse_v3.decode(told))
@@ -153,7 +153,7 @@ def _admin_request(key: int, version: int) -> Any:
 
 
 def _codes(answer: Any) -> dict[str, int]:
-    """What an answer to an admin request says of each topic: the first code of one that tells several."""
+    """Return the code of each topic in an answer to an admin request: the first code where a topic has several."""
     (elements,) = (getattr(answer, where) for where in ("topics", "responses", "results") if hasattr(answer, where))
     out = {}
     for each in elements:
@@ -211,7 +211,7 @@ def test_replica_assignments_reach_the_target_with_its_own_node_ids() -> None:
     assert tuple(read.topics[0].assignments[0].broker_ids) == (2, 1)
 
 
-# addresses
+# Node ids and addresses
 
 
 @pytest.mark.parametrize("version", range(4, 14))
@@ -273,7 +273,10 @@ def test_each_of_ten_thousand_partitions_keeps_its_own_leader_under_its_name_her
 
 
 def _estate(version: int, topics: int, seed: int = 1) -> bytearray:
-    """An answer about all topics, of ordinary clusters: some partitions lead nowhere, some have nobody in sync."""
+    """Return metadata of all topics of ordinary clusters:
+
+    some partitions have no leader, some have no replica in sync.
+    """
     chance, kind = random.Random(seed), entity(3, version, "response")
     broker_type, topic_type = element(kind, "brokers"), element(kind, "topics")
     part_type = element(topic_type, "partitions")
@@ -318,7 +321,7 @@ def test_the_topics_of_metadata_are_shown_as_they_were_when_kio_read_and_wrote_t
 
 
 def test_a_great_answer_that_comes_again_is_shown_as_before_and_as_what_is_hidden_now() -> None:
-    """A thousand clients that come back at once are told the same; only their correlation ids differ."""
+    """A thousand clients that reconnect at once get the same answer; only the correlation ids differ."""
     frame, head = _estate(12, 60), _head(3, 12)
     assert len(frame) > 1 << 16
     first, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset())
@@ -330,7 +333,7 @@ def test_a_great_answer_that_comes_again_is_shown_as_before_and_as_what_is_hidde
     hidden, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset({"t0"}))
     shown = [int(topic.error_code) for topic in _read(3, 12, hidden).topics]
     assert (shown[0], set(shown[1:])) == (5, {0})
-    frame[-8] ^= 1  # one of the last topic's operations
+    frame[-8] ^= 1  # The changed byte belongs to the last topic's authorized operations.
     third, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset())
     assert third != second
 
@@ -448,7 +451,7 @@ def test_an_api_versions_request_of_the_future_is_answered_in_version_0() -> Non
     assert [(int(k.api_key), int(k.max_version)) for k in answer.api_keys] == [(18, 4)]
 
 
-# hostile bytes
+# Hostile bytes
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 11])

@@ -1,4 +1,4 @@
-"""Readers whom the target calls out of range while the copy that they read may not have come to where they are."""
+"""Readers that the target answers OFFSET_OUT_OF_RANGE while the copy may still be behind the readers' positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _route(topic: str, serve: Serve = Serve.FORWARD, link: str = "l") -> TopicRo
 
 
 class _Reader:
-    """A client that fetches, and the broker that it meets."""
+    """A client that fetches, together with the broker that answers."""
 
     def __init__(self, *routes: TopicRoute, version: int = NEWEST) -> None:
         self.stage, self._version = Stage(*routes), version
@@ -38,7 +38,10 @@ class _Reader:
         self.stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
 
     def frame(self, records: bytes = b"", **errors: int) -> bytearray:
-        """Return an answer about partitions: `t0=1` is error 1 of t-0; `records`: of those without an error."""
+        """Return a Fetch answer with an error per partition.
+
+        `t0=1` means error 1 for t-0. Partitions without an error carry `records`.
+        """
         kind = entity(1, self._version, "response")
         topic_type = element(kind, "responses")
         part_type = element(topic_type, "partitions")
@@ -60,12 +63,12 @@ class _Reader:
         return bytearray(frame_answer(blank(kind, responses=tuple(topics)), 7))
 
     def meets(self, **errors: int) -> None:
-        """Fetches, and the target answers so."""
+        """Fetch, and let the target answer with these errors."""
         self.fetch()
         self.stage.edge.sent.pop().answered_with(self.frame(b"", **errors))
 
     def told(self) -> list[int]:
-        """The codes of the newest answer, of all partitions in order."""
+        """Return the error codes of the newest answer, of all partitions in order."""
         reply = self.stage.edge.replies.pop()
         return self.codes(reply)
 
@@ -78,7 +81,7 @@ class _Reader:
         return not self.stage.edge.replies
 
     def ends(self, where: str, **ends: int) -> None:
-        """The only question for ends that is open is one to `where`; it tells these."""
+        """Answer the only open request for log ends, which goes to `where`, with these ends."""
         [(asked, keys, told)] = self.stage.outside.asked_ends
         self.stage.outside.asked_ends.clear()
         known = {(name[0], int(name[1:])): end for name, end in ends.items()}
@@ -86,7 +89,7 @@ class _Reader:
         told(known)
 
     def copied(self, yes: bool) -> dict[tuple[str, int], int]:
-        """What the copy is waited to come to, and whether it does."""
+        """Tell whether the copy reached the awaited positions, and return the positions."""
         [(positions, told)] = self.stage.outside.awaited
         self.stage.outside.awaited.clear()
         told(yes)
@@ -95,9 +98,7 @@ class _Reader:
 
 @pytest.mark.parametrize("version", range(4, NEWEST + 1))
 @pytest.mark.parametrize("serve", [Serve.FORWARD, Serve.HOLD])
-def test_a_reader_beyond_the_copy_comes_again_once_it_is_there_and_is_believed_then(
-    version: int, serve: Serve
-) -> None:
+def test_a_reader_beyond_the_copy_comes_again_once_it_is_there_and_is_believed_then(version: int, serve: Serve) -> None:
     reader = _Reader(_route("t", serve), version=version)
     reader.meets(t0=0, t1=OUT_OF_RANGE)
     assert reader.waits()
@@ -123,7 +124,10 @@ def test_records_of_one_partition_do_not_wait_for_what_is_found_out_about_anothe
 
 
 def test_while_the_copy_is_behind_the_source_is_asked_for_its_end_once() -> None:
-    """Its log goes on: a reader before the start of a busy one would never be told so."""
+    """The source's log keeps growing:
+
+    with a new end each time, a reader before the start of a busy log would never get OFFSET_OUT_OF_RANGE.
+    """
     reader = _Reader(_route("t"))
     reader.meets(t0=OUT_OF_RANGE)
     reader.ends("l", t0=20)
@@ -213,7 +217,7 @@ def test_a_large_answer_passes_and_says_to_come_again_while_it_is_found_out() ->
 
 
 class _Counted(dict[str, TopicRoute]):
-    """Routes that count how often somebody goes through all of them."""
+    """Routes that count the walks over all items."""
 
     walks = 0
 

@@ -1,4 +1,7 @@
-"""Brokers as configuration resources: named by the client as the router shows them, by the target as it knows them."""
+"""Brokers as configuration resources.
+
+The client uses the router's node ids as names; the target gets its own node ids.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ NAMED = [(key, version) for key in (32, 33, 44) for version in range(OFFERED[key
 
 
 def _ask(stage: Stage, key: int, version: int, *resources: tuple[int, str]) -> list[str]:
-    """Send a request about these resources; the names that reach the target."""
+    """Send a request about these resources, and return the names that reach the target."""
     kind = entity(key, version, "request")
     values: dict[str, Any] = {}
     if resources:
@@ -35,7 +38,7 @@ def _ask(stage: Stage, key: int, version: int, *resources: tuple[int, str]) -> l
 
 
 def _answered(stage: Stage, key: int, version: int, *resources: tuple[int, str]) -> list[str]:
-    """The target's answer on these resources, as names that reach the client."""
+    """Let the target answer about these resources, and return the names that reach the client."""
     kind = entity(key, version, "response")
     one = element(kind, ANSWERS[key])
     listed = tuple(blank(one, resource_type=t, resource_name=n) for t, n in resources)
@@ -93,7 +96,7 @@ def test_a_reassignment_reaches_the_target_with_its_own_ids_and_one_that_is_take
 
 
 def _quorum_answer(key: int, version: int) -> Any:
-    """An answer in which every field of a node says 1, and a list of nodes 1 and −1."""
+    """Return an answer in which every node field is 1 and every list of nodes is (1, −1)."""
     kind = entity(key, version, "response")
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")

@@ -1,4 +1,7 @@
-"""What the router asks of clusters: again and again where one is silent, and never of one that a link had before."""
+"""Requests of the router to clusters.
+
+The router repeats a request to a silent cluster, and never asks the former cluster of a link.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from tests.unit.router.router_fakes import Stage, route, table
 
 
 class _Source:
-    """A cluster of which the test says what is wrong."""
+    """A cluster whose trouble the test chooses."""
 
     def __init__(self) -> None:
         self.trouble, self.asked, self.closed = "", 0, False
@@ -51,7 +54,7 @@ class _Source:
 
 
 def _over(source: _Source, tasks: TaskOwner) -> Clusters:
-    """What a router asks, of this source and of a target of which nothing is wanted."""
+    """Return the router's clusters with this source and an unused target."""
     target = cast("ClusterClient", _Source())
     return Clusters(target, lambda _: cast("ClusterClient", source), tasks, lambda: None, lambda: None)
 
@@ -90,7 +93,11 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
 
 
 def test_a_source_whose_link_is_gone_is_asked_nothing_more_and_closed() -> None:
-    """One that was switched off was tried again for as long as the router lived, and each left a client behind."""
+    """The router closes the client of a source whose link is gone, and asks that source nothing more.
+
+    Before, the router retried a switched-off source as long as the router lived, and each such link left a client
+    behind.
+    """
     opened: list[_Source] = []
 
     def opens(_: LinkRecord) -> ClusterClient:
@@ -143,7 +150,7 @@ def test_the_leaders_of_topics_that_are_promoted_or_gone_are_forgotten_where_the
 
 
 def test_who_creates_only_what_is_promoted_waits_for_no_source() -> None:
-    """It may be gone by then, and applications create what they miss at each start."""
+    """The source may be gone by then, and applications create missing topics at each start."""
     link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
     source = _Source()
 
@@ -164,11 +171,14 @@ def test_who_creates_only_what_is_promoted_waits_for_no_source() -> None:
 
 
 class _Target:
-    """A cluster whose leaders are away at first; its logs hold records of producer 5, and of 7 a marker alone."""
+    """A cluster whose leaders are away at first.
+
+    The logs hold records of producer 5, and only a marker of producer 7.
+    """
 
     def __init__(self, away: float) -> None:
         self._away = away
-        """How often it does not tell."""
+        """The number of requests without an answer."""
         self.asked = 0
 
     async def describe_producers(self, keys: list[tuple[str, int]]) -> Any:
@@ -180,7 +190,7 @@ class _Target:
 
 
 def _told(target: _Target, *producer_ids: int) -> list[tuple[int, int] | None]:
-    """What everybody is told who asks at once of these producers; no task is left behind."""
+    """Return the answers to simultaneous questions about these producers, and check that no task is left behind."""
 
     async def scenario() -> list[tuple[int, int] | None]:
         failures: list[BaseException] = []
@@ -222,7 +232,11 @@ def test_a_target_that_tells_at_last_has_told_all_who_wait() -> None:
 
 
 def test_of_whom_a_log_holds_nothing_but_the_marker_of_an_abort_the_target_knows_nothing() -> None:
-    """The partition is not in its next transaction by that: its first batch there enters it, as where nothing is."""
+    """An abort marker without records is no sign of the producer: the target's log knows nothing of that producer.
+
+    The partition is not yet in the producer's next transaction. The first batch there adds the partition, as in an
+    empty log.
+    """
     assert _told(_Target(away=0), 7) == [(0, -1)]
 
 
@@ -241,7 +255,10 @@ def test_of_whom_a_log_holds_nothing_but_the_marker_of_an_abort_the_target_knows
 def test_whether_a_sources_log_holds_a_batch(
     stored: tuple[int, int, int], there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its last sequence, which runs in a ring; of an older epoch nothing comes any more; a marker is no record."""
+    """The last sequence tells whether the log holds a batch; sequences wrap around.
+
+    No batch of an older epoch comes any more. A marker is no record.
+    """
     logs = [(0, (ProducerState(5, 3, 12, 1, -1), ProducerState(6, 0, 4, 1, -1), ProducerState(7, 0, -1, 1, -1)))]
     assert _source_told(monkeypatch, logs, stored) == (there, [])
 
@@ -254,7 +271,7 @@ def test_a_source_whose_leader_has_moved_has_not_told_and_is_looked_at_anew(monk
 def _source_told(
     monkeypatch: pytest.MonkeyPatch, logs: list[tuple[int, Any]], stored: tuple[int, int, int]
 ) -> tuple[bool | None, list[str]]:
-    """What the source tells of a batch, and the topics whose leaders are asked for then."""
+    """Return the source's answer about a batch, and the topics whose leaders the router then asks for."""
 
     class Source(_Source):
         async def producers(self, _: Any) -> Any:
@@ -282,7 +299,7 @@ def _source_told(
 def test_a_duplicate_is_told_without_its_offset_where_the_source_is_silent_before_its_client_comes_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A host that vanished after the flip takes longer to be given up than any write is held."""
+    """The connection to a host that vanished after the flip times out later than the router holds a write."""
 
     class Silent(_Source):
         async def log_ends(self, _: Any) -> Any:
@@ -333,13 +350,13 @@ def test_what_kmigrate_itself_may_not_join_is_told_to_no_client_which_may_and_wa
 
 
 def _link(uuid: str) -> Any:
-    """A state with link l, of those that have had this name."""
+    """Return a state with link l under the given uuid; several links had this name."""
     link = LinkRecord("l", uuid, ClusterRef(f"source of {uuid}", "a:1"), ClusterRef("target", "b:1", "B"), 1)
     return SimpleNamespace(links=lambda: [link])
 
 
 class _At:
-    """A client of a source with one broker."""
+    """A client of a source with a single broker."""
 
     def __init__(self, port: int) -> None:
         self.settings = ClusterSettings("source", (("127.0.0.1", port),))
@@ -353,7 +370,10 @@ class _At:
 def test_words_to_a_link_that_was_made_anew_go_to_its_own_source(
     monkeypatch: pytest.MonkeyPatch, pool: Callable[..., None]
 ) -> None:
-    """Its client stayed connected, and the source of the link that was deleted still takes and answers writes."""
+    """Requests for a link that was deleted and made anew reach the new link's source.
+
+    The client stayed connected, and the source of the deleted link still takes and answers writes.
+    """
     heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
 
     def broker(name: str) -> Any:
@@ -418,7 +438,10 @@ def test_a_link_that_was_made_anew_from_an_unknown_cluster_has_no_source_rather_
 
 
 def test_whoever_wants_any_broker_of_the_target_is_not_sent_to_a_silent_one_first() -> None:
-    """It takes the connection, and a client would come to it again and again: a router has one bootstrap address."""
+    """The silent broker accepts the connection, so the silent broker must not be the first address.
+
+    A client would reach that broker again and again, because a router has a single bootstrap address.
+    """
     brokers = {1: ("a", 1), 2: ("b", 2)}
     target = SimpleNamespace(
         metadata=SimpleNamespace(brokers=brokers),
@@ -437,7 +460,10 @@ def test_whoever_wants_any_broker_of_the_target_is_not_sent_to_a_silent_one_firs
 
 @pytest.mark.parametrize(("finished_ms", "asked"), [(0, 1), (1, 0)], ids=["unfinished", "finished"])
 def test_sources_are_asked_now_and_then_which_brokers_they_have(finished_ms: int, asked: int) -> None:
-    """Who answers is whom clients' questions for any broker go to; that of a finished link may be gone for good."""
+    """A client's request for any broker goes to a broker that answered.
+
+    The source of a finished link may be gone for good, so the router does not ask that source.
+    """
     ends = ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B")
     link = LinkRecord("l", "uuid", *ends, 1, finished_ms=finished_ms)
     source = _Source()
@@ -458,7 +484,7 @@ def test_sources_are_asked_now_and_then_which_brokers_they_have(finished_ms: int
 
 
 class _Copy:
-    """A cluster whose log has so many records, and whose clock goes on by what is slept alone."""
+    """A cluster whose log has the given number of records; only `sleep` moves the clock."""
 
     def __init__(self, end: int) -> None:
         self.end, self.slept = end, list[float]()
@@ -474,7 +500,7 @@ class _Copy:
 
 
 def test_a_copy_that_is_far_behind_is_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand members may wait for it, and ask again as soon as they are told that it is not there."""
+    """A thousand members may wait for the copy, and each asks again as soon as the answer is "not there yet"."""
     target, source = _Copy(7), _Copy(20)
     monkeypatch.setattr(copied, "sleep", target.sleep)
     monkeypatch.setattr(copied, "monotonic", lambda: sum(target.slept))
@@ -486,7 +512,7 @@ def test_a_copy_that_is_far_behind_is_looked_at_ever_more_rarely(monkeypatch: py
 
 
 class _Told:
-    """A cluster that tells the ends of some partitions, after a while; the leader of `moved` has to be learned anew."""
+    """A cluster that returns the ends of some partitions after a while; the leader of `moved` must be learned anew."""
 
     metadata = SimpleNamespace(brokers={}, topics={})
 

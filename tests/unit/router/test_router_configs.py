@@ -1,4 +1,4 @@
-"""What clients hear of a mirrored topic's configuration: its own, as it is on the source."""
+"""DescribeConfigs answers for a mirrored topic: the client sees the source's configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ RELAXED = {"cleanup.policy": "delete", "segment.ms": "7"}
 
 
 def _described(stage: Stage, version: int, name: str, kind_of: int = TOPIC) -> dict[str, tuple[str, list[str]]]:
-    """Of each key what the client is told of its value and of those that stand behind it; the target tells RELAXED."""
+    """Return per key the value that the client sees and the values of the synonyms.
+
+    The target answers with RELAXED.
+    """
     kind = entity(32, version, "request")
     asked = blank(element(kind, "resources"), resource_type=kind_of, resource_name=name, configuration_keys=None)
     raw = encode_request_head(32, version, 7, b"c", is_flexible(32, version))

@@ -1,4 +1,4 @@
-"""Topics that a client may create, by Metadata and by CreateTopics, and those that it must not (D11)."""
+"""Topics that a client may create by Metadata or CreateTopics, and topics that a client must not create (D11)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _ask(stage: Stage, version: int, *topics: str, create: bool = True) -> None:
 
 
 def _sent(stage: Stage, version: int) -> list[tuple[list[str], bool]]:
-    """What the target was asked: the topics, and whether they may be created."""
+    """Return the requests that reached the target: the topics, and whether the target may create the topics."""
     out = []
     for sent in stage.edge.sent:
         head = peek_request(sent.frame, is_flexible(3, version))
@@ -39,7 +39,7 @@ def _sent(stage: Stage, version: int) -> list[tuple[list[str], bool]]:
 
 
 def _answer(stage: Stage, version: int, **errors: int) -> None:
-    """Answer the newest request: each topic with its error, or with one partition where that is 0."""
+    """Answer the newest request: each topic with the given error, or with a partition for error 0."""
     kind = entity(3, version, "response")
     topic_type = element(kind, "topics")
     part = blank(element(topic_type, "partitions"), leader_id=1)
@@ -71,7 +71,7 @@ def test_a_topic_that_nobody_has_is_created_as_the_client_asked(version: int) ->
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_who_asks_for_all_topics_creates_none_and_nobody_looks_for_what_is_missing(version: int) -> None:
-    """Java's consumers of a pattern ask so, in a request that would allow to create."""
+    """Java's consumers that subscribe to a pattern send such a request, and the request would allow creation."""
     stage, kind = Stage(), entity(3, version, "request")
     raw = encode_request_head(3, version, 7, b"c", is_flexible(3, version)) + encode_body(blank(kind, topics=None))
     frame = len(raw).to_bytes(4, "big") + raw
@@ -127,7 +127,7 @@ def _create(stage: Stage, version: int, *topics: str, validate_only: bool = Fals
 
 
 def _asked_to_create(stage: Stage, version: int) -> list[tuple[list[str], bool]]:
-    """What the target was asked to create: the topics, and whether they are only tried."""
+    """Return the CreateTopics requests that reached the target: the topics, and the flag `validate_only`."""
     out = []
     for sent in stage.edge.sent:
         request = decode_request(sent.frame, peek_request(sent.frame, is_flexible(19, version)))

@@ -1,4 +1,4 @@
-"""A table that changes under a running router: taken once it stands still, and only if it can be used."""
+"""Client tables that change under a running router: the router takes a table that stands still and is usable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kmigrate.router.settings import RouterSettings
 
 
 class Scene:
-    """A table that says who its clients are, one a line, and what a router makes of it."""
+    """A table of clients with an entry per line, and the router's view of the table."""
 
     def __init__(self, folder: Path, *, certified: bool = False) -> None:
         self.path = folder / "clients"

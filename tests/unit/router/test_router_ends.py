@@ -1,4 +1,4 @@
-"""Where logs end, as it is told at the router: of a mirrored topic once its copy has what the source had."""
+"""ListOffsets at the router: the end of a mirrored topic is answered when the copy has all records of the source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _ask(stage: Stage, *asked: tuple[str, int, int], version: int = NEWEST) -> N
 
 
 def _answer(sent: Sent, offset: int) -> None:
-    """The target's word, in the shape that it has been asked in."""
+    """Answer with the given offset, in the version of the request."""
     _, version = int.from_bytes(sent.frame[4:6]), int.from_bytes(sent.frame[6:8])
     asked = decode_request(sent.frame, peek_request(sent.frame, is_flexible(2, version)))
     kind = entity(2, version, "response")

@@ -1,5 +1,7 @@
-"""Consumers' Fetch requests as the router reads and writes them, judged by the codec that is generated from Kafka's
-own schemas."""
+"""Consumers' Fetch requests as the router reads and writes them.
+
+The codec generated from Kafka's own schemas is the judge.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def topic_field(version: int, name: str) -> dict[str, Any]:
 
 
 def wire_name(version: int, name: str) -> bytes:
-    """A topic as it stands in a request."""
+    """Return the topic as the request carries it: the name, or the topic id from version 13."""
     if version >= 13:
         return uuid.uuid5(uuid.NAMESPACE_DNS, name).bytes
     length = len(name) + 1

@@ -1,4 +1,7 @@
-"""A consumer's fetch session (KIP-227) is the target broker's own: no change of a topic's route ends it."""
+"""A consumer's fetch session (KIP-227) belongs to the target's broker:
+
+no change of a topic's route ends the session.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def asked(correlation: int, *parts: FetchPartition, epoch: int) -> bytes:
 
 
 def answer(correlation: int) -> bytearray:
-    """Of the target: within the session, with records of two topics."""
+    """Return an answer of the target within the session, with records of two topics."""
     message = replace(read(answered(FETCH_VERSION)), session_id=SESSION)
     return bytearray(frame_answer(message, correlation))
 

@@ -1,6 +1,6 @@
-"""Idempotent producers of two routers through fences, flips and faults: what they send is stored once and in order.
+"""Idempotent producers of two routers through fences, flips and faults: each batch is stored once and in order.
 
-Two clusters are played by what a broker keeps of a producer; a flip copies the source's log as the mirror does.
+A fake of each cluster keeps what a broker keeps of a producer; a flip copies the source's log as the mirror does.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tests.unit.router.router_fakes import SHIFT, FakeEdge, Sent, Stage, batch, 
 _PARTITIONS = (0, 1)
 _IN_FLIGHT = 5
 _TROUBLED, _CALM = 300, 200
-"""Rounds of a twentieth of a second."""
+"""Number of rounds; a round is a twentieth of a second."""
 _AGAIN = {Code.NOT_LEADER_OR_FOLLOWER, Code.NOT_ENOUGH_REPLICAS, Code.REQUEST_TIMED_OUT}
 
 Written = tuple[int, int]
-"""Producer as its client knows it, sequence."""
+"""The producer id as the client knows it, and the sequence."""
 
 
 class _Log:
-    """A partition: what it holds, and what its broker knows of each producer, the last five sequences written here."""
+    """A partition: the stored batches, and per producer the last five sequences that the broker knows."""
 
     def __init__(self) -> None:
         self.held: list[Written] = []
@@ -48,14 +48,14 @@ class _Log:
 
 
 class _Connection:
-    """A client's connection to a router, and what is on its way from there to each broker."""
+    """A client's connection to a router, with the requests on the way from there to each broker."""
 
     def __init__(self, router: Stage, now: float) -> None:
         self.edge = FakeEdge(now)
         self.session = Session(router.core, self.edge)
         self.on_way: dict[str, deque[Sent]] = {"source 1": deque(), "target": deque()}
         self.asked: deque[list[Written]] = deque()
-        """Partition and sequence of what was sent in each request."""
+        """Partition and sequence of each batch, by request."""
 
     def write(self, producer: int, written: list[Written]) -> None:
         self.asked.append(written)
@@ -71,7 +71,7 @@ class _Connection:
 
 
 class _Client:
-    """Sends again in order what was not taken, five batches of a partition at most from the oldest on."""
+    """A producer that resends unacknowledged batches in order: at most five of a partition, from the oldest on."""
 
     def __init__(self, producer: int, dice: random.Random) -> None:
         self.producer, self.dice = producer, dice
@@ -79,7 +79,7 @@ class _Client:
         self.begins = [dice.uniform(0, 12) for _ in _PARTITIONS]
         self.next, self.again_at = [0, 0], [0.0, 0.0]
         self.due: list[list[int]] = [[], []]
-        """Sequences that are not acknowledged, by partition."""
+        """Unacknowledged sequences, by partition."""
         self.under_way: set[Written] = set()
 
     def hear(self, now: float) -> None:
@@ -117,7 +117,7 @@ class _Client:
 
 
 class _Play:
-    """One topic of two partitions, two routers, three clients."""
+    """A topic with two partitions, two routers and three clients."""
 
     def __init__(self, seed: int) -> None:
         self.dice, self.now, self.troubled = random.Random(seed), 0.0, True
@@ -128,7 +128,7 @@ class _Play:
         self.clients = [_Client(producer, self.dice) for producer in (5, 6, 7)]
         self.connections: list[_Connection] = []
         self.late: list[Sent] = []
-        """Bytes of connections that were lost, which their broker has yet to read."""
+        """Requests of lost connections that the broker has yet to read."""
 
     def may(self, share: float) -> bool:
         return self.troubled and self.dice.random() < share
@@ -174,14 +174,17 @@ class _Play:
         client.send(self.now, more=self.troubled)
 
     def lose(self, connection: _Connection) -> None:
-        """The client is gone; its connection to the target ends with it, and a part of what was on its way arrives."""
+        """End a client's connection.
+
+        The connection to the target ends too, and a part of the requests on the way arrives.
+        """
         connection.session.closed()
         on_way = connection.on_way["target"]
         self.late += list(on_way)[: self.dice.randint(0, len(on_way))]
         on_way.clear()
 
     def broker(self, connection: _Connection, where: str) -> None:
-        """It answers a part of what is on its way to it, or refuses all of that, or its connection is lost."""
+        """Answer a part of the requests on the way to a broker, refuse all of them, or lose the connection."""
         connection.pass_on()
         on_way = connection.on_way[where]
         of_source = where != "target"
@@ -201,7 +204,7 @@ class _Play:
             self.lose(connection)
 
     def store(self, sent: Sent) -> list[int]:
-        """What its broker says of each batch; of some that it has stored, that their time ran out."""
+        """Return the broker's code for each batch; for some stored batches the code is REQUEST_TIMED_OUT."""
         logs, codes = self.target if sent.where == "target" else self.source, []
         for part in sent.request.parts:
             producer, _, sequence = unpack_from(">qhi", part.records, 43)
@@ -212,7 +215,7 @@ class _Play:
         return codes
 
     def control(self) -> None:
-        """Fence, and when both routers are drained, sooner or later flip or give it up."""
+        """Start a fence, and when both routers are drained, sooner or later flip or give up the fence."""
         if self.route.serve is Serve.FORWARD and self.may(0.03):
             self.tables.append(route("t", Serve.HOLD, fence_epoch=len(self.tables)))
         if self.route.serve is not Serve.HOLD:

@@ -1,4 +1,7 @@
-"""Groups that follow, through one client connection: what the source's coordinator hears, and what a promote does."""
+"""Groups that follow, through a single client connection.
+
+The tests show the requests that reach the source's coordinator, and the effects of a promote.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ VERSIONS = {
 
 
 class Member:
-    """A member behind the router: sends one request at a time, and the test plays both coordinators."""
+    """A member behind the router: sends a request at a time, and the test plays both coordinators."""
 
     def __init__(self, *routes: Any, **groups: GroupRoute) -> None:
         self.stage = Stage(*(routes or (route("t", Serve.FORWARD),)))
@@ -34,14 +37,14 @@ class Member:
         self.codes: dict[tuple[str, int], int] = {}
         self.heard: list[tuple[str, int, Any]] = []
         self.trials: list[Any] = []
-        """Trial joins that the target was asked."""
+        """Trial joins that reached the target."""
         self.silent: set[int] = set()
         """APIs that the source does not answer."""
         self.state = "Stable"
         self.position = 9
-        """The committed offset at the source."""
+        """Committed offset at the source."""
         self.unstable = False
-        """True where a transaction keeps the offset back."""
+        """True where an open transaction makes the committed offset unstable."""
         self.member_id = "given"
         self._correlation = 0
         self.turns(**(groups or {"g": GroupRoute("l")}))
@@ -51,7 +54,7 @@ class Member:
         self.hears()
 
     def says(self, key: int, **values: Any) -> Any:
-        """One request; its answer, None while it waits."""
+        """Send a request, and return the answer, or None while the request waits."""
         version = self.versions.get(key, VERSIONS[key])
         self._correlation += 1
         message = blank(entity(key, version, "request"), **values)
@@ -205,7 +208,7 @@ def test_a_coordinator_that_cannot_be_asked_is_answered_as_one_that_has_moved() 
 
 
 def lose(member: Member, *keys: int) -> None:
-    """The broker is dead that was to answer these."""
+    """Lose the open requests for these APIs, because the broker died."""
     sent, member.stage.edge.sent = member.stage.edge.sent, []
     assert [peek_request(each.frame).api_key for each in sent] == list(keys)
     for each in sent:
@@ -219,7 +222,7 @@ def later(member: Member, seconds: float) -> None:
 
 
 def committing(*positions: int) -> Member:
-    """A member whose commits of these positions nobody answers."""
+    """Return a member whose commits of these positions get no answer."""
     member = Member()
     member.beat()
     member.silent = {COMMIT}
@@ -234,7 +237,10 @@ def positions_at_the_source(member: Member) -> list[int]:
 
 
 def test_commits_wait_for_a_coordinator_that_died_and_reach_the_next_one_in_their_order() -> None:
-    """librdkafka told its application of each, which it never does while a coordinator is merely away."""
+    """librdkafka reported each failed commit to the application.
+
+    librdkafka makes no such report while a coordinator is merely away.
+    """
     member = committing(7, 8)
     lose(member, COMMIT, COMMIT)
     assert member.commit(position=9) is None
@@ -264,7 +270,7 @@ def answer(member: Member, sent: Sent, code: int) -> None:
 
 
 def test_a_commit_does_not_pass_another_whose_coordinator_was_not_found() -> None:
-    """Both ask where it is; the first is told that there is none yet, the second where it is by now."""
+    """Both commits look for the coordinator: the first answer is 15, the second answer names the coordinator."""
     member = Member()
     member.silent = {FIND}
     assert member.commit(position=7) is None
@@ -296,7 +302,7 @@ def test_a_commit_that_came_between_two_that_were_put_off_is_behind_both() -> No
 
 
 def test_commits_whose_time_is_over_are_answered_together_not_one_try_after_the_other() -> None:
-    """Of a broker whose host has vanished each try takes as long as a connection may."""
+    """For a broker whose host vanished, each try takes as long as a connection attempt may."""
     member = committing(7, 8, 9)
     lose(member, COMMIT, COMMIT, COMMIT)
     member.silent = {FIND}
@@ -361,7 +367,11 @@ def test_no_leader_epoch_passes_in_either_direction() -> None:
 @pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize("require_stable", [True, False])
 def test_a_committed_offset_is_told_also_where_the_copy_has_not_reached_it(copied: bool, require_stable: bool) -> None:
-    """The client fetches there until the copy has come; told anything else, librdkafka may apply auto.offset.reset."""
+    """The router answers with the committed offset although the copy is behind.
+
+    The client fetches at that offset until the copy arrives. After another answer librdkafka may apply
+    auto.offset.reset.
+    """
     member = Member()
     assert member.fetch(require_stable=require_stable) is None
     ((positions, then),) = member.stage.outside.awaited
@@ -374,7 +384,7 @@ def test_a_committed_offset_is_told_also_where_the_copy_has_not_reached_it(copie
 def test_older_clients_wait_for_the_copy_and_are_then_told_to_ask_again(
     version: int, partitions: list[tuple[int, int]]
 ) -> None:
-    """The error stands at partitions only where aiokafka looks there: librdkafka forgets a partition with an error."""
+    """Only aiokafka's versions carry the error at partitions: librdkafka forgets a partition that has an error."""
     member = Member()
     member.versions[FETCH] = version
     assert asks(member, version) is None
@@ -385,14 +395,18 @@ def test_older_clients_wait_for_the_copy_and_are_then_told_to_ask_again(
 
 
 def positions_told(member: Member, version: int) -> list[tuple[int, int]]:
-    """Error and committed offset of each partition of the newest answer."""
+    """Return error and committed offset of each partition in the newest answer."""
     told = member.read(FETCH)
     topics = (told.groups[0] if version > 7 else told).topics
     return [(code_of(part.error_code), int(part.committed_offset)) for topic in topics for part in topic.partitions]
 
 
 def test_older_clients_are_told_at_each_partition_that_a_coordinator_refuses_the_whole_question() -> None:
-    """Not every library looks for a code of the whole answer; one without positions would be taken for just that."""
+    """The error of a whole OffsetFetch answer is repeated at each partition.
+
+    Some libraries ignore the code of the whole answer, and would take an answer without partitions for "no committed
+    offset".
+    """
     member = Member()
     member.versions[FETCH] = 3
     member.codes["coordinator", FETCH] = 30
@@ -406,7 +420,7 @@ def test_older_clients_are_told_at_each_partition_that_a_coordinator_refuses_the
 @pytest.mark.parametrize("code", [15, 16])
 @pytest.mark.parametrize("version", [1, 3, 9])
 def test_positions_are_asked_for_again_while_their_coordinator_moves(version: int, code: int) -> None:
-    """librdkafka takes 15 and 16 for the last word, and reads nothing until the next rebalance."""
+    """librdkafka takes 15 and 16 as final, and reads nothing until the next rebalance."""
     member = Member()
     member.versions[FETCH] = version
     member.codes["coordinator", FETCH] = code
@@ -460,7 +474,10 @@ def test_positions_are_not_asked_for_again_for_a_client_that_is_gone() -> None:
 
 
 UNSTABLE = (88, -1000)
-"""After which every client asks again: librdkafka takes offset -1 for "no committed offset", -1000 for "ask"."""
+"""The answer after which every client asks again:
+
+librdkafka takes offset -1 for "no committed offset", -1000 for "ask".
+"""
 
 
 @pytest.mark.parametrize("version", [7, 8, 9])
@@ -478,7 +495,7 @@ def test_who_cannot_be_told_a_position_asks_again_for_each_partition(version: in
 
 
 def names(member: Member, version: int) -> Any:
-    """Ask for the position of a partition by the topic's name."""
+    """Send an OffsetFetch request for a partition, by the topic's name."""
     request = entity(FETCH, version, "request")
     group_type = request if version < 8 else element(request, "groups")
     topics = (blank(element(group_type, "topics"), name="t", partition_indexes=(0,)),)
@@ -513,7 +530,7 @@ def test_a_position_that_a_transaction_keeps_back_for_long_is_not_told_as_none()
 
 
 def untold() -> Member:
-    """Return a member that was not told the committed offset 9, because the copy is behind."""
+    """Return a member that did not get the committed offset 9, because the copy is behind."""
     member = Member()
     member.versions[FETCH] = 3
     assert names(member, 3) is None
@@ -540,7 +557,7 @@ def test_a_member_of_the_new_protocol_is_told_that_it_is_none_where_its_commit_g
 
 
 def test_who_was_told_the_position_or_never_asked_may_commit_any_other() -> None:
-    """An application that reads again on purpose, or from a position of its own."""
+    """An application may read again on purpose, or from a position of the application's choice."""
     member = untold()
     assert names(member, 3) is None
     member.stage.outside.awaited.pop()[1](True)
@@ -609,7 +626,7 @@ def test_several_groups_in_one_request_are_each_asked_about_where_they_are() -> 
 
 
 def test_a_group_that_is_named_again_and_again_is_asked_about_once() -> None:
-    """Of a thousand times in one request the source was asked a thousand times, of a thousand groups each."""
+    """Before, a request that named a group a thousand times made the router ask the source a thousand times."""
     member = Member()
     names = ["g", "other", "g", "other", "g"]
     answer = member.says(DESCRIBE, groups=tuple(names))
@@ -622,7 +639,10 @@ def test_a_group_that_is_named_again_and_again_is_asked_about_once() -> None:
 def test_questions_about_all_that_follow_are_asked_for_one_request_of_a_connection_at_a_time(
     key: int, values: dict[str, Any]
 ) -> None:
-    """Of thousands of groups each: a hundred such requests, of 20 bytes, would be half a million questions."""
+    """Each request may cover thousands of groups:
+
+    a hundred such requests, of 20 bytes each, would cause half a million questions.
+    """
     member = Member(g=GroupRoute("l"), k=GroupRoute("l"))
     member.silent = {DESCRIBE}
     for _ in range(3):
@@ -742,7 +762,10 @@ def test_an_older_source_is_asked_in_a_version_that_it_speaks() -> None:
 
 @pytest.mark.parametrize("group", [GroupRoute("l"), GroupRoute("l", gathering=True), GroupRoute("l", frozen=True)])
 def test_a_member_whose_protocol_the_source_does_not_know_makes_no_second_group(group: GroupRoute) -> None:
-    """It would be given every partition there, beside the members that the source's group has."""
+    """The member waits, because a join at the target would make a second group.
+
+    There the member would get every partition, beside the members of the source's group.
+    """
     member = Member(g=group)
     member.stage.outside.versions = {NEW_BEAT: -1}
     asked = {"group_id": "g", "member_id": "new", "member_epoch": 0, "subscribed_topic_names": ("t",)}
@@ -769,7 +792,7 @@ def test_a_router_names_its_members_until_they_leave() -> None:
 
 @pytest.mark.parametrize("code", [16, 25, 30])
 def test_who_may_nothing_at_a_group_is_no_member_of_it(code: int) -> None:
-    """A router names a bounded number of members: made-up ones would have it forget the true ones."""
+    """A router names a bounded number of members: made-up members would push out the true members."""
     member = Member()
     member.codes = dict.fromkeys((("coordinator", key) for key in (BEAT, JOIN, COMMIT, SYNC)), code)
     member.beat()
@@ -787,7 +810,10 @@ def test_who_is_told_that_his_group_rebalances_is_a_member() -> None:
 
 
 def test_who_joins_anew_is_a_member_until_the_source_says_otherwise() -> None:
-    """Its answer may take as long as the slowest member does, and at a promote it is not asked."""
+    """The router counts a member from the join request on.
+
+    The answer to a join may take as long as the slowest member, and at a promote the router does not ask the source.
+    """
     member = Member()
     member.silent = {JOIN}
     assert member.join() is None
@@ -817,7 +843,7 @@ def test_a_member_that_died_without_a_word_is_forgotten_when_no_session_lasts_so
     assert member.word.members == tuple(map(member_mark, ("m", "new")))
 
 
-# the promote
+# The promote
 
 
 def test_a_promote_is_a_rebalance_to_the_members_and_commits_still_reach_the_source() -> None:
@@ -886,7 +912,10 @@ def test_a_join_that_was_under_way_is_held_with_its_answer() -> None:
 
 
 def test_a_member_without_an_id_whose_join_was_under_way_has_joined_under_the_one_that_it_is_given() -> None:
-    """Static members, and those of older libraries, name none at first; the source's group has them by this one."""
+    """A join without a member id counts under the id from the answer.
+
+    Static members and members of older libraries join without an id; the source's group knows the id from the answer.
+    """
     member = Member()
     member.silent = {JOIN}
     assert member.join("") is None

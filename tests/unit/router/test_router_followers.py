@@ -1,4 +1,4 @@
-"""Which groups have opened a moment ago, by one table after another."""
+"""The set of groups that opened a moment ago, over a series of tables."""
 
 from __future__ import annotations
 

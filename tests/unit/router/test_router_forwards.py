@@ -1,4 +1,7 @@
-"""What a router remembers of forwarded writes: no more than is ever told, and nothing that nobody asks for."""
+"""A router's memory of forwarded writes:
+
+bounded by what the router reports, and freed when no client needs an entry.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def kept(account: Forwards) -> int:
 
 
 def told(account: Forwards) -> dict[int, list[int]]:
-    """The producer ids that the controller is told of, by partition."""
+    """Return the producer ids that the controller gets, by partition."""
     producers = account.fences(FENCED)[KEY].producers
     return {partition: [mark.producer_id for mark in marks] for partition, marks in producers.items()}
 
@@ -91,7 +94,7 @@ def test_of_a_topic_whose_link_has_ended_nothing_is_kept_but_what_is_in_flight()
 
 
 def short_lived(account: Forwards, topics: int, producers: int) -> RoutingTable:
-    """Topics that were each written by producers that came and went, all fenced at once."""
+    """Record topics that short-lived producers wrote, and return a table that fences all topics at once."""
     for topic in range(topics):
         for producer in range(producers):
             account.acknowledged(f"topic/l/t{topic}", 0, topic * producers + producer, 0, 0)
@@ -99,7 +102,7 @@ def short_lived(account: Forwards, topics: int, producers: int) -> RoutingTable:
 
 
 def test_all_fenced_topics_together_tell_no_more_marks_than_fit_into_one_message() -> None:
-    """20 topics of 9,000 producers were 8.7 MB, which no topic takes, and the event loop stood still for 12 s."""
+    """20 topics of 9,000 producers made 8.7 MB, which no topic accepts, and the event loop stood still for 12 s."""
     account = Forwards()
     fenced = short_lived(account, 20, 9_000)
     told = account.fences(fenced)
@@ -123,7 +126,7 @@ def test_the_marks_of_a_fence_are_made_once() -> None:
 
 
 def test_marks_are_told_once_nothing_is_in_flight() -> None:
-    """Until then more may be acknowledged, and nobody asks for them."""
+    """While a write is in flight, more writes may be acknowledged, and the controller does not need the marks yet."""
     account = Forwards()
     fenced = short_lived(account, 1, 3)
     account.leave("topic/l/t0")
@@ -140,7 +143,7 @@ def test_marks_that_no_client_asks_for_any_more_are_neither_told_nor_kept() -> N
     account.tick(1_800.0)
     account.acknowledged(KEY, 0, 1, 0, 1)
     account.acknowledged(KEY, 0, 3, 0, 0)
-    account.now = 1_950.0  # between two looks for what is too old
+    account.now = 1_950.0  # The clock stands between two searches for old marks.
     assert told(account) == {0: [1, 3]}
     assert kept(account) == 3
     account.tick(1_950.0)

@@ -1,4 +1,4 @@
-"""The gate's table by itself: what may be a producer's first write at the target."""
+"""The gate's table alone: which batch may be a producer's first write at the target."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_others_wait_while_one_primes_and_pass_once_it_is_accepted() -> None:
 
 @pytest.mark.parametrize("through_here", [False, True])
 def test_what_the_source_holds_is_a_duplicate_also_when_what_came_behind_it_has_passed(through_here: bool) -> None:
-    """The source had stored it and told an error; the target would call it out of order."""
+    """The source stored the batch and answered an error; the target would answer OUT_OF_ORDER_SEQUENCE_NUMBER."""
     gate = _gate(10)
     if through_here:
         gate.prime(KEY, object())
@@ -81,7 +81,11 @@ def test_what_the_source_holds_is_a_duplicate_also_when_what_came_behind_it_has_
 @pytest.mark.parametrize("through_here", [False, True])
 @pytest.mark.parametrize(("last", "sequence"), [(9, 10), (LAST, 0), (LAST + 12 - _NEAR, LAST + 13 - _NEAR)])
 def test_sequences_that_come_round_again_are_no_duplicates(through_here: bool, last: int, sequence: int) -> None:
-    """Also where their producer wrote through other routers meanwhile; and nothing of it is asked for any more."""
+    """A sequence that wrapped around is no duplicate.
+
+    The same holds where the producer wrote through other routers meanwhile. Afterwards the gate asks nothing more about
+    the producer.
+    """
     gate = _gate(10)
     if through_here:
         gate.prime(KEY, object())
@@ -106,7 +110,10 @@ def test_far_from_the_barrier_nobody_is_asked_of_who_has_passed_it() -> None:
 def test_what_follows_a_billion_records_that_the_target_has_forgotten_is_no_duplicate(
     sequence: int, epoch: int
 ) -> None:
-    """It goes alone, as any first one: nothing that a client has under way is so far from the barrier."""
+    """The batch is admitted alone, like any first write.
+
+    No batch that a client has in flight is so far from the barrier.
+    """
     assert _gate(10).judge("t", 0, _batch(sequence, epoch), {KEY: held(-1)}) is Verdict.PRIME
 
 
@@ -127,7 +134,7 @@ def test_sequences_compare_in_the_ring_of_two_to_the_31(later: int, earlier: int
 
 
 def test_the_marks_of_a_topic_are_put_in_order_once_however_many_tables_are_made() -> None:
-    """9,000 producers of each of 20 topics were, at each record of the state log."""
+    """Before, each record of the state log sorted the marks of 9,000 producers in each of 20 topics."""
     marks: dict[int, tuple[ProducerMark, ...]] = {0: (ProducerMark(7, 0, 5),), 1: (ProducerMark(8, 0, 6),)}
     gate = Gate()
     gate.load(table(route("t", Serve.LOCAL, gate=marks)))

@@ -1,4 +1,7 @@
-"""Members of the new protocol (KIP-848) in groups that follow: topic ids, and how a promote has them let go of all."""
+"""Members of the new protocol (KIP-848) in groups that follow.
+
+The tests show the translation of topic ids, and how a promote makes members give back all partitions.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from tests.unit.router.test_router_follow import (
 )
 
 HERE, THERE = UUID(int=1), UUID(int=2)
-"""The topic's id at the target and at its source."""
+"""Topic ids at the target and at the source."""
 OTHER, OTHER_THERE, ALIEN = UUID(int=3), UUID(int=4), UUID(int=9)
 FOLLOWS = GroupRoute("l")
 Owned = Collection[tuple[UUID, int]]
@@ -42,16 +45,17 @@ def copied(topic: str = "t", here: UUID = HERE, there: UUID = THERE, serve: Serv
 
 
 class NewMember(Member):
-    """A member that the source has assigned partitions, by its own ids."""
+    """A member with an assignment from the source, in the source's topic ids."""
 
     def __init__(self, *routes: TopicRoute, assigned: Owned | None = ((THERE, 0), (THERE, 1)), **groups: GroupRoute):
         self.assigned = assigned
         self.epoch = 5
         self.code_of_positions: Callable[[Any], int] | None = None
-        """The code in answers to a group's part of a question for positions."""
+        """Function that returns the error code for a group in an OffsetFetch answer."""
         super().__init__(*(routes or (copied(),)), **groups)
         self.versions[NEW_BEAT] = 1
-        self.stage.core.followers.withhold("g", "m", frozenset(), 0.0)  # its assignment was told here before
+        # This router returned the member's assignment before.
+        self.stage.core.followers.withhold("g", "m", frozenset(), 0.0)
 
     def _told(self, head: Any, kind: Any, request: Any, code: int) -> Any:
         if head.api_key == DESCRIBE_NEW:
@@ -88,7 +92,7 @@ class NewMember(Member):
         return blank(member, member_id="m", assignment=assignment, target_assignment=assignment)
 
     def new_beat(self, owned: Owned | None = None, epoch: int = 5, *, all_: bool = False, **more: Any) -> Any:
-        """A heartbeat that says what is owned, nothing of it, or everything."""
+        """Send a heartbeat with the given owned partitions, without owned partitions, or with the full state."""
         kind = entity(NEW_BEAT, self.versions.get(NEW_BEAT, 0), "request")
         said: dict[str, Any] = {"group_id": "g", "member_id": "m", "member_epoch": epoch}
         said["rebalance_timeout"] = dt.timedelta(milliseconds=-1)
@@ -107,7 +111,7 @@ class NewMember(Member):
         return None if answer.assignment is None else listed(answer.assignment)
 
     def at_source(self) -> list[tuple[UUID, int]] | None:
-        """What the source was told last that the member owns."""
+        """Return the owned partitions in the last heartbeat that reached the source."""
         return listed(self.last(NEW_BEAT))
 
     @property
@@ -115,7 +119,7 @@ class NewMember(Member):
         return member_mark("m") in self.word.joined
 
     def gathers(self) -> None:
-        """A promote has begun so long ago that every member has sent a heartbeat since."""
+        """Begin a promote so long ago that every member has sent a heartbeat since."""
         self.turns(g=GATHERING)
         self.later(5)
 
@@ -139,7 +143,7 @@ OWNS = [(HERE, 0), (HERE, 1)]
 
 
 def emptied() -> NewMember:
-    """A member that has given back what it owned, in a promote that is under way."""
+    """Return a member that gave back all partitions during a promote."""
     member = NewMember()
     member.new_beat(OWNS)
     member.gathers()
@@ -150,7 +154,7 @@ def emptied() -> NewMember:
     return member
 
 
-# translation
+# Translation
 
 
 def test_a_member_speaks_to_the_sources_coordinator_in_the_sources_ids() -> None:
@@ -216,14 +220,14 @@ def test_a_topic_that_can_be_read_by_now_is_told() -> None:
     assert member.code() == 0
 
 
-# what a router tells of topics that are withheld
+# Topics that a router withholds, as the router reports them
 
 
 WITHHELD = Withheld(str(OTHER_THERE), 1)
 
 
 def deprived(*routes: TopicRoute) -> NewMember:
-    """A member that is assigned a topic which it must not read."""
+    """Return a member whose assignment has a topic that the member must not read."""
     member = NewMember(*routes, assigned=[(THERE, 0), (OTHER_THERE, 0)])
     member.new_beat([], epoch=0)
     assert member.word.withheld == (WITHHELD,)
@@ -267,7 +271,7 @@ def test_nothing_is_withheld_from_who_has_left_or_is_gone() -> None:
 
 
 def test_nothing_is_withheld_from_who_sends_its_heartbeats_elsewhere() -> None:
-    """Its connection here may stay open as long as its client likes."""
+    """The member's connection here may stay open as long as the client likes."""
     member = deprived()
     member.later(59)
     assert member.word.withheld == (WITHHELD,)
@@ -308,14 +312,17 @@ def test_of_many_topics_the_first_are_told_and_how_many_more_there_are() -> None
 
 
 def newcomer() -> NewMember:
-    """A member that another router, or another connection, was told the assignment of."""
+    """Return a member whose assignment went through another router or another connection."""
     member = NewMember(assigned=None)
     member.stage.core.followers.parted("g", "m")
     return member
 
 
 def test_a_member_whose_assignment_was_told_elsewhere_is_made_to_say_everything_once() -> None:
-    """A router that has just started would not know what is withheld from it, and not tell it of a topic later."""
+    """The router answers 16 once, and the member then sends the full state.
+
+    A router that has just started does not know which topics are withheld, and would not announce such a topic later.
+    """
     member = newcomer()
     assert (member.code(), member.asked(NEW_BEAT)) == (16, [])
     member.assigned = [(THERE, 0), (OTHER_THERE, 0)]
@@ -330,7 +337,7 @@ def test_a_member_that_does_not_say_everything_when_it_is_made_to_goes_on() -> N
 
 
 def test_nothing_is_kept_of_members_that_the_source_has_not_answered() -> None:
-    """Any client may name them, and no end of them."""
+    """Any client may name any number of made-up members."""
     member = newcomer()
     member.codes["coordinator", NEW_BEAT] = 25
     assert [member.code(member_id=f"m-{number}") for number in range(3)] == [16] * 3
@@ -351,7 +358,7 @@ def test_a_promoted_topic_is_read_under_its_id_at_the_target() -> None:
 
 
 def test_what_a_member_owns_and_the_source_cannot_name_is_not_given_back_there() -> None:
-    """What is left out counts as given back, and the member still reads it."""
+    """A partition missing in the heartbeat counts as given back, while the member still reads the partition."""
     member = NewMember()
     member.new_beat([(HERE, 0), (ALIEN, 0)])
     assert member.at_source() is None
@@ -383,7 +390,7 @@ def test_a_member_that_leaves_is_named_no_more() -> None:
     assert member.word.members == ()
 
 
-# descriptions
+# Descriptions
 
 
 def test_a_group_is_described_as_its_source_has_it_with_the_targets_ids() -> None:
@@ -396,7 +403,7 @@ def test_a_group_is_described_as_its_source_has_it_with_the_targets_ids() -> Non
 
 
 def test_an_older_source_has_no_group_of_the_new_protocol() -> None:
-    """Who is told so asks for one of the classic protocol."""
+    """After this answer the client asks for a group of the classic protocol."""
     member = NewMember()
     member.stage.outside.versions = {DESCRIBE_NEW: -1}
     assert code_of(member.says(DESCRIBE_NEW, group_ids=("g",)).groups[0].error_code) == 69
@@ -405,13 +412,13 @@ def test_an_older_source_has_no_group_of_the_new_protocol() -> None:
 @pytest.mark.parametrize(("kinds", "shown"), [((), True), (("Consumer",), True), (("Classic",), False)])
 def test_a_group_of_the_new_protocol_is_listed(kinds: tuple[str, ...], shown: bool) -> None:
     member = NewMember()
-    member.state = "Dead"  # of the classic protocol
+    member.state = "Dead"  # The state belongs to the classic protocol.
     answer = member.says(LIST, types_filter=kinds)
     told = {str(group.group_id): (str(group.protocol_type), str(group.group_type)) for group in answer.groups}
     assert told == {"of-target": ("", "")} | ({"g": ("consumer", "consumer")} if shown else {})
 
 
-# the promote
+# The promote
 
 
 def test_a_promote_tells_each_member_that_it_owns_nothing_whatever_the_source_says() -> None:
@@ -430,7 +437,10 @@ def test_a_promote_tells_each_member_that_it_owns_nothing_whatever_the_source_sa
 
 
 def test_members_go_on_reading_until_all_send_heartbeats_often() -> None:
-    """Who has given all back waits for the others, and brokers have five seconds between two heartbeats."""
+    """Members keep their partitions until all members send heartbeats often.
+
+    A member that gave back all partitions waits for the others, and brokers have five seconds between two heartbeats.
+    """
     member = NewMember()
     member.new_beat(OWNS)
     member.turns(g=GATHERING)
@@ -447,7 +457,7 @@ def test_members_go_on_reading_until_all_send_heartbeats_often() -> None:
 
 
 def test_members_of_a_group_in_transactions_let_go_before_it_is_frozen_and_classic_ones_go_on() -> None:
-    """They hear that the group is open when they own nothing, and not in the middle of a transaction."""
+    """Members learn that the group is open while they own nothing, and not in the middle of a transaction."""
     member = NewMember()
     member.new_beat(OWNS)
     member.turns(g=replace(GATHERING, in_transactions=True))
@@ -462,7 +472,7 @@ def test_members_of_a_group_in_transactions_let_go_before_it_is_frozen_and_class
 
 
 def test_members_at_every_router_let_go_at_the_same_time() -> None:
-    """So long after the promote has begun, which all routers see at once, and not after a first heartbeat here."""
+    """The time counts from the promote's begin, which all routers see at once, and not from a first heartbeat here."""
     member = NewMember()
     member.new_beat(OWNS)
     member.turns(g=GATHERING)
@@ -498,7 +508,7 @@ def test_who_owns_something_again_has_not_given_all_back() -> None:
 
 
 def test_who_owned_nothing_is_made_to_say_so() -> None:
-    """Such a member has nothing to say when it is told that it owns nothing."""
+    """A member that owns nothing has no change to report after an empty assignment."""
     member = NewMember(assigned=None)
     member.new_beat()
     member.gathers()
@@ -512,7 +522,7 @@ def test_who_owned_nothing_is_made_to_say_so() -> None:
 
 
 def test_who_was_just_told_of_partitions_is_not_believed_that_it_has_none() -> None:
-    """Its application may still be told of them, and it says what it had before meanwhile."""
+    """The application may still be receiving the new assignment; meanwhile heartbeats report the former partitions."""
     member = NewMember()
     member.turns(g=GATHERING)
     member.turns(g=FOLLOWS)
@@ -566,7 +576,7 @@ def test_nothing_of_a_frozen_group_reaches_the_source_and_its_members_wait() -> 
 
 @pytest.mark.parametrize("code", [25, 69])
 def test_members_are_strangers_to_the_target_once_the_group_is_open_and_leave_the_source(code: int) -> None:
-    """69, there is no such group: Java's consumer and librdkafka end at that."""
+    """Code 69 means that the group does not exist: Java's consumer and librdkafka end at that code."""
     member = emptied()
     member.turns(g=FROZEN)
     assert member.new_beat() is None
@@ -585,7 +595,10 @@ def test_members_are_strangers_to_the_target_once_the_group_is_open_and_leave_th
 
 @pytest.mark.parametrize(("after", "interval"), [(1, 0.5), (59, 0.5), (61, 5)])
 def test_members_of_a_group_that_has_just_opened_go_on_sending_heartbeats_often(after: float, interval: float) -> None:
-    """Each takes a heartbeat to give back, and another to be given, while one after the other joins at the target."""
+    """Members need a heartbeat to give partitions back, and another heartbeat to get partitions.
+
+    Meanwhile the members join at the target one by one.
+    """
     member = NewMember()
     member.turns(g=GATHERING)
     member.turns()
@@ -599,8 +612,11 @@ def test_members_of_a_group_that_has_just_opened_go_on_sending_heartbeats_often(
 
 
 def test_who_joins_a_group_that_has_just_opened_and_has_its_first_rebalance_there_tries_again() -> None:
-    """Members of the classic protocol have come first: until that is over a coordinator fails at those of the new one,
-    and librdkafka ends at its word for it (C17)."""
+    """Joins with the new protocol get the retriable code 14 while the group has its first rebalance at the target.
+
+    Members of the classic protocol may have come first. Until that rebalance ends, a coordinator fails at members of
+    the new protocol, and librdkafka ends at the coordinator's error code (C17).
+    """
     member = NewMember()
     member.turns(g=GATHERING)
     member.turns()
@@ -616,7 +632,7 @@ def test_who_joins_a_group_that_has_just_opened_and_has_its_first_rebalance_ther
 
 
 def positions_of_a_member(member: NewMember, name: str | None = "m", epoch: int = 5) -> int:
-    """The code of an answer to a question for the group's positions."""
+    """Return the error code of an OffsetFetch answer for the group."""
     group = element(entity(FETCH, 9, "request"), "groups")
     asked = (blank(group, group_id="g", member_id=name, member_epoch=epoch, topics=None),)
     answer = member.says(FETCH, groups=asked, require_stable=True)
@@ -624,7 +640,7 @@ def positions_of_a_member(member: NewMember, name: str | None = "m", epoch: int 
 
 
 def test_a_member_that_the_target_does_not_know_yet_is_told_the_positions_once_its_group_is_open() -> None:
-    """Applications ask for them when a transaction was aborted, before a heartbeat has told their client to join."""
+    """Applications ask for committed offsets after an aborted transaction, before a heartbeat makes the client join."""
     member = NewMember()
     member.new_beat(OWNS)
     member.turns(g=GATHERING)
@@ -693,7 +709,7 @@ def test_a_second_promote_begins_anew() -> None:
 
 @pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen"])
 def test_a_second_promote_at_once_finds_members_as_they_are(seen: bool) -> None:
-    """Whether or not something has come from the client between the two."""
+    """The result does not depend on requests of the client between the two promotes."""
     member = emptied()
     member.turns(g=FOLLOWS)
     if seen:
@@ -741,7 +757,7 @@ def test_members_of_both_protocols_are_promoted_together() -> None:
     assert member.word.joined == ()
 
 
-# ids
+# Topic ids
 
 
 def test_ids_of_a_topic_are_known_in_both_directions() -> None:

@@ -1,4 +1,4 @@
-"""Requests of held groups over a real socket: each is answered when its moment is over, though nothing else happens."""
+"""Requests of held groups over a real socket: each request is answered in time, without any other event."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def heartbeat(correlation: int, group: bytes) -> bytes:
 
 
 def test_each_is_answered_in_time_though_nothing_is_heard_of_the_state_log() -> None:
-    """A timer that ends early, as uvloop's do, must not leave a request to whatever comes next."""
+    """A timer may fire early, as uvloop's timers do, and must not leave a request waiting for the next event."""
 
     async def nobody_is_asked(writer: asyncio.StreamWriter, correlation: int) -> None:
         raise AssertionError("the target heard of a held group")

@@ -1,4 +1,7 @@
-"""A session that is sent nonsense: each request is answered, passed on or refused as a violation, and that is all."""
+"""Nonsense sent to a session:
+
+each request is answered, passed on or refused as a violation, and nothing else happens.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def test_nonsense_is_answered_or_refused_as_what_it_is(seed: int) -> None:
     here = stage()
     for _, frame in zip(range(400), Nonsense(seed, TOPICS, ("waits", "free")), strict=False):
         if len(frame) != 4 + struct.unpack_from(">i", frame)[0]:
-            continue  # no stream would cut such a frame out
+            continue  # No stream would cut such a frame out.
         try:
             here.session.frame(bytearray(frame))
         except KmigrateError as violation:
@@ -44,7 +47,7 @@ def test_nonsense_is_answered_or_refused_as_what_it_is(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_answers_of_brokers_are_read_or_refused(seed: int) -> None:
-    """What passes to the target is answered with nonsense of the same API."""
+    """A request that passes to the target gets an answer of the same API with nonsense as its body."""
     here, nonsense = stage(), Nonsense(seed, ("free",), ("free",))
     for _ in range(300):
         frame = nonsense.next()
@@ -60,7 +63,7 @@ def test_damaged_answers_of_brokers_are_read_or_refused(seed: int) -> None:
 
 
 def test_a_client_id_of_any_bytes_and_the_longest_length_is_forwarded_as_one() -> None:
-    """32 KB that are no UTF-8 become longer when they are read; a split request must still be a request."""
+    """Decoding 32 KB of invalid UTF-8 makes the client id longer; a split request must still be a valid request."""
     here = stage()
     body = b"\0\xff\xff\0\0\x75\x30\3"
     for topic, records in (("away", batch()), ("free", batch())):
@@ -71,7 +74,7 @@ def test_a_client_id_of_any_bytes_and_the_longest_length_is_forwarded_as_one() -
 
 
 def test_a_producer_id_that_no_cluster_hands_out_is_an_invalid_record() -> None:
-    """Translated it would be another producer's, or no number at all."""
+    """After translation the id would belong to another producer, or would not fit into the field."""
     here = stage()
     for producer in ((1 << 63) - 1, 1 << 40):
         here.produce(("away", 0, batch(producer=producer)))
@@ -80,7 +83,7 @@ def test_a_producer_id_that_no_cluster_hands_out_is_an_invalid_record() -> None:
 
 
 def test_a_request_of_more_partitions_than_any_client_has_is_refused_before_they_are_objects() -> None:
-    """Six bytes each on the wire: a request of the longest length would be gigabytes here."""
+    """A partition takes six bytes on the wire: a request of the greatest length would need gigabytes here."""
     topic = b"\0\1t" + struct.pack(">i", 60_000) + struct.pack(">ii", 0, 0) * 60_000
     frame = bytearray(framed(b"\xff\xff" + struct.pack(">hii", -1, 1, 2)))
     frame += topic * 2

@@ -1,4 +1,7 @@
-"""Partitions that enter a transaction at the target late: no marker stands before their producer's first batch."""
+"""Partitions that enter a transaction at the target late.
+
+No marker is written there before the producer's first batch.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ FENCED, BUSY, NOTHING_OPEN, OLD_EPOCH, LOADING, NOT_COORDINATOR, NOT_ALLOWED = 9
 
 
 def promoted(*topics: str, knows: bool = False) -> Desk:
-    """A holder whose topics were written at the source before their promote."""
+    """Return a producer whose topics were written at the source before the promote."""
     desk = Desk(*(route(topic, Serve.LOCAL) for topic in topics or ("t",)), topics=topics or ("t",))
     desk.target_knows = knows
     return desk
@@ -86,7 +89,7 @@ def test_what_is_not_late_is_passed_on_and_its_answer_is_told() -> None:
 
 
 def test_a_partition_that_the_source_never_had_is_not_asked_about() -> None:
-    """The target would be asked for seconds about each that a client makes up, in the router's own name."""
+    """For each made-up partition the router would question the target for seconds, in the router's own name."""
     desk = promoted()
     asked = desk.stage.outside.ask_target
     named: list[int] = []
@@ -126,7 +129,7 @@ def test_positions_alone_are_a_transaction() -> None:
 
 
 def test_the_target_judges_whether_who_brings_a_batch_may_put_its_partition_into_the_transaction() -> None:
-    """It is asked on the connection that the batch came by, and nothing is said in anybody else's name."""
+    """The request goes over the connection that brought the batch, and nothing goes in another client's name."""
     desk = promoted()
     desk.add("t")
     stage, coordinator = desk.stage, desk.stage.edge
@@ -152,7 +155,7 @@ def test_a_broker_that_is_not_the_coordinator_has_judged_so_the_router_joins_by_
 
 
 def test_for_a_batch_that_waits_no_more_nothing_is_joined() -> None:
-    """What its client sends next may be a login, within which nothing else may fall (KIP-368)."""
+    """The client's next request may be a login, and nothing else may fall into a login (KIP-368)."""
     desk = promoted()
     desk.produce("t", sequence=7)
     desk.stage.edge.clock = desk.stage.edge.wakes[-1]
@@ -203,7 +206,7 @@ def test_what_the_coordinator_refuses_is_told_to_who_writes(code: int, told: int
 
 
 def waited_too_long() -> Desk:
-    """A first batch, 7, was held until its client was told to send it again."""
+    """Return a producer whose first batch, 7, was held until the client was told to send the batch again."""
     desk = promoted()
     desk.produce("t", sequence=7)
     desk.stage.edge.clock = desk.stage.edge.wakes[-1]
@@ -240,7 +243,7 @@ def test_another_epoch_begins_its_sequences_anew(epoch: int) -> None:
 
 
 def finish(desk: Desk) -> bool:
-    """The links are finished; whether the client stays with its router."""
+    """Finish the links, and tell whether the client stays with the router."""
     core, session = desk.stage.core, desk.stage.session
     core.farewell.guests.add(session)
     core.swap(replace(core.table, finished=True), 0.0)
@@ -282,7 +285,7 @@ def test_whom_this_router_keeps_it_tells_the_others() -> None:
 
 
 def test_the_abort_of_a_transaction_that_nothing_has_entered_succeeds_also_for_who_was_told() -> None:
-    """Its connection was lost, so nobody knows any more that it has to stay."""
+    """After the connection is lost, the router no longer knows that the client has to stay."""
     desk = promoted()
     desk.add("t")
     desk.stage.session.closed()

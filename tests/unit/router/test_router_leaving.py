@@ -1,4 +1,4 @@
-"""Clients leave a router: what they are told and when, what becomes of their writes, and who goes next."""
+"""Clients leave a router: the hand-off to the brokers, the writes in progress, and the order of the clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA, API_VERSIONS = 3, 18
 
 
 def _stage(*, finished: bool = True) -> Stage:
-    """One connection of client "c" on a router whose only topic is promoted."""
+    """Return a connection of client "c" on a router whose only topic is promoted."""
     stage = Stage(route("t", Serve.LOCAL))
     _see(stage, stage.session)
     if finished:
@@ -46,7 +46,7 @@ def _finish(stage: Stage, *, finished: bool = True) -> None:
 
 
 def _another(stage: Stage, *, host: str = "h", at: float = 0.0) -> tuple[Session, FakeEdge]:
-    """A second connection to the same router."""
+    """Open a second connection to the same router."""
     edge = FakeEdge()
     session = Session(stage.core, edge)
     _see(stage, session, host=host, at=at)
@@ -132,13 +132,13 @@ def test_a_client_that_stays_is_shown_the_router_and_goes_on_writing() -> None:
 
 
 def _word(stage: Stage, *staying: Session, applied: int) -> None:
-    """What another process says, which the kernel may have given connections of the same client."""
+    """Set the presence of another process, which may hold connections of the same client."""
     marks = tuple(mark(each) for each in staying)
     stage.core.farewell.heard = (RouterPresence("i", "b", applied, 500, staying=marks),)
 
 
 def _shown(session: Session, edge: FakeEdge) -> bytearray:
-    """What a client is shown that asks where the brokers are."""
+    """Ask for metadata, and return the answer that the client gets."""
     _ask_metadata(session)
     done = edge.sent[-1].done
     assert done is not None
@@ -147,7 +147,7 @@ def _shown(session: Session, edge: FakeEdge) -> bytearray:
 
 
 def test_a_client_that_another_router_keeps_is_shown_the_router_and_has_no_turn() -> None:
-    """With `--workers` its coordinator's connection and its leaders' lead to different processes."""
+    """With `--workers`, the connections of a client to coordinator and leaders may lead to different processes."""
     stage = _stage()
     stays, staying = _another(stage, host="elsewhere")
     epoch = stage.core.table.epoch
@@ -163,7 +163,10 @@ def test_a_client_that_another_router_keeps_is_shown_the_router_and_has_no_turn(
 
 
 def test_nobody_is_told_while_another_process_is_reached_at_the_same_address() -> None:
-    """A client is at several of them, and none knows when all that it wrote is answered."""
+    """No client is handed off while another process listens at the same address.
+
+    A client has connections to several processes, and no process knows when all writes of the client are answered.
+    """
     stage = _stage()
     farewell, epoch = stage.core.farewell, stage.core.table.epoch
     farewell.bootstrap = "router:9092"
@@ -175,7 +178,10 @@ def test_nobody_is_told_while_another_process_is_reached_at_the_same_address() -
 
 
 def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_finish() -> None:
-    """Until then it may tell clients what is so only through it."""
+    """No client is handed off before every known router has applied the finish.
+
+    A router without the finish may still give clients answers that are true only through that router.
+    """
     stage = _stage(finished=False)
     _word(stage, applied=stage.core.table.epoch)
     _finish(stage)
@@ -190,7 +196,7 @@ def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_fi
 
 
 def test_who_has_just_started_tells_nobody_before_it_has_heard_who_else_is_there() -> None:
-    """Clients come back at once to a router that is started again after the finish."""
+    """Clients reconnect at once to a router that starts again after the finish."""
     stage = _stage()
     stage.core.farewell = Farewell(guests={stage.session})
     stage.core.farewell.follow(stage.core.table)
@@ -202,7 +208,7 @@ def test_who_has_just_started_tells_nobody_before_it_has_heard_who_else_is_there
 
 
 def test_whose_turn_had_come_before_an_undo_waits_for_another_one() -> None:
-    """It may have been told since what is so only through its router."""
+    """Since the undo, the client may have received answers that are true only through the router."""
     stage = _stage()
     stage.produce(("free", 0, batch()))
     stage.session.leave()
@@ -255,7 +261,7 @@ def test_what_a_client_that_was_told_still_writes_is_surely_not_appended(version
 
 
 def _of_coordinators() -> list[Any]:
-    """What members and transactional producers say to a coordinator, in every version that may be seen."""
+    """Return the requests of members and transactional producers to a coordinator, in every offered version."""
     found: list[Any] = []
     for key in (12, 68, 76, 22, 24, 25, 28):
         least, most = OFFERED[key]
@@ -283,7 +289,7 @@ def test_who_was_told_has_no_coordinator_here_any_more(request_: Any) -> None:
 
 
 def _codes(told: Any) -> Iterator[Any]:
-    """All error codes in an answer."""
+    """Yield all error codes in an answer."""
     if isinstance(told, dict):
         for name, value in told.items():
             if name.endswith("error_code"):
@@ -303,10 +309,12 @@ def test_who_was_not_told_has_its_coordinators_here(request_: Any) -> None:
 
 
 def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -> None:
-    """A commit that is refused is told to the application; a producer id without transactions any broker gives.
+    """Some requests pass to the target even after the hand-off, because an application would notice a refusal.
 
-    Who is refused the positions of what it was assigned may not ask a second time, and read nothing (librdkafka).
-    Who leaves a group does not: its partitions would be read by nobody until its session has expired.
+    A client reports a refused commit to the application. Any broker hands out a producer id without transactions.
+    After a refused OffsetFetch, librdkafka may not ask a second time, and reads nothing.
+    A member that leaves its group does not repeat the request; nobody would read the member's partitions until the
+    session expires.
     """
     stage = _stage()
     stage.core.farewell.may_tell(stage.session)
@@ -326,7 +334,10 @@ def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -
 
 
 def test_who_was_told_has_its_coordinators_here_until_its_connection_ends() -> None:
-    """Most clients ask anew when that ends; Sarama's application hears of a heartbeat that is not answered with 0."""
+    """The coordinators stay here until the client's connection ends.
+
+    Most clients look for the coordinator anew after that. Sarama's application sees each heartbeat error.
+    """
     stage = _stage()
     asks, asking = _another(stage, at=1.0)
     asking.clock = 2.0
@@ -408,7 +419,7 @@ def test_a_client_tells_its_library_and_its_name() -> None:
 
 
 def test_of_what_a_client_calls_itself_no_more_is_kept_than_is_told() -> None:
-    """Each of ten thousand connections would keep 96 KB, beyond all bounds of memory."""
+    """Ten thousand connections would otherwise keep 96 KB each, far beyond the memory limit."""
     stage = _stage(finished=False)
     kind = entity(API_VERSIONS, 3, "request")
     message = blank(kind, client_software_name="s" * 32_000, client_software_version="v" * 32_000)

@@ -1,4 +1,4 @@
-"""Who is parted from for a limit, and who is not."""
+"""Limits of a router: which connections the router closes, and which connections stay."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def limits(
 
 
 def come(account: Limits, *hosts: str) -> list[Someone]:
-    """Connections before their login."""
+    """Admit connections before their login."""
     crowd = []
     for host in hosts:
         crowd.append(one := Someone())
@@ -71,7 +71,7 @@ def test_a_connection_without_login_needs_room_once_its_handshake_is_over() -> N
 
 
 def test_what_is_kept_for_who_is_not_logged_in_has_a_bound_of_its_own() -> None:
-    """Otherwise the logged-in clients would be reset, because each of them holds more."""
+    """Without the separate bound, logged-in clients would be reset, because each of them holds more."""
     account = limits(size=160 << 20)
     crowd = come(account, *"abcdefgh")
     member = Someone(held=100 << 20)

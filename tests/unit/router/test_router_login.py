@@ -1,4 +1,4 @@
-"""Logins through the router: what may come before one, who is believed, and what the client is told."""
+"""Logins through the router: requests before a login, the identities that the router believes, and the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAPPED = Door(mechanisms=("PLAIN", "SCRAM-SHA-256"), mapped=True, clients={"orde
 
 
 class Talk(Stage):
-    """A client that speaks SASL, and the target's answers where a test gives them."""
+    """A client that speaks SASL, with the target's answers where a test gives them."""
 
     def ask(self, key: int, version: int, **values: Any) -> None:
         kind = entity(key, version, "request")
@@ -47,12 +47,12 @@ class Talk(Stage):
         return [peek_request(sent.frame).api_key for sent in self.edge.sent]
 
     def answer(self, key: int, version: int) -> Any:
-        """The last reply."""
+        """Return the last reply."""
         kind, frame = entity(key, version, "response"), self.edge.replies[-1]
         return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
 
     def hears_a_refusal(self) -> None:
-        """A tenth of a second later, as from a broker, and not before."""
+        """Check that the refusal comes a tenth of a second later, as from a broker, and not earlier."""
         heard, now = len(self.edge.replies), self.edge.clock
         assert self.edge.wakes.pop() == now + 0.1
         self.edge.clock = now + 0.09
@@ -64,7 +64,7 @@ class Talk(Stage):
         assert (len(self.edge.replies), len(self.edge.closed)) == (heard + 1, 1)
 
     def relay(self, mechanism: str, *words: tuple[bytes, bytes], lifetime_ms: int = 0) -> None:
-        """A login that the target accepts: each word with the target's."""
+        """Log in with these pairs of client message and target message; the target accepts the login."""
         self.ask(HANDSHAKE, 1, mechanism=mechanism)
         self.target_answers(HANDSHAKE, 1, mechanisms=(mechanism,))
         for word, told in words:
@@ -83,7 +83,7 @@ def test_before_a_login_only_its_own_words_are_heard(door: Door) -> None:
 @pytest.mark.parametrize("door", [PASSING, MAPPED])
 @pytest.mark.parametrize("version", range(5))
 def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(door: Door, version: int) -> None:
-    """A connection to the target for each that comes would be anybody's to open."""
+    """A connection to the target per unauthenticated client would let anybody open connections there."""
     kind = entity(VERSIONS, 4, "response")
     keys, feature = element(kind, "api_keys"), element(kind, "finalized_features")
     spans = {0: (3, 13), METADATA: (0, 10), 27: (0, 1), HANDSHAKE: (0, 1)}
@@ -148,7 +148,7 @@ def test_a_name_is_worth_nothing_until_the_target_has_had_its_last_word() -> Non
     assert talk.answer(AUTHENTICATE, 2).error_message == "the broker's own words"
     assert talk.edge.identities == []
 
-    talk = Talk(door=PASSING)  # a bearer's refusal begins without an error
+    talk = Talk(door=PASSING)  # A refusal of a bearer token begins without an error.
     talk.relay("OAUTHBEARER", (OAuthBearer("a.b.c").first(), b'{"status":"invalid_token"}'))
     assert not talk.session.logged_in
     with pytest.raises(ProtocolViolation):
@@ -172,7 +172,7 @@ def test_a_session_that_the_target_bounds_ends_also_for_writes_that_never_reach_
 
 
 def test_a_renewal_begins_when_what_came_before_it_is_answered() -> None:
-    """Within a login a broker hears nothing else: what is held until then would be the connection's end."""
+    """Within a login a broker accepts no other request: a held request in between would end the connection."""
     talk = Talk(door=PASSING)
     talk.relay("PLAIN", (Plain("mover", "old").first(), b""))
     talk.edge.sent.clear()
@@ -308,7 +308,10 @@ def test_a_forwarded_write_that_the_source_refuses_to_hear_is_answered_as_not_au
 
 @pytest.mark.parametrize("version", range(6))
 def test_a_writer_of_the_source_gets_a_producer_id_that_the_target_refuses_it(version: int) -> None:
-    """While its topics are mirrored it may write none of the target's, so the target would give it no id."""
+    """The router gives a writer of the source a producer id when the target refuses to.
+
+    While its topics are mirrored, the writer may write no topic of the target, so the target hands out no producer id.
+    """
 
     def talk(*served: Serve, code: int = 31, transactional: str | None = None) -> Talk:
         made = Talk(*(route("t", one) for one in served))

@@ -1,4 +1,7 @@
-"""What a router writes down of transactional ids: merged with what other routers said, known here before it is used."""
+"""The router's records of transactional ids.
+
+A record is merged with other routers' records, and the routing table follows before the router uses the record.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ OURS = TransactionRecord("l", "till", 50, 1, 9, 2, ("b",))
 
 
 def scene(log: MemoryLog, *records: TransactionRecord) -> list[Any]:
-    """What happened, in order: the table followed the log, and the answers."""
+    """Return the events in order: "followed" when the table followed the log, and the answers."""
     heard: list[Any] = []
 
     async def act() -> None:
@@ -52,7 +55,7 @@ def test_what_two_routers_say_is_merged_and_followed_before_the_answer() -> None
 
 @pytest.mark.parametrize("producer_id", [50, 60])
 def test_identities_that_cross_are_not_written_and_what_stands_is_followed(producer_id: int) -> None:
-    """The holder that stands may have begun at the source what the one that comes would go on with."""
+    """The recorded producer may have begun a transaction at the source, which the new identity would continue."""
     standing = TransactionRecord("l", "till", 50, 1, 9, 2, ("b",))
     log = MemoryLog(standing)
     assert scene(log, TransactionRecord("l", "till", producer_id, 2, 9, 1)) == ["followed", False]

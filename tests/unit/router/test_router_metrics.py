@@ -1,4 +1,4 @@
-"""What a router tells of itself, from its own account of what a client's connection did."""
+"""A router's metrics, taken from the router's own account of a client's connection."""
 
 from __future__ import annotations
 

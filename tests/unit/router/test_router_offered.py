@@ -32,12 +32,12 @@ _NAMES = re.compile(r"host|port$|nodeid|brokerid|leaderid|replicaid", re.IGNOREC
 
 
 def _schemas() -> dict[int, dict[str, Any]]:
-    """Request and response schema by API key."""
+    """Return request and response schema by API key."""
     return message_schemas(TARGET_VERSION)
 
 
 def _spans(text: str, low: int, high: int) -> bool:
-    """Whether a versions expression ("3+", "0-2", "4", "none") meets an offered range."""
+    """Tell whether a versions expression ("3+", "0-2", "4", "none") meets an offered range."""
     if text == "none":
         return False
     first, _, last = text.partition("-")
@@ -47,7 +47,7 @@ def _spans(text: str, low: int, high: int) -> bool:
 
 
 def _fields(schema: dict[str, Any], span: tuple[int, int]) -> Iterator[str]:
-    """Paths of the fields that hold a node id or an address in any offered version."""
+    """Yield the paths of the fields that hold a node id or an address in any offered version."""
     structs = {one["name"]: one for one in schema.get("commonStructs", [])}
 
     def walk(fields: list[dict[str, Any]], path: str) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""An idempotent producer of a router while leaders of both sides move: it keeps its order, and never stands still."""
+"""An idempotent producer behind a router while leaders of both sides move:
+
+order is kept, and no write waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from tests.unit.router.router_fakes import FakeEdge, Stage, batch, route
 
 _IN_FLIGHT = 5
 _TROUBLED, _CALM = 400, 100
-"""Rounds of a tenth of a second."""
+"""Number of rounds; a round is a tenth of a second."""
 
 
 class _Source:
-    """One partition: which of two brokers leads it, and a producer's sequences in its log, which is not new to it."""
+    """A partition: the leader of two brokers, and the log with a known producer's sequences."""
 
     def __init__(self) -> None:
         self.leader, self.log = 1, [0]
@@ -33,7 +36,10 @@ class _Source:
 
 
 class _Play:
-    """A client that keeps five batches under way to the leader that it knows, and sends again in order, as Kafka's."""
+    """A client that keeps five batches in flight to the known leader.
+
+    The client resends in order, as Kafka's producer does.
+    """
 
     def __init__(self, seed: int) -> None:
         self.dice, self.source = random.Random(seed), _Source()
@@ -44,7 +50,7 @@ class _Play:
         self.asked: list[list[int]] = [[], []]
         self.at, self.next, self.again_at = 0, 1, 0.0
         self.due: list[int] = []
-        """What is not acknowledged."""
+        """Sequences without an acknowledgement."""
         self.under_way: set[int] = set()
 
     def may(self, share: float) -> bool:
@@ -77,7 +83,7 @@ class _Play:
                 stage.produce(("t", 0, batch(sequence=sequence)))
 
     def answer(self, *, troubled: bool) -> None:
-        """The source's, of each connection in order and some of them later, and what it holds of the producer."""
+        """Answer as the source: in order per connection, some later, and about the producer's sequences in the log."""
         for edge in self.edges:
             while edge.sent and not (troubled and self.may(0.3)):
                 sent = edge.sent.pop(0)

@@ -23,12 +23,12 @@ from tests.unit.router.router_fakes import Stage, batch, route
 OWN, OTHER = "__kmigrate_state", "orders"
 OWN_ID, OTHER_ID = uuid.UUID(int=77 << 64 | 5), uuid.UUID(int=99 << 64 | 6)
 _UNASKED = {9, 90}
-"""APIs with requests that read positions of a group, and nothing of the topic."""
+"""APIs whose requests read committed offsets of a group, and no topic."""
 _NAMES = {"name", "topic", "topic_name", "resource_name", "resource_name_filter", "topic_names"}
 
 
 def _value(hint: Any, name: str, own: bool) -> Any:
-    """A value for a field of a request; names and ids stand for some of the topics."""
+    """Return a value for a field of a request; names and ids stand for some of the topics."""
     origin = typing.get_origin(hint)
     if origin is tuple:
         inner = typing.get_args(hint)[0]
@@ -56,7 +56,7 @@ def _made(kind: Any, own: bool) -> Any:
         names_it = field.name in _NAMES | {"topic_id", "topics"} or "partition" in field.name
         if names_it or field.name.startswith("resource_type") or field.default is dataclasses.MISSING:
             values[field.name] = _value(hint, field.name, own)
-    if "topic_id" in values and "name" in values:  # either names the topic
+    if "topic_id" in values and "name" in values:  # Either field names the topic.
         values["name"] = None if own else OTHER
     return blank(kind, **values)
 
@@ -93,7 +93,7 @@ def _names_own(data: bytes | bytearray) -> bool:
 
 
 def _errors(message: Any) -> list[int]:
-    """All error codes of elements of an answer, at any depth."""
+    """Return all error codes in the elements of an answer, at any depth."""
     found: list[int] = []
     if isinstance(message, tuple):
         return [code for each in message for code in _errors(each)]
@@ -135,7 +135,7 @@ def test_the_other_topics_of_a_request_reach_the_target_and_the_refusal_joins_it
     assert OTHER.encode() in sent.frame or OTHER_ID.bytes in sent.frame
     kind, where = entity(api, version, "response"), REFUSING[api][1]
     if api in (2, 3, 19):
-        return  # these ask in several steps, which the integration test shows
+        return  # These APIs take several steps, which an integration test shows.
     answer = blank(kind, **({where: (blank(element(kind, where)),)} if where else {}))
     sent.answered_with(bytearray(frame_answer(answer, 1)))
     assert not stage.edge.closed
@@ -172,7 +172,7 @@ def test_a_write_to_an_own_topic_alone_reaches_no_broker(acks: int) -> None:
 
 
 def _listing(api: int, version: int) -> Any:
-    """Return an answer that tells an own topic beside another topic, at every place where topics stand."""
+    """Return an answer with an own topic beside another topic, at every place for topics."""
 
     def fill(kind: Any, own: bool) -> Any:
         hints = typing.get_type_hints(kind)
@@ -217,11 +217,12 @@ def test_an_answer_that_lists_topics_leaves_own_topics_out(api: int, version: in
 
 
 def test_every_offered_api_that_names_a_topic_is_guarded() -> None:
-    """A new API, or a new field of an API, has to be put into one of the two tables, or named here with a reason."""
+    """A new API, or a new field of an API, needs an entry in either table, or a reason here."""
     reads_positions = _UNASKED
-    told_of_acls = {29, 30, 31}  # rules are the administrator's, and may be seen
-    internal_alone = {55}  # only __cluster_metadata has a quorum
-    the_targets_word = {65}  # transactions of direct clients; a routed client gets no partition of an own topic
+    told_of_acls = {29, 30, 31}  # ACLs belong to the administrator, and clients may see them.
+    internal_alone = {55}  # Only __cluster_metadata has a quorum.
+    # The answer lists transactions of direct clients; a routed client gets no partition of an own topic.
+    the_targets_word = {65}
     for api in OFFERED:
         names = _topic_fields(entity(api, OFFERED[api][1], "request"))
         told = _topic_fields(entity(api, OFFERED[api][1], "response"))
@@ -245,7 +246,7 @@ def _topic_fields(kind: Any) -> set[str]:
 
 
 def test_a_fetch_that_names_an_own_topic_keeps_its_answer_whole() -> None:
-    """The refusal is put into the whole answer, so the answer must not leave in pieces."""
+    """The refusal goes into the whole answer, so the answer must not leave in pieces."""
     stage = _stage()
     stage.session.frame(bytearray(request(1, 12, encode_body(_request(1, 12, False, True)))))
     begins = stage.edge.sent[0].begins

@@ -1,4 +1,7 @@
-"""Large answers of a connection pass while they arrive: in their turn, at the client's pace, to the end or its own."""
+"""Large answers pass through a connection while they arrive.
+
+The tests show the order, the client's pace, and both ends of a connection.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def shown(frame: bytes) -> bytes:
 
 
 class Passing:
-    """The target's answer to the newest Fetch of a stage, as it arrives."""
+    """The target's answer to the newest Fetch of a stage, arriving in pieces."""
 
     def __init__(self, stage: Stage, frame: bytes) -> None:
         begins = stage.edge.sent[-1].begins
@@ -118,16 +121,16 @@ def test_bytes_that_make_no_sense_do_not_leave() -> None:
     assert stage.edge.replies == []
 
 
-# over sockets
+# Over sockets
 
 
 class Target:
-    """One broker that sends to each request what `play` writes."""
+    """A broker that lets `play` write the answer to each request."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
         self.over = asyncio.Event()
-        """Set when a connection has ended."""
+        """Event of an ended connection."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -169,7 +172,7 @@ class Scene:
         return bytes(out)
 
     def resets(self) -> None:
-        """The client is gone, with answers unread."""
+        """Close the client's socket with unread answers."""
         self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.client.close()
 
@@ -193,7 +196,7 @@ class _Clusters:
 async def scene_of(
     play: Play, ca: SandboxSecurity | None = None, held: Sequence[str] = (), plays_source: Play | None = None
 ) -> AsyncIterator[Scene]:
-    """Both sides in TLS where there is an authority for it; the topic "away" is forwarded to a source."""
+    """Yield a scene; with an authority both sides use TLS, and the topic "away" is forwarded to a source."""
     shows = None
     if ca is not None:
         shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -235,7 +238,7 @@ async def scene_of(
 
 
 def test_no_broker_is_connected_to_for_a_client_that_is_gone() -> None:
-    """What it asked for first may have had to wait for the sources; nobody would end that connection but the broker."""
+    """The first request may wait for the sources; without the client, only the broker would end such a connection."""
 
     async def silent(_: asyncio.StreamWriter, __: int) -> None: ...
 
@@ -328,7 +331,7 @@ def test_a_client_that_does_not_read_keeps_the_broker_waiting_and_little_memory(
 
 
 def test_a_client_that_does_not_read_keeps_no_promote_waiting() -> None:
-    """What it has written to a source is resolved when the source has answered, not when the client reads."""
+    """A write to a source is resolved by the source's answer, and not by the client's reading."""
     asked, answers = asyncio.Event(), asyncio.Event()
 
     async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
@@ -354,8 +357,11 @@ def test_a_client_that_does_not_read_keeps_no_promote_waiting() -> None:
 
 
 def test_a_target_that_ends_a_connection_on_which_it_owes_nothing_cuts_off_no_write_to_a_source() -> None:
-    """A broker ends one on which nobody asks it anything (`connections.max.idle.ms`), as of a client that only writes
-    what is forwarded. Cut off within a write, a producer without idempotence would write it twice."""
+    """A broker closes an idle connection after `connections.max.idle.ms`.
+
+    The connection of a client that only writes forwarded topics is idle at the target. A cut-off within a write would
+    make a producer without idempotence write the batch twice.
+    """
     at_target: list[asyncio.StreamWriter] = []
     asked, answers = asyncio.Event(), asyncio.Event()
     stored: list[int] = []
@@ -391,7 +397,7 @@ def test_a_target_that_ends_a_connection_on_which_it_owes_nothing_cuts_off_no_wr
 
 
 def test_nor_does_it_cut_off_the_word_of_a_member_to_its_coordinator_at_a_source() -> None:
-    """Of a group that follows: its members ask the target nothing on such a connection, for days."""
+    """Members of a group that follows may ask the target nothing on such a connection for days."""
     at_target: list[asyncio.StreamWriter] = []
     asked, answers = asyncio.Event(), asyncio.Event()
 
@@ -454,7 +460,10 @@ def test_who_asks_a_target_that_has_ended_its_connection_meets_the_end_of_its_ow
 def test_a_source_that_takes_everything_and_answers_nothing_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its client comes again over another connection; every promote would wait for what the first one had sent."""
+    """Requests to a silent source are given up after a while.
+
+    The client uses another connection by then, and every promote would wait for the requests of the old connection.
+    """
     monkeypatch.setattr(listeners, "_LAST_FORWARDS_S", 0.1)
 
     async def silent(_: asyncio.StreamWriter, __: int) -> None: ...
@@ -471,7 +480,7 @@ def test_a_source_that_takes_everything_and_answers_nothing_is_not_waited_for_fo
 
 
 def test_a_client_that_does_not_read_is_read_no_further() -> None:
-    """As a broker has it: otherwise answers to what it asks for without end would wait for it."""
+    """A broker does the same: otherwise answers to an endless series of requests would pile up."""
     stored = 0
 
     async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
@@ -513,11 +522,14 @@ def test_writes_without_an_answer_keep_no_connection_of_a_client_that_has_died_w
 
 
 async def nothing(writer: asyncio.StreamWriter, correlation: int) -> None:
-    """What a target says that is not asked."""
+    """Play a target that sends no answer."""
 
 
 async def full(scene: Scene) -> tuple[ClientConnection, int]:
-    """A client that does not read what it was told, less of it than would keep its brokers waiting; and how much."""
+    """Fill a client's buffer, and return the connection and the number of bytes.
+
+    The client reads nothing. The buffer stays below the size at which the router stops reading from brokers.
+    """
     await scene.sends(b"")
     await scene.until(lambda: bool(scene.made))
     told = 0
@@ -558,7 +570,7 @@ def test_a_client_that_reads_gets_what_was_written_before_the_end() -> None:
 
 
 def test_what_is_kept_for_who_is_beyond_the_limit_is_free_at_once() -> None:
-    """A client that is asked to read it first is the one that does not."""
+    """The client that would have to read the buffer first is the client that does not read."""
 
     async def scenario() -> None:
         async with scene_of(nothing) as scene:

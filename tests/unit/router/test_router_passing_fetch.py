@@ -1,6 +1,6 @@
-"""Fetch answers that pass while they arrive: cut anywhere, they are what the whole answer would be, byte for byte.
+"""Fetch answers that pass while they arrive: cut anywhere, the pieces equal the whole answer, byte for byte.
 
-Answers are written and read by the codec that is generated from Kafka's own schemas.
+The codec generated from Kafka's own schemas writes and reads the answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERSIONS = range(OFFERED[1][0], OFFERED[1][1] + 1)
 
 
 def answered(version: int, *, host: str = "", sizes: tuple[int, ...] = (300, 0, 40)) -> bytes:
-    """Two topics and one without partitions, with everything in them that a version can tell."""
+    """Return an answer with two topics and a topic without partitions, with every field that the version has."""
     kind = entity(1, version, "response")
     topic_type = element(kind, "responses")
     part_type = element(topic_type, "partitions")
@@ -68,7 +68,10 @@ def read(frame: bytes, version: int) -> Any:
 
 
 def passed(frame: bytes, version: int, pieces: Iterable[bytes], size: int = 0) -> Iterator[bytes]:
-    """What leaves of an answer whose bytes come so; what is not taken is shown again, before what comes next."""
+    """Yield the bytes that leave for each arriving piece.
+
+    Bytes that are not taken are shown again, before the next piece.
+    """
     answer, left, due = PassingFetch(version, BOOK), b"", size or len(frame)
     for piece in pieces:
         come = bytearray(left + piece)
@@ -115,7 +118,7 @@ def test_records_leave_at_once_and_what_stands_before_them_when_it_is_known(vers
     assert left == [begin + 10, 19_990, len(frame) - begin - 20_000]
 
 
-# the endpoints, where the length has left
+# Node endpoints, after the length has left
 
 
 def leaders(frame: bytes, version: int) -> list[tuple[int, str, int, str]]:
@@ -133,7 +136,7 @@ SHOWN = [(1_000_001, "router", 9001, "a")]
 def test_endpoints_are_written_anew_in_the_room_there_is_or_left_to_metadata(
     version: int, longer: int, names: bool
 ) -> None:
-    """Up to the largest hosts, the rest is filled up; one that is too long, or one byte too short, is left out."""
+    """Endpoints are padded up to the longest hosts; an endpoint that is too long, or a byte too short, is left out."""
     for spare in range(longer - 2, longer + 3):
         frame = answered(version, host="h" * max(1, len("router") + spare), sizes=(10,))
         [shown] = {b"".join(passed(frame, version, cut(frame, at))) for at in range(len(frame) - 40, len(frame))}
@@ -150,10 +153,10 @@ ROOMS = [*range(3, 400), *range(16_380, 16_395), *range(2_097_150, 2_097_160)]
 
 
 def test_any_room_is_filled_with_fields_that_nobody_knows() -> None:
-    """What an unknown field of the broker's says leaves nobody, and the answer is as long as it was."""
+    """The content of an unknown field of the broker does not leave, and the answer keeps its length."""
     begin = answered(16, sizes=(1,))[:-1]
     for room in ROOMS:
-        digits = 1 if room < 100 else 5  # a length that is written longer than it need be leaves no size out
+        digits = 1 if room < 100 else 5  # A length in more bytes than necessary leaves no size out.
         size = room - 2 - digits
         length = bytes((size >> 7 * n & 0x7F) | (0x80 if n < digits - 1 else 0) for n in range(digits))
         field = b"\1\x64" + length + b"s" * size
@@ -173,7 +176,7 @@ def test_any_room_is_filled_with_fields_that_nobody_knows() -> None:
         assert leaders(shown, 16) == []
 
 
-# what makes no sense
+# Senseless bytes
 
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v >= 11])

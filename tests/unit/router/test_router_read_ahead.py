@@ -298,7 +298,7 @@ class World:
             return
         left, at = len(frame), 0
         for piece in self._pieces(frame):
-            come = memoryview(bytearray(frame[at : piece]))
+            come = memoryview(bytearray(frame[at:piece]))
             taken = take(come, left)
             at += taken
             left -= taken

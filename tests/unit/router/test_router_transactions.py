@@ -387,15 +387,11 @@ def test_a_holder_that_is_newer_than_the_record_by_the_targets_word_is_made_know
     desk = forwarded(tells=True)
     desk.holders |= {"target": (number, epoch), "source": (S[0], S[1] + 1)}
     assert desk.add("t", producer_id=number, epoch=epoch) == {"t": 0}
-    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord(
-        "l", NAME, number, epoch, S[0], S[1] + 1, ("t",)
-    )
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, number, epoch, S[0], S[1] + 1, ("t",))
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize(
-    ("number", "epoch", "code"), [(T[0] - 1, 32_765, 49), (T[0] + 1, 0, 49), (T[0], 32_767, 90)]
-)
+@pytest.mark.parametrize(("number", "epoch", "code"), [(T[0] - 1, 32_765, 49), (T[0] + 1, 0, 49), (T[0], 32_767, 90)])
 def test_whom_the_target_does_not_call_the_holder_is_told_so_and_ends_nothing_at_the_source(
     number: int, epoch: int, code: int, known: bool
 ) -> None:
@@ -534,7 +530,6 @@ def _held_back(desk: Desk, where: str, key: int) -> list[Any]:
 
     desk._answer = answer  # type: ignore[method-assign]
     return kept
-
 
 
 def _renewed_while(desk: Desk, key: int, *, code: int) -> None:
