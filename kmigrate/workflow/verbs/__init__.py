@@ -1,7 +1,7 @@
-"""The verbs of a migration: each looks first (guards as findings), then writes one intent per thing.
+"""The verbs of a migration: each verb first looks (guards as findings), then writes one intent per topic or group.
 
-A verb asks clusters only what its guards need: `create_link` never contacts the source (AL-13). Repeating a verb
-whose effect stands already changes nothing and succeeds.
+A verb asks clusters only what its guards need: `create_link` never contacts the source. Repeating a verb whose effect
+stands already changes nothing and succeeds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a look at both clusters' access rules says beforehand: whether there are any, and which ones will be carried."""
+"""Compares both clusters' ACLs before a migration: whether there are any, and which ACLs will be carried over."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kmigrate.workflow.plan import Finding
 __all__ = ["access_findings", "host_findings", "state_findings"]
 
 _MOST_NAMED = 5
-"""Rules of a topic that a finding names."""
+"""Most ACLs of a topic that a finding names."""
 
 
 async def access_findings(estate: Estate, link: LinkRecord, topics: Sequence[str] = ()) -> list[Finding]:
-    """One finding on the link, and on each of the topics one on its rules and one on those that name a host."""
+    """Return a finding for the link, and for each topic findings on its ACLs and on ACLs that name a host."""
     try:
         source, _ = await estate.source(link)
         ours, theirs = await read_acls(source), await read_acls(estate.target)
@@ -47,7 +47,7 @@ async def access_findings(estate: Estate, link: LinkRecord, topics: Sequence[str
 
 
 def host_findings(rules: Collection[Acl], topic: str) -> list[Finding]:
-    """A warning where the source knows a topic's clients by their addresses: behind a router they have its own."""
+    """Return a warning where the source's ACLs name a topic's clients by host: a router's clients have its address."""
     bound = host_bound(rules, topic)
     if not bound:
         return []
@@ -69,7 +69,7 @@ async def state_findings(target: ClusterClient) -> list[Finding]:
         for_all = await open_to_everybody(target)
         others = () if for_all else await other_writers(target)
     except KmigrateError:
-        return []  # whoever may not read the rules is told so where they are needed
+        return []  # a principal that may not read the ACLs is told so where they are needed
     if for_all:
         return [
             Finding(

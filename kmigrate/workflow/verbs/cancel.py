@@ -1,7 +1,7 @@
-"""`promote --cancel`: a promote that was asked for and still waits is taken back by a person.
+"""`promote --cancel`: takes back a promote that still waits, for a person.
 
-It ends as it does at its time-out: in one record, with the reason. From its fence on, the controller alone ends a
-promote, and within seconds: writers wait, and each step of it rests on the one before.
+Such a promote ends as at its time-out: in one record, with the reason. From the fence on, the controller alone ends a
+promote, within seconds: writers wait, and each step rests on the step before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["cancel_promote"]
 async def cancel_promote(
     estate: Estate, link_name: str | None, topics: Sequence[str], *, who: str, plan: bool = False
 ) -> Plan:
-    """Take promotes back that wait; no cluster is asked but for the state log."""
+    """Take waiting promotes back; no cluster is asked except for the state log."""
     state = estate.log.state
     link = resolve_link(state, link_name).name
     found: list[Finding] = []
@@ -50,7 +50,10 @@ async def cancel_promote(
 
 
 def _take_back(record: TopicRecord, reason: str, state: State) -> TopicRecord | None:
-    """Over the record as it stands: its fence may have begun since the guards looked."""
+    """Return the record without its promote, judged on the current record.
+
+    The fence may have begun since the guards looked.
+    """
     now = state.topic(record.link, record.topic)
     against = _guard(record.topic, now)
     if against is not None or now is None:
@@ -60,7 +63,7 @@ def _take_back(record: TopicRecord, reason: str, state: State) -> TopicRecord | 
 
 
 def _guard(topic: str, record: TopicRecord | None) -> Finding | None:
-    """What stands against taking a promote back, or makes it needless; None where it waits."""
+    """Return why a promote cannot, or need not, be taken back; None where the promote waits."""
     if record is None:
         return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", "kmigrate topic list")
     if record.phase is TopicPhase.PROMOTED:
@@ -79,7 +82,10 @@ def _guard(topic: str, record: TopicRecord | None) -> Finding | None:
 
 
 def _left_waiting(state: State, link: str, topics: Collection[str]) -> list[Finding]:
-    """What was to be promoted in one unit with these: topics wait on, groups are given up by the controller."""
+    """Return findings for what was to be promoted in one unit with these topics.
+
+    Coupled topics wait on; coupled groups are given up by the controller.
+    """
     coupled = coupled_topics(state.couplings(link), topics)
     left = {
         topic: name

@@ -1,4 +1,4 @@
-"""What carrying a group's positions over would move, as its promote's plan names it: `handover` says why."""
+"""Names the positions that the handover of a group would move, for the plan of its promote (see `handover`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["moved_positions_guards"]
 async def moved_positions_guards(
     estate: Estate, link: LinkRecord, source: ClusterClient, group: str
 ) -> list[Finding]:
-    """Warnings, by topic: none of it is a fault of the copy, and a person may want it so."""
+    """Return warnings by topic: none of them is a fault of the copy, and a person may want each."""
     records = {r.topic: r for r in estate.log.state.topics(link.name) if r.phase not in NOT_COPIED_YET}
     told = await read_positions(source, group, stable=False)
     positions = {key: at for key, at in told.items() if key[0] in records}
@@ -51,12 +51,12 @@ async def moved_positions_guards(
 async def _translated(
     estate: Estate, records: Mapping[str, TopicRecord], positions: Mapping[tuple[str, int], CommittedOffset]
 ) -> Wanted:
-    """Where positions lie on the target; those that the copy has not come to are left out."""
+    """Return the positions' places on the target; positions that the copy has not reached are left out."""
     places = Positions(estate.target, estate.log)
     maps = {topic: await places.maps(records[topic]) for topic in sorted({topic for topic, _ in positions})}
     found: Wanted = {}
     for (topic, partition), at in positions.items():
-        made = maps[topic].get(partition)  # None of a partition that is not mirrored yet
+        made = maps[topic].get(partition)  # None for a partition that is not mirrored yet
         place = made.to_target(max(at.offset, records[topic].starts.get(partition, 0))) if made is not None else None
         if place is not None:
             found[topic, partition] = CommittedOffset(place.offset, at.metadata)
@@ -64,7 +64,7 @@ async def _translated(
 
 
 def _counted(found: ByPartition) -> list[tuple[str, str]]:
-    """By topic how many records, and of which partitions."""
+    """Return by topic the number of records, and their partitions, in words."""
     return [
         (topic, f"up to {sum(counts.values()):,} records (partition {', '.join(map(str, counts))})")
         for topic, counts in found.items()

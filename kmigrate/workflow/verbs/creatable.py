@@ -1,6 +1,6 @@
-"""Asks before `topic mirror` writes anything whether the target will take the topics and their producers.
+"""Asks the target, before `topic mirror` writes anything, whether the target takes the topics and their producers.
 
-Names that collide, create-topic policies, limits: the target's controller decides. So the controller is asked by
+The target's controller decides on colliding names, create-topic policies and limits. So kmigrate sends the controller
 CreateTopics with `validate_only`, which creates nothing.
 """
 
@@ -23,8 +23,10 @@ __all__ = ["ConfigsOf", "creation_findings", "no_configs", "timeout_findings"]
 ConfigsOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Mapping[str, str]]]]
 """Returns the configs with which the mirror would create each of some topics on the target."""
 _LASTING = frozenset({17, 37, 38, 40, 42, 44})
-"""Codes that no grant and no time lifts: invalid name (as of a collision), partitions, replication factor, configs or
-request, and policies. Other codes are warnings: the mirror names the reason, and waits."""
+"""Codes that neither a grant nor time lifts: invalid name, partitions, replication factor, configs, request, policy.
+
+A colliding name counts as invalid. Other codes are warnings: the mirror names the reason, and waits.
+"""
 _TIMEOUT = "transaction.max.timeout.ms"
 _MOST_NAMED = 20
 

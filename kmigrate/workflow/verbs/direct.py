@@ -10,12 +10,12 @@ from kmigrate.workflow.stragglers import Straggler
 __all__ = ["direct_findings"]
 
 _MOST = 20
-"""Most writers that are named each, those in the way first."""
+"""Most direct writers that are named; those in the way come first."""
 _NEXT = "restart that producer with the router's address; where its writes may be lost: --accept-direct-writers"
 
 
 def direct_findings(found: Sequence[Straggler], *, accepted: bool) -> list[Finding]:
-    """Name the direct writers of one topic: those that wrote lately refuse, unless a person accepts them.
+    """Name the direct writers of one topic: recent writers refuse the promote, unless a person accepts them.
 
     A writer that has been silent for long enough is named, too: that writer may come back.
     """

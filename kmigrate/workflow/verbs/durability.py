@@ -1,4 +1,4 @@
-"""What a topic's copy would survive: fewer replicas than on the source are no refusal, but nobody shall miss them."""
+"""Warns where a topic's copy has fewer replicas than the source's topic, so that nobody misses the difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["durability_findings"]
 def durability_findings(
     seen: TopicInfo, standing: TopicInfo | None, brokers: int, in_sync: ConfigValue | None
 ) -> list[Finding]:
-    """A topic of the source with this `min.insync.replicas`, and the target's, or a target of so many brokers."""
+    """Compare a topic's replicas and its `min.insync.replicas` (`in_sync`) with the target.
+
+    `standing` is the topic on the target; without that topic the target's number of brokers counts.
+    """
     ours = _replicas(seen)
     theirs = min(ours, brokers) if standing is None else _replicas(standing)
     found: list[Finding] = []

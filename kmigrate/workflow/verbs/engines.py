@@ -1,4 +1,7 @@
-"""Who copies a topic while it is mirrored: the mirror processes, or Spark's tasks until they hand it over."""
+"""Chooses the engine that copies a topic while the topic is mirrored.
+
+The engines are the mirror processes, and Spark's tasks, which hand the topic over to the mirror processes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ __all__ = ["set_engine"]
 async def set_engine(
     estate: Estate, link_name: str | None, topics: Sequence[str], engine: CopyEngine, *, plan: bool = False
 ) -> Plan:
-    """Write who shall copy these topics; whoever copies them now lets go, and the other one begins."""
+    """Write the engine that shall copy these topics; the present engine lets go, and the other engine begins."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
     changed: list[str] = []

@@ -1,25 +1,29 @@
-"""Verbs that take a topic or a group out of its link before its promote: what was deleted on the source, or mirrored by
-mistake, or cannot be mirrored.
+"""Verbs that take a topic or a group out of its link before its promote.
 
-What no link mirrors is the target's alone: routers pass what clients ask of it on to the target. So a topic whose true
-log stands on the source must not be forgotten where its clients would go on with the copy, and nobody tell them; nor a
-group while members of it are at a router, for at the target it has no positions, and they would begin somewhere.
+The topic or group was deleted on the source, was mirrored by mistake, or cannot be mirrored.
 
-A  A topic is forgotten where that cannot happen: the source does not have it any more, so that the copy is all there
-   is, and no producer may still repeat a write that the copy has; or the target does not have it, so that clients are
-   told so, and a router has none made (`router.creation`); or what the target has is somebody else's, with data, and
-   nothing was ever copied there (an empty one may be the mirror's own, whose record is written after it is made); or no
-   router is known that clients could be at.
-B  A group is forgotten where the source does not know it any more, or every router says that nobody of it is there.
-C  All of it is judged again on the state with each record that is written or goes; and what goes is what was looked at,
-   for its record alone knows what is to be put back.
-D  An expression of the link that matches leaves the name out from then on, before its record goes: it is not picked up
-   again.
-E  No topic is deleted. One that stays on the target gets its own configs back, and rules that kmigrate put there go.
-F  A record says first that its topic or group is forgotten, and goes last. From then on mirrors and promotes pass it
-   over, and once the mirrors have said that they have let go, nobody changes the target behind what is put back.
-   Routers serve its clients as before until the record goes: a topic that the mirror was just making stays hidden, and
-   is judged by A. A verb that dies on the way is repeated.
+A topic that no link mirrors belongs to the target alone: routers pass requests about that topic on to the target. So a
+topic whose true log is on the source must not be forgotten where its clients would go on with the copy without notice.
+A group must not be forgotten while its members are at a router: at the target the group has no positions, and its
+members would begin at some other place.
+
+A  A topic is forgotten where that cannot happen, in one of four cases. The source does not have the topic any more, and
+   no producer may still repeat a write that the copy holds. Then the copy is all there is. Or the target does not have
+   the topic: clients are told so, and a router has none created (`router.creation`). Or the target's topic belongs to
+   somebody else, holds data, and nothing was ever copied there. An empty topic may be the mirror's own, whose record is
+   written after the topic is created. Or no router is known that clients could be at.
+B  A group is forgotten where the source does not know the group any more, or every router says that none of its members
+   is there.
+C  All of this is judged again on the state with each record that is written or dropped. Only the record that was judged
+   is dropped, because only that record knows what must be put back.
+D  An expression of the link that matches leaves the name out from then on, before the name's record goes: the name is
+   not picked up again.
+E  No topic is deleted. A topic that stays on the target gets its own configs back, and ACLs that kmigrate put there are
+   deleted.
+F  A record first says that its topic or group is forgotten, and is dropped last. From the first write on mirrors and
+   promotes pass the topic or group over. Once the mirrors have said that they have let go, nobody changes the target
+   after the configs are put back. Routers serve the clients as before until the record goes: a topic that the mirror
+   was just creating stays hidden, and is judged by A. A verb that dies on the way is repeated.
 """
 
 from __future__ import annotations
@@ -55,30 +59,37 @@ __all__ = ["forget_groups", "forget_topics"]
 
 
 _Words = Mapping[str, RouterPresence] | None
-"""Of routers, by instance; None where a group is gone on the source, so that it does not matter who is at a router."""
+"""The routers' reports by instance; None where the source has no such group, so that members at routers do not matter.
+"""
 _COME_BACK_S = 60.0
-"""Whoever waits at a router has asked again by then (`router.held`); one that starts has forgotten who it was."""
+"""Seconds within which a member that waits at a router asks again (`router.held`).
+
+A router that starts has forgotten its waiting members.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """Where a topic stands: on the source also where nothing hangs on it, so that nobody asked."""
+    """The state of a topic on both clusters; `on_source` stays True where no rule depends on the source."""
 
     on_target: bool
     same_target: bool
-    """Whether it is the topic there that was mirrored to."""
+    """True if the topic on the target is the topic that was mirrored to."""
     others: bool = False
-    """Whether it holds data that no mirror put there."""
+    """True if the topic on the target holds data that no mirror put there."""
     on_source: bool = True
     repeatable_s: float = 0.0
-    """How long producers may still write again what the copy holds; inf where no mirror says since when the source is
-    without the topic, which took none of their writes from then on."""
+    """Seconds for which producers may still repeat writes that the copy holds.
+
+    The value is inf where no mirror says since when the source is without the topic. From that moment on the source
+    took no writes.
+    """
 
 
 async def forget_topics(
     estate: Estate, link_name: str | None, topics: Sequence[str], delivery_timeout_s: float, *, plan: bool = False
 ) -> Plan:
-    """Take topics out of their link, with all that is kept of them; none that clients would be led astray by (A)."""
+    """Take topics out of their link, with all their records; refuse topics whose clients would be misled (A)."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
     going: list[tuple[TopicRecord, _Standing]] = []
@@ -113,7 +124,10 @@ async def forget_topics(
 
 
 def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord | None:
-    """Rule F, on the record as it stands: the mirror may have followed the source since the guards looked."""
+    """Return the record marked as forgotten (rule F), judged as the record stands.
+
+    The mirror may have followed the source since the guards looked.
+    """
     now = state.topic(record.link, record.topic)
     if now is None:
         return None
@@ -133,16 +147,17 @@ def _taking(record: TopicRecord) -> str:
 async def _end(
     estate: Estate, link: LinkRecord, taken: TopicRecord, delivery_timeout_s: float, done: list[str]
 ) -> list[Finding]:
-    """Put back what was for the mirror, and drop what is kept of a topic; what is to be said of the target by then.
+    """Put the target topic back, and drop all records of a topic; return the findings about the target at that time.
 
-    Where clients would be led astray by now, the mirror has the topic again; not where a call before this one has taken
-    it, and may have put some of it back.
+    If clients would be misled by now, the mirror gets the topic back. The mirror does not where an earlier call has
+    taken the topic: that call may have put back a part.
     """
     record = estate.log.state.topic(link.name, taken.topic, forgotten=True)
     if record is None:
-        return []  # somebody else has forgotten it meanwhile
+        return []  # another call has forgotten the topic meanwhile
     if not record.forgotten_ms:
-        raise changed_meanwhile(f"topic {taken.topic}")  # and mirrored it anew: no mirror has let go of that
+        # and mirrored the topic anew: no mirror has let go of the new one
+        raise changed_meanwhile(f"topic {taken.topic}")
     standing = await _standing(estate, link, record, delivery_timeout_s)
     as_before = record if taken.forgotten_ms else replace(record, forgotten_ms=0)
     against = _against_topic(as_before, estate.log.state, standing)
@@ -169,7 +184,7 @@ async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, deliv
 
 
 def _begun(record: TopicRecord) -> bool:
-    """Whether the mirror may have changed a topic of which it has not written yet which one it is."""
+    """Return True if the mirror may have changed a target topic whose topic id is not in the record yet."""
     return _never_copied(record) and bool(record.restore_configs or record.drop_configs)
 
 
@@ -183,16 +198,17 @@ async def _has_data(estate: Estate, info: TopicInfo) -> bool:
 
 
 def _repeatable_s(estate: Estate, record: TopicRecord, delivery_timeout_s: float) -> float:
-    """By the mirror's words: times of records are their producers', and say nothing of when they were written."""
+    """Return the seconds by the mirror's reports: record timestamps come from producers, and do not date the writes."""
     if not delivery_timeout_s or record.phase in NOT_COPIED_YET or record.forgotten_ms:
-        return 0.0  # asked for; nothing is in the copy; or judged when it was taken out, since when nobody looks
+        # nobody wants to wait; or the copy is empty; or the taking judged this, and no mirror has looked since
+        return 0.0
     told = [w.upkeep.get(record.topic) for w in estate.log.alive(MirrorPresence) if w.link == record.link]
     ours = [word.gone_s for word in told if word is not None and word.since_ms == record.since_ms]
     return max(0.0, delivery_timeout_s - max((gone_s for gone_s in ours if gone_s is not None), default=-inf))
 
 
 def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Finding | None:
-    """Rule A; None where the topic may be forgotten."""
+    """Return the refusal of rule A; None where the topic may be forgotten."""
     topic = record.topic
     if record.phase is TopicPhase.PROMOTED:
         what = f"topic {topic} is promoted: it is forgotten with its link"
@@ -235,7 +251,7 @@ def _refuse(verb: str, against: Finding | None) -> None:
 
 
 def _routers(state: State) -> dict[str, str]:
-    """Routers that clients could be at, by instance: those that are registered, and those that may live."""
+    """Return the routers that clients could be at, by instance: registered routers, and strays, which may live."""
     known = {router.instance: router.name for router in state.routers()}
     return {**{instance: stray.name for stray in state.strays() for instance in stray.instances}, **known}
 
@@ -248,7 +264,10 @@ def _copy_stays(link: LinkRecord, record: TopicRecord, standing: _Standing) -> l
 
 
 def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> Iterator[tuple[str, Decide]]:
-    """What is kept of the topic, its record last, so that a crash in between leaves a topic to forget again."""
+    """Drop all records of the topic, the topic's own record last.
+
+    So after a crash in between the topic can be forgotten again.
+    """
     for barrier in state.barriers(record.link, record.topic):
         yield f"drop barriers of {record.topic}", partial(_drop_topic, record, standing, barrier.key)
     verified = verified_key(record.link, record.topic)
@@ -260,7 +279,7 @@ def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> It
 
 
 def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State) -> tuple[str, None] | None:
-    """Rule C: a router may have started since the guards looked."""
+    """Drop one record, judged again (rule C): a router may have started since the guards looked."""
     now = state.topic(record.link, record.topic, forgotten=True)
     if now is not None:
         _refuse("topic forget", _against_topic(now, state, standing))
@@ -270,7 +289,7 @@ def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State
 
 
 def _put_back(link: LinkRecord, record: TopicRecord, standing: _Standing) -> list[str]:
-    """Rule E in words, also for somebody who has to do it by hand."""
+    """Describe the changes of rule E, also for a person that has to make them by hand."""
     target, made = link.target.name, []
     if standing.same_target and record.restore_configs:
         own = ", ".join(f"{key}={value}" for key, value in sorted(record.restore_configs.items()))
@@ -290,7 +309,7 @@ def _taken_back(link: LinkRecord, record: TopicRecord | GroupRecord) -> list[str
 
 
 async def _leave_target(estate: Estate, link: LinkRecord, record: TopicRecord, standing: _Standing) -> None:
-    """Rule E; an offset map goes, too: the topic may be mirrored again, to other offsets."""
+    """Put the target topic back (rule E), and drop its offset map, because a new mirror may use other offsets."""
     try:
         if standing.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
             await _delete_fillers(estate, record)
@@ -323,7 +342,7 @@ def _not_put_back(error: KmigrateError, left: Iterable[str]) -> Failed:
 
 
 def _left_out(link: LinkRecord, noun: Noun, names: Iterable[str]) -> list[tuple[str, Decide]]:
-    """Rule D."""
+    """Leave the names out of the link's expressions (rule D)."""
     matched = [(name, p) for name in dict.fromkeys(names) for p in patterns_of(link, noun) if p.matches(name)]
 
     def decide(name: str, state: State) -> Record | None:
@@ -335,7 +354,7 @@ def _left_out(link: LinkRecord, noun: Noun, names: Iterable[str]) -> list[tuple[
 
 
 async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
-    """Take groups out of their link; none of whose members one is at a router (B)."""
+    """Take groups out of their link; refuse groups with a member at a router (B)."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
     going: list[tuple[GroupRecord, _Words]] = []
@@ -369,7 +388,7 @@ async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[
 
 
 def _take_group(record: GroupRecord, words: _Words, at_ms: int, state: State) -> GroupRecord | None:
-    """Rule F."""
+    """Return the record marked as forgotten (rule F)."""
     now = state.group(record.link, record.group)
     if now is None:
         return None
@@ -381,9 +400,9 @@ async def _end_group(estate: Estate, link: LinkRecord, group: str, done: list[st
     """Take back what was for the mirror, and drop a group's record."""
     record = estate.log.state.group(link.name, group, forgotten=True)
     if record is None:
-        return  # somebody else has forgotten it meanwhile
+        return  # another call has forgotten the group meanwhile
     if not record.forgotten_ms:
-        raise changed_meanwhile(f"group {group}")  # and mirrored it anew
+        raise changed_meanwhile(f"group {group}")  # and mirrored the group anew
     words, against = await _judged(estate, link, record)
     _refuse("group forget", against)
     try:
@@ -399,7 +418,7 @@ async def _end_group(estate: Estate, link: LinkRecord, group: str, done: list[st
 
 
 async def _judged(estate: Estate, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:
-    """Rule B as it is now, and the words that it was judged by."""
+    """Judge rule B as of now; also return the reports that decided."""
     heard = {word.instance: word for word in estate.log.alive(RouterPresence)}
     against = _against_group(record, estate.log.state, heard, estate.log.now_ms())
     if against is None or record.phase is not GroupPhase.MIRRORED:
@@ -409,8 +428,11 @@ async def _judged(estate: Estate, link: LinkRecord, record: GroupRecord) -> tupl
 
 
 async def _words_on(estate: Estate, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]) -> _Words:
-    """The routers' words on a group that follows, of members that the source still knows: a router remembers for long
-    who has ended without leaving, as Kafka Streams does. None where the source does not know the group itself."""
+    """Return the routers' reports, reduced to members of a followed group that the source still knows.
+
+    A router long remembers a member that ended without leaving, as members of Kafka Streams do. Returns None where the
+    source does not know the group.
+    """
     _, source_admin = await estate.source(link)
     seen = (await source_admin.describe_groups([group]))[group]
     if seen.state == "dead":
@@ -429,7 +451,7 @@ def _of_members(word: GroupWord, known: Collection[str]) -> GroupWord:
 
 
 def _drop_group(record: GroupRecord, words: _Words, at_ms: int, state: State) -> tuple[str, None] | None:
-    """Rule C."""
+    """Drop the group's record, judged again (rule C)."""
     now = state.group(record.link, record.group, forgotten=True)
     if now is None:
         return None
@@ -440,7 +462,10 @@ def _drop_group(record: GroupRecord, words: _Words, at_ms: int, state: State) ->
 
 
 def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int) -> Finding | None:
-    """Rule B, by the routers' words or without, at a time of the state log's clock; None where it may be forgotten."""
+    """Return the refusal of rule B; None where the group may be forgotten.
+
+    `heard` holds the routers' reports, or None; `at_ms` is a time of the state log's clock.
+    """
     group = record.group
     if record.phase is GroupPhase.PROMOTED:
         what = f"group {group} is promoted: it is forgotten with its link"

@@ -1,8 +1,8 @@
-"""Verbs that hold a topic's copy back and let it go on: pause, resume, and the loss that a person accepts.
+"""Verbs that hold a topic's copy back and let the copy go on: pause, resume, and the loss that a person accepts.
 
-Resume never hides anything: what a stop names as lost has to be repeated exactly, offset by offset, and stays in
-the topic's record with the name of whoever accepted it. Where the target holds something wrong only a copy from the
-start helps, and that begins only once the target topic is gone or empty.
+Resume never hides anything. The offsets that a stop names as lost must be repeated exactly. The loss stays in the
+topic's record with the name of the person that accepted the loss. Where the target holds something wrong only a copy
+from the start helps. That copy begins only once the target topic is gone or empty.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ async def pause_topics(estate: Estate, link_name: str | None, topics: Sequence[s
 
 
 def _pause(record: TopicRecord, state: State) -> TopicRecord | None:
-    """The intent over the record as it stands: its promote may have been asked for since the guards looked."""
+    """Return the paused record, judged on the current record.
+
+    The promote may have been asked for since the guards looked.
+    """
     now = state.topic(record.link, record.topic)
     against = _pause_guard(record.link, record.topic, now)
     if against is not None or now is None:
@@ -64,7 +67,7 @@ def _pause(record: TopicRecord, state: State) -> TopicRecord | None:
 
 
 def _pause_guard(link: str, topic: str, record: TopicRecord | None) -> Finding | None:
-    """What stands against holding a topic back, or makes it needless; None where it may be paused."""
+    """Return why a topic cannot, or need not, be paused; None where the topic may be paused."""
     if record is None:
         return _not_mirrored(link, topic)
     if record.phase is TopicPhase.PROMOTED:
@@ -83,12 +86,12 @@ def _pause_guard(link: str, topic: str, record: TopicRecord | None) -> Finding |
 
 @dataclass(slots=True)
 class _Resumption:
-    """What becomes of one topic's record, and what was said about it."""
+    """The new record of one topic, with the changes in words and the findings."""
 
     record: TopicRecord
     changes: list[str] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
-    """Refusals of what cannot be resumed this way."""
+    """Refusals for parts that this call cannot resume."""
 
 
 async def resume_topics(
@@ -101,9 +104,9 @@ async def resume_topics(
     who: str = "",
     plan: bool = False,
 ) -> Plan:
-    """Let paused topics and stopped partitions go on where that is safe; refuse by name where it is not.
+    """Let paused topics and stopped partitions go on where that is safe; refuse by name where that is not safe.
 
-    A call without `partition` does what can be done and only warns of the rest, unless there is nothing to do.
+    A call without `partition` does what can be done and only warns of the rest, unless nothing can be done.
     """
     check_loss(topics, partition, accept_loss)
     link = resolve_link(estate.log.state, link_name)
@@ -135,7 +138,7 @@ async def resume_topics(
 
 
 def check_loss(topics: Sequence[str], partition: int | None, accept_loss: tuple[int, int] | None) -> None:
-    """UsageError where an accepted loss is of no partition, or of several."""
+    """Raise UsageError if an accepted loss names no partition, or several topics."""
     if accept_loss is not None and (partition is None or len(topics) != 1):
         raise UsageError(
             "loss-of-what",
@@ -188,7 +191,7 @@ async def _one(
     accept_loss: tuple[int, int] | None,
     who: str,
 ) -> None:
-    """One stopped partition: resumed, or a refusal that says what would do."""
+    """Resume one stopped partition, or add a refusal that names what would help."""
     topic = made.record.topic
     name = f"partition {partition} of {topic}"
     if stop.remedy is Remedy.ACCEPT_LOSS:
@@ -241,7 +244,8 @@ def _warned(finding: Finding) -> Finding:
 async def _as_it_is_now(
     estate: Estate, link: LinkRecord, topic: str, partition: int, stop: PartitionStop
 ) -> PartitionStop:
-    """The stop with what the source has deleted since; as it was where the source cannot be asked."""
+    """Return the stop with the records that the source has deleted since; unchanged where the source does not answer.
+    """
     try:
         source, _ = await estate.source(link)
         start = (await source.list_offsets({(topic, partition): EARLIEST}))[(topic, partition)]
@@ -251,7 +255,7 @@ async def _as_it_is_now(
 
 
 async def _anew(estate: Estate, made: _Resumption) -> None:
-    """A copy from the start, where the target topic is gone or was never written."""
+    """Start the copy anew where the target topic is gone or was never written."""
     record = made.record
     info = await estate.target.topic(record.topic)
     if info is not None:
@@ -282,7 +286,7 @@ def _promoted(topic: str) -> Finding:
 
 
 def _rewrite(before: TopicRecord, after: TopicRecord, state: State) -> Record | None:
-    """Write over exactly the record that was judged."""
+    """Return the new record only if the record is still the record that was judged."""
     now = state.records.get(before.key)
     if now == after:
         return None

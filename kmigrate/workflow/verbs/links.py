@@ -53,13 +53,17 @@ __all__ = [
 ]
 
 _LONGEST_NAME = 100
-"""Of a link: it stands in the key of each of its records."""
+"""Longest name of a link: the name stands in the key of each of the link's records."""
 _NOT_IN_NAMES = frozenset("/\"'`\\$&|;<>()*?[]{}!#~")
-"""A slash parts keys; the rest a shell acts on, and a link's name stands in many a call that is advised."""
+"""Characters that no link's name may hold.
+
+A slash separates the parts of a key. The other characters have a meaning in a shell, and link names stand in many
+commands that kmigrate advises.
+"""
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
-    """The named link, or the only one where no name is given."""
+    """Return the named link, or the only link where no name is given."""
     if name is not None:
         found = state.link(name)
         if found is None:
@@ -90,7 +94,7 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
 
 
 async def create_link(estate: Estate, name: str, source: str, *, plan: bool = False) -> Plan:
-    """Store a link; the source is not contacted (AL-13)."""
+    """Store a link; the source is not contacted."""
     check_link_name(name)
     target_settings, source_settings = estate.target.settings, estate.settings_of(source)
     state = estate.log.state
@@ -134,7 +138,7 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
 
 
 def check_link_name(name: str) -> None:
-    """UsageError where the keys of a link's records could be those of another one's, or no shell would take it."""
+    """Raise UsageError if a name could make keys of another link, or has characters with a meaning in a shell."""
     whole = name.isprintable() and not any(each.isspace() or each in _NOT_IN_NAMES for each in name)
     if whole and not name.startswith("-") and 0 < len(name) <= _LONGEST_NAME:
         return
@@ -148,7 +152,7 @@ def check_link_name(name: str) -> None:
 
 
 def _standing(state: State, wanted: LinkRecord) -> Finding | None:
-    """What a link that has the name already says to another one of that name."""
+    """Return the finding that an existing link of the same name gives to a new link; None without such a link."""
     known = state.link(wanted.name)
     if known is None:
         return None
@@ -183,7 +187,7 @@ async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bo
 
 
 async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, plan: bool = False) -> Plan:
-    """Forget a link and its records; never deletes a topic, refuses while anything of it needs its record."""
+    """Forget a link and its records; never delete a topic; refuse while something needs the link's record."""
     link = resolve_link(estate.log.state, name)
     found = _delete_guards(estate.log.state, link, delivery_timeout_s, estate.log.now_ms())
     if estate.log.state.topics(link.name) or estate.log.state.groups(link.name):
@@ -249,13 +253,13 @@ async def _put_back(estate: Estate, link: LinkRecord) -> None:
 
 
 async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
-    """Record after record, each judged on the state that it goes from; the link says first that it is being deleted.
+    """Drop the link's records in order, each judged on the state of that moment; return topics that stay closed.
 
-    Returns the source topics that stay closed.
+    The link's record first says that the link is being deleted.
     """
 
     def judged(now: State) -> LinkRecord | None:
-        """The link as it is, if it is still that one; somebody may have mirrored another topic since."""
+        """Return the current link, if the link is still the same; somebody may have mirrored another topic since."""
         current = now.link(link.name)
         if current is None or current.uuid != link.uuid:
             return None
@@ -288,7 +292,7 @@ async def _drop_records(
 ) -> None:
     """Drop the records of a link one by one, the link's own last; `done` gets each that is dropped."""
     keys: list[str] = []
-    """Keys that are still to be dropped, the next last: with very many records they are not sought for each anew."""
+    """Keys that are still to be dropped, the next key last; a search for each of very many records would take long."""
 
     def drop(now: State) -> tuple[str, None] | None:
         if judged(now) is None:
@@ -302,21 +306,25 @@ async def _drop_records(
     while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
         alone = len(keys) <= 2 and _link_keys(state, link.name) == [left.key]
         if alone and not left.finished_ms and raised_alone(state, left):
-            # Late, since a link that stays needs it; before its record goes, which alone knows what it was.
+            # Only now, because a link that stays needs the raised setting. But before the link's record goes: that
+            # record alone knows the former value.
             await _put_back(estate, left)
         state = await estate.log.append(drop)
         done += [f"forget {key}" for key in keys[-1:] if key not in state.records]
 
 
 def _told_by(state: State, link: str) -> set[str]:
-    """Keys of what says what a link has promoted."""
+    """Return the keys of the records that say what a link has promoted."""
     kinds = (TopicRecord, GroupRecord, BarrierRecord)
     return {key for key, record in state.records.items() if isinstance(record, kinds) and record.link == link}
 
 
 def _unmark(marked: LinkRecord | None, before: LinkRecord, whole: set[str], state: State) -> LinkRecord | None:
-    """The link without its mark, where a guard keeps it and nothing of it is forgotten, also by somebody else who
-    deletes it; somebody may have changed the rest of its record meanwhile."""
+    """Return the link without the mark of its deletion, where a guard keeps the link and no record is gone.
+
+    A record may also be gone by another process that deletes the link. Somebody may have changed the rest of the link's
+    record meanwhile; that change stays.
+    """
     now = state.link(before.name)
     if not whole <= state.records.keys():
         return None
@@ -334,9 +342,10 @@ def _deleting(link: LinkRecord) -> str:
 
 
 def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
-    """What needs a link's record: what is not promoted, and routers.
+    """Return what still needs a link's record: topics and groups that are not promoted, and routers.
 
-    A router tells a repeated write from a first one by the barriers: without them the target would append it again.
+    A router tells a repeated write from a first write by the barriers: without them the target would append the
+    repeated write again.
     """
     found = unpromoted(state, link.name)
     routers = ", ".join(router.name for router in state.routers())
@@ -355,7 +364,10 @@ def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, no
 
 
 def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> list[Finding]:
-    """Whether a producer may still repeat a write from before the newest flip: only a router tells it from a first."""
+    """Refuse while a producer may still repeat a write from before the newest flip.
+
+    Only a router tells such a repeated write from a first write.
+    """
     newest = max(state.topics(link), key=lambda topic: topic.promoted_ms, default=None)
     left = delivery_timeout_s - (now - newest.promoted_ms) / 1000 if newest is not None else 0
     if newest is None or left <= 0:
@@ -373,7 +385,7 @@ def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> lis
 
 
 def unpromoted(state: State, link: str) -> list[Finding]:
-    """What of a link still needs its mirror, its routers or its controller."""
+    """Return a finding for each part of a link that still needs its mirror, its routers or its controller."""
     found = [
         Finding("refuse", "topic-not-promoted", f"topic {name} is {phase}", _way_on(link, "topic", "promote", name))
         for name, phase in ((record.topic, record.phase) for record in state.topics(link))
@@ -430,9 +442,10 @@ def _way_on(link: str, noun: str, promote: str, name: str) -> str:
 
 
 def refuse_finished(link: LinkRecord) -> None:
-    """A link whose clients were told to leave mirrors nothing new: its routers would not hold their writes.
+    """Refuse new topics and groups of a finished link: its routers would not hold the writes of clients that have left.
 
-    Nor does one that is being deleted: what is forgotten of it would be taken for new, and its clients be led back.
+    A link that is being deleted refuses, too. Otherwise a forgotten topic would be taken for a new topic, and its
+    clients would be led back to the source.
     """
     if link.deleting_ms:
         raise Refused(
@@ -460,7 +473,7 @@ def _link_keys(state: State, link: str) -> list[str]:
 
 
 async def check_link(estate: Estate, name: str | None, *, raises: bool = True) -> Plan:
-    """Contact both clusters of a link and say what stands in the way; changes nothing."""
+    """Contact both clusters of a link and return what stands in the way; change nothing."""
     link = resolve_link(estate.log.state, name)
     found = [
         Finding(

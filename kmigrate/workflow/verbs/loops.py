@@ -1,7 +1,7 @@
-"""No topic goes round in circles: what is copied from A to B is not copied back to A (MM-25).
+"""Refuses loops: a topic that is copied from A to B is not copied back to A.
 
-Topics keep their names, so nothing in a name tells where it came from; the state logs of both clusters do. The source's
-own one says what is copied to it, and from where.
+Topics keep their names, so no name tells where a topic came from. The state logs of both clusters do. The source's own
+state log says what is copied to the source, and from where.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["copied_back_by", "loop_findings"]
 
 
 async def loop_findings(source: ClusterClient, target: ClusterClient, topics: Collection[str]) -> list[Finding]:
-    """A refusal for each topic that a mirror copies from the target to the source."""
+    """Return a refusal for each topic that a mirror copies from the target to the source."""
     try:
         state = await read_state(source)
     except KmigrateError as error:
@@ -62,7 +62,10 @@ async def copied_back_by(source: ClusterClient, target: ClusterClient, topic: st
 
 
 def _is(ref: ClusterRef, cluster: ClusterClient) -> bool:
-    """Whether a link's end is that cluster: by its id, or by an address where no broker has told the id yet."""
+    """Return True if a link's end is that cluster, by cluster id.
+
+    Where no broker has told the id yet, a common bootstrap address decides.
+    """
     if ref.cluster_id:
         return ref.cluster_id == cluster.metadata.cluster_id
     return bool(set(cluster.settings.bootstrap_servers.split(",")) & set(ref.bootstrap.split(",")))

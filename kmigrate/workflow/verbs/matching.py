@@ -1,4 +1,4 @@
-"""Verbs on names by regular expression: what matches now is mirrored now, what matches later by the mirror itself."""
+"""Verbs on names by regular expression: the verb mirrors present matches, the mirror picks up later matches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def mirror_matching_topics(
     configs_of: ConfigsOf = no_configs,
     recreate: bool = False,
 ) -> tuple[Plan, list[str]]:
-    """Mirror every topic that matches, and keep the expressions with the link; also the names that match now.
+    """Mirror every topic that matches, and keep the expressions with the link; also return the present matches.
 
     All or nothing, as with names: a topic that cannot be mirrored must be left out by an expression of its own.
     """
@@ -74,7 +74,8 @@ async def mirror_matching_groups(
     mode: str = GroupMode.HOLD,
     plan: bool = False,
 ) -> Plan:
-    """The same for consumer groups; those that match later hold."""
+    """Mirror every group that matches, and keep the expressions with the link; groups that match later get mode hold.
+    """
     link = resolve_link(estate.log.state, link_name)
     patterns = _patterns(expressions, exclude)
     _, source_admin = await estate.source(link)
@@ -93,7 +94,8 @@ async def mirror_matching_groups(
 async def forget_patterns(
     estate: Estate, link_name: str | None, noun: Noun, expressions: Sequence[str], *, plan: bool = False
 ) -> Plan:
-    """Pick up no more names by these expressions; what is mirrored already stays mirrored."""
+    """Remove expressions from the link, so that no more names are picked up; mirrored topics and groups stay mirrored.
+    """
     link = resolve_link(estate.log.state, link_name)
     known = patterns_of(link, noun)
     unknown = [text for text in expressions if text not in {pattern.include for pattern in known}]
@@ -128,7 +130,10 @@ def _joined(
 
 
 async def _keep(estate: Estate, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:
-    """The newest word on an expression counts, also on what it leaves out."""
+    """Keep the expressions with the link.
+
+    A repeated expression replaces the older expression, together with the names that the older leaves out.
+    """
     texts = {pattern.include for pattern in patterns}
 
     def edit(link: LinkRecord, old: tuple[NamePattern, ...]) -> tuple[NamePattern, ...]:
@@ -139,7 +144,7 @@ async def _keep(estate: Estate, link: str, noun: Noun, patterns: Sequence[NamePa
 
 
 def _refuse_for_later(link: LinkRecord, noun: Noun, patterns: Sequence[NamePattern]) -> None:
-    """What no name matches yet asks nothing of the link but to keep the expression."""
+    """Refuse a finished link where an expression is new; known expressions ask nothing more of the link."""
     if not all(pattern in patterns_of(link, noun) for pattern in patterns):
         refuse_finished(link)
 

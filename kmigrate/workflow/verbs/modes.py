@@ -1,4 +1,4 @@
-"""How a group is mirrored: whether its moved members follow the source's group, or wait for the promote."""
+"""Chooses a group's mode: moved members follow the source's group, or wait for the promote."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kmigrate.workflow.readers import GroupReads
 __all__ = ["AUTO", "check_mode", "mode_for"]
 
 AUTO = "auto"
-"""Follow where that can be; of a group that is mirrored already: as it is."""
+"""Follow where following is possible; a group that is mirrored already keeps its mode."""
 _CARRIED = frozenset({"classic", "consumer", "unknown"})
-"""Types of groups that follow, by librdkafka's names: of either group protocol (KIP-848), or without members yet."""
+"""Types of groups that can follow, by librdkafka's names: both group protocols (KIP-848), or no members yet."""
 _MODES = (AUTO, *GroupMode)
 
 
 def check_mode(mode: str) -> None:
-    """UsageError where a word is none of the modes."""
+    """Raise UsageError if a word is no mode."""
     if mode not in _MODES:
         raise UsageError(
             "bad-group-mode",
@@ -29,9 +29,10 @@ def check_mode(mode: str) -> None:
 
 
 def mode_for(state: State, link: str, group: str, reads: GroupReads | None, asked: str) -> tuple[GroupMode, Finding]:
-    """The mode that a group gets, and why; a finding that refuses where it cannot be the one that was asked for.
+    """Return the mode that a group gets, with the reason as a finding.
 
-    What it `reads` need not be known of one that is to hold.
+    The finding refuses where the group cannot have the mode that was asked for. `reads` may be None for a group that is
+    to hold.
     """
     if reads is None:
         return GroupMode.HOLD, Finding("ok", "holds", f"members of {group} that move wait for its promote")
@@ -46,7 +47,7 @@ def mode_for(state: State, link: str, group: str, reads: GroupReads | None, aske
 
 
 def _against_following(state: State, link: str, reads: GroupReads) -> str:
-    """What keeps members that read the target's copy from sharing positions with those that read the source."""
+    """Return why members at the target's copy cannot share offsets with members at the source; '' where they can."""
     if reads.kind not in _CARRIED:
         return f"it is a {reads.kind} group, whose members' words with their coordinator are not carried"
     for topic in sorted(reads.topics):

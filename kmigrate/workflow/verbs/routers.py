@@ -1,7 +1,8 @@
-"""The verb that takes a silent router out of the fences' count, and what a promote is told of such routers.
+"""The verb that forgets a silent router, so that fences do not wait for the router, and findings about such routers.
 
-Who is called dead is sealed for no more. Nothing else would hold up a router that has lost the state log and goes on to
-forward, until it hears of it. So a person's word is held against what answers at the router's own address.
+No topic is sealed any more for a router that a person declares dead. A router that has lost the state log goes on to
+forward until the router reads the log again. Nothing but the seal would stop such a router. So a person's word is
+checked against what answers at the router's own address.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from kmigrate.workflow.plan import Finding, Plan
 __all__ = ["forget_router", "router_to_replace", "unheard_routers"]
 
 _ANSWER_S = 3.0
-"""For an address of a router that is called dead: most of these are gone, or a host's that is."""
+"""Longest wait for an answer at the address of a router that is called dead.
+
+Most of these routers are gone, or their hosts are.
+"""
 
 
 _LEAVES_S = 6.0
@@ -35,7 +39,7 @@ _LOOK_S = 0.2
 
 
 async def router_to_replace(estate: Estate, name: str, *, take_over: bool = False) -> str:
-    """Return the registered instance of a name, '' where there is none; raise Refused while that router answers.
+    """Return the registered instance of a name, '' for none; raise Refused while that router answers.
 
     A router that was told to end gets the time to leave. A router whose process has ended, or that is silent in the
     presence log and at its address, may be replaced at once. With `take_over` any router may be replaced.
@@ -53,7 +57,7 @@ def _registered(state: State, name: str) -> RouterRecord | None:
 
 
 async def _goes_on(estate: Estate, router: RouterRecord) -> bool:
-    """Return whether a router goes on to answer, once it had the time to leave; True, too, where it has left."""
+    """Return True if a router goes on to answer after the time to leave, or has left."""
     log, began = estate.log, monotonic()
     with estate.asking(f"router {router.name} is registered: listening for it"):
         while _registered(log.state, router.name) == router:
@@ -70,16 +74,16 @@ async def _goes_on(estate: Estate, router: RouterRecord) -> bool:
 
 
 async def _answers(estate: Estate, router: RouterRecord) -> bool:
-    """Return whether a router answers at the address of one that no presence message was heard of."""
+    """Return True if a router without presence messages answers at its address."""
     found = await _signs_of_life(estate, router.name, [router.bootstrap])
     return any(each.ref == "router-answers" for each in found)
 
 
 async def forget_router(estate: Estate, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
-    """Take a silent router out of the fences' count; with `dead`, say for a person that its process has ended.
+    """Take a silent router out of the fences' count; `dead` means that a person says that its process has ended.
 
-    Refused while the router is heard of, or called dead while one answers at its address. One that may live is
-    remembered (`StrayRecord`): promotes are sealed for it.
+    Refused while the router is heard of, or while a router that is called dead answers at its address. A router that
+    may live is remembered (`StrayRecord`): promotes are sealed for that router.
     """
     record, stray = _known(estate.log.state, name)
     runs = record is not None and record.instance in {p.instance for p in estate.log.alive(RouterPresence)}
@@ -128,7 +132,10 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
 
 
 async def _signs_of_life(estate: Estate, name: str, addresses: Iterable[str]) -> list[Finding]:
-    """What answers, or listens at least, where a router is said to be dead and no other one is known to be."""
+    """Return findings for what answers, or at least listens, at the addresses of a router that is called dead.
+
+    Addresses of other known routers are left out.
+    """
     instances = {router.instance: router.bootstrap for router in estate.log.state.routers()}
     heard = [word for word in estate.log.alive(RouterPresence) if word.name != name]
     others = {word.bootstrap or instances.get(word.instance, "") for word in heard}
@@ -162,7 +169,10 @@ async def _drop(estate: Estate, record: RouterRecord | StrayRecord) -> None:
 
 
 def unheard_routers(log: StateLog) -> list[Finding]:
-    """Routers that a promote is sealed for as things stand: silent ones, and those that left without a word."""
+    """Return a warning for each router that a promote would be sealed for now.
+
+    Such a router is silent, or has left without a word.
+    """
     alive = {presence.instance for presence in log.alive(RouterPresence)}
     names = {router.name for router in log.state.routers() if router.instance not in alive}
     names |= {stray.name for stray in log.state.strays()}

@@ -46,7 +46,7 @@ from kmigrate.workflow.writes import write_each
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
 
 _FIRST_WITH_PRODUCERS = (0, 11)
-"""The message format, magic 2, that has producer ids."""
+"""First version with message format 2, the first format with producer ids."""
 _MODES = {
     "auto": "identical offsets where they can be had, else mapped",
     "identical": "identical offsets",
@@ -65,9 +65,9 @@ async def mirror_topics(
     configs_of: ConfigsOf = no_configs,
     recreate: bool = False,
 ) -> Plan:
-    """Write the intent to mirror topics; the mirror takes it from there (AL-15, AL-18).
+    """Write the intent to mirror topics; the mirror carries the intent out.
 
-    `recreate`: whether an empty topic that groups read at the target is deleted there and created anew.
+    `recreate` says that an empty topic that groups read at the target is deleted there and created anew.
     """
     link = resolve_link(estate.log.state, link_name)
     check_offsets_mode(offsets)
@@ -126,7 +126,7 @@ async def mirror_topics(
 
 
 async def _setting_guards(estate: Estate, link: LinkRecord, source: ClusterClient) -> list[Finding]:
-    """Compare the clusters' settings but for those on groups, and the transaction timeouts with the target's limit."""
+    """Compare the clusters' settings except those on groups, and the transaction timeouts with the target's limit."""
     try:
         here, there = await read_both(estate, link)
     except KmigrateError as error:
@@ -135,7 +135,7 @@ async def _setting_guards(estate: Estate, link: LinkRecord, source: ClusterClien
 
 
 def check_offsets_mode(offsets: str) -> None:
-    """UsageError where a word is none of the modes."""
+    """Raise UsageError if a word is no offsets mode."""
     if offsets not in _MODES:
         raise UsageError(
             "bad-offsets-mode",
@@ -146,7 +146,8 @@ def check_offsets_mode(offsets: str) -> None:
 
 
 def _claim(record: TopicRecord, state: State) -> Record | None:
-    """Take a topic for its link, unless somebody did, or finished the link, meanwhile (MM-20, MM-130)."""
+    """Return the topic's record for its link, unless another call claimed the topic, or finished the link, meanwhile.
+    """
     refuse_finished(resolve_link(state, record.link))
     owner = state.topic_owner(record.topic)
     if owner is not None and (owner.link != record.link or owner.forgotten_ms):
@@ -155,7 +156,7 @@ def _claim(record: TopicRecord, state: State) -> Record | None:
 
 
 def _owned(owner: TopicRecord) -> Finding:
-    """What a record says to whoever wants its topic for another one."""
+    """Return the refusal to another link that wants the topic of this record."""
     if owner.forgotten_ms:
         return Finding(
             "refuse",
@@ -189,7 +190,7 @@ def _topic_guards(link: LinkRecord, topic: str, owner: TopicRecord | None, info:
 
 
 def _format_guards(topic: str, version: ConfigValue | None) -> list[Finding]:
-    """A topic whose log has no place for producer ids: the mirror copies it, but a router cannot write to it (43)."""
+    """Warn of a topic whose log has no place for producer ids: the mirror copies, but a router cannot write (43)."""
     numbers = re.match(r"(\d+)\.(\d+)", version.value) if version is not None else None
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= _FIRST_WITH_PRODUCERS:
         return []
@@ -205,7 +206,7 @@ def _format_guards(topic: str, version: ConfigValue | None) -> list[Finding]:
 
 
 async def _unless_needed(source: ClusterClient, target: ClusterClient, topic: str) -> str:
-    """Return what may be done with a topic that stands on the target: an original of another link is never deleted."""
+    """Return the advice for a topic that stands on the target: an original of another link is never deleted."""
     link = await copied_back_by(source, target, topic)
     if link:
         return (
@@ -218,7 +219,10 @@ async def _unless_needed(source: ClusterClient, target: ClusterClient, topic: st
 async def _target_guards(
     source: ClusterClient, target: ClusterClient, seen: TopicInfo, standing: TopicInfo, offsets: str
 ) -> list[Finding]:
-    """A topic that stands on the target may be adopted where it has the same partitions; with data, mapped only."""
+    """Return the findings for a topic that exists on the target.
+
+    The topic may be adopted if its number of partitions is the same; with data only in mode mapped.
+    """
     if len(standing.partitions) != len(seen.partitions):
         return [
             Finding(
@@ -251,10 +255,10 @@ async def _target_guards(
 async def _adoption_findings(
     estate: Estate, link: LinkRecord, topics: Sequence[str], *, recreate: bool
 ) -> list[Finding]:
-    """Return what is to be said of empty topics that stand on the target and are taken for the mirror.
+    """Return the findings for empty topics that exist on the target and are taken for the mirror.
 
-    A group that has read an empty topic has a place in the topic's log. The copy begins where the source's log begins,
-    so that place may lie before the copy's start, and the group would be reset as `auto.offset.reset` says.
+    A group that has read an empty topic has a position in the topic's log. The copy begins where the source's log
+    begins, so that position may lie before the copy's start. The group would then be reset as `auto.offset.reset` says.
     """
     if not topics:
         return []
@@ -297,7 +301,10 @@ async def promote_topics(
     wait_s: float = 0.0,
     accept_misplaced: bool = False,
 ) -> Plan:
-    """Write the intent to promote topics; the controller does it. `wait_s` lets guards come true first."""
+    """Write the intent to promote topics; the controller carries the intent out.
+
+    For `wait_s` seconds guards that time may lift are asked again.
+    """
     deadline, longer = monotonic() + wait_s, 0.0
     while True:
         try:
@@ -387,7 +394,8 @@ async def _promote_topics(
 async def _seal_findings(
     estate: Estate, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
 ) -> list[Finding]:
-    """Refuse topics that have to be sealed for an earlier process of a router, where the source does not allow that."""
+    """Refuse topics that must be sealed for an earlier process of a router, where the source does not allow the seal.
+    """
     earlier = strays(estate.log.state)
     found: list[Finding] = []
     for record in records if earlier else ():
@@ -401,13 +409,13 @@ async def _seal_findings(
 
 
 async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[TopicRecord]) -> list[Finding]:
-    """Copies whose beginning somebody has deleted: a person may want it so, and nobody shall miss it."""
+    """Return warnings for copies whose beginning somebody has deleted, perhaps on purpose."""
     of = {(record.topic, partition): record for record in records for partition in range(record.partitions)}
     try:
         asked = (cluster.list_offsets(dict.fromkeys(of, EARLIEST)) for cluster in (estate.target, source))
         mine, theirs = await together(*asked)
     except KmigrateError:
-        return []  # who cannot be asked now is not promoted, and is asked again by the next look
+        return []  # a promote needs these clusters anyway, and asks them again
     cut = {key: lost_beginning(record, key, mine, theirs) for key, record in of.items()}
     return [
         Finding(
@@ -422,7 +430,10 @@ async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[T
 
 
 def _ask_promote(log: StateLog, record: TopicRecord, terms: PromoteTerms, state: State) -> TopicRecord | None:
-    """The intent over the record as it stands: upkeep may have written what it found, or a person something else."""
+    """Return the record with the promote, judged as the record stands.
+
+    The upkeep may have changed the record since, or a person may have written something else.
+    """
     now = state.topic(record.link, record.topic)
     against = _promote_guard(log, record.link, record.topic, now)
     if against is not None or now is None:
@@ -433,7 +444,7 @@ def _ask_promote(log: StateLog, record: TopicRecord, terms: PromoteTerms, state:
 
 
 def _promote_guard(log: StateLog, link: str, topic: str, record: TopicRecord | None) -> Finding | None:
-    """What the topic's own phase says to a promote; None where it may go on."""
+    """Return why the topic's own state keeps a promote back; None where the promote may go on."""
     if record is None:
         return Finding(
             "refuse",
@@ -473,7 +484,7 @@ def _promote_guard(log: StateLog, link: str, topic: str, record: TopicRecord | N
 
 
 def _disk_low(log: StateLog, record: TopicRecord) -> str:
-    """Say which log directories of the target have a topic's copy wait for room; '' where none has."""
+    """Name the log directories of the target that a topic's copy waits for, because they lack room; '' for none."""
     words = [word for word in log.alive(MirrorPresence) if word.link == record.link]
     seen = progress_of(log.state, record, words)
     if not any(DISK_LOW in each.trouble for each in seen.values()):
@@ -482,7 +493,7 @@ def _disk_low(log: StateLog, record: TopicRecord) -> str:
 
 
 def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Finding]:
-    """Topics that are written in transactions together with these, and are asked for by nobody."""
+    """Return a refusal for each topic that is written in the same transactions and that nobody has asked to promote."""
     found: list[Finding] = []
     for topic, name in sorted(coupled_topics(state.couplings(link.name), topics).items()):
         record = state.topic(link.name, topic)
@@ -503,10 +514,11 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
 async def _groups_left_behind(
     estate: Estate, link: LinkRecord, source: ClusterClient, source_admin: Admin, topics: Collection[str]
 ) -> list[Finding]:
-    """Groups that nobody mirrors and that have positions in a topic: no refusal, for they may have been given up
-    long ago, but whoever still reads begins on the target without a position (MM-72).
+    """Return warnings for groups that nobody mirrors and that have positions in a topic.
 
-    Nor does it refuse when they cannot be asked: a group that has nothing to do with the topic must not keep it.
+    Such a group is no refusal, because the group may have been given up long ago. But a member that still reads begins
+    on the target without a position. Groups that cannot be listed do not refuse either: a group that has nothing to do
+    with the topic must not keep the topic back.
     """
     if not topics:
         return []

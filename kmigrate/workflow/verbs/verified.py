@@ -1,4 +1,4 @@
-"""What a check found equal, written into the state log beside the topic it is about."""
+"""Writes what `verify` found equal into the state log, beside the topic's record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def remember_verified(
     topics: Sequence[TopicRecord],
     looked: Mapping[str, Mapping[int, Looked]],
 ) -> None:
-    """Write what was found of the copies that were looked at: `topics` are their records of that time."""
+    """Write the result for the copies that were compared: `topics` are their records of that time."""
     for topic in topics:
         await estate.log.append(
             lambda state, topic=topic: _decide(state, link, topic, looked.get(topic.topic, {}))  # type: ignore[misc]

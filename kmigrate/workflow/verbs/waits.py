@@ -1,4 +1,4 @@
-"""Waiting for what a verb asked for: until it is done, was given up with a reason, or takes too long."""
+"""Waits for what a verb asked for: until the work is done, is given up with a reason, or takes too long."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ async def wait_topics(
     timeout: float,
     on_change: Callable[[State], None] | None = None,
 ) -> list[TopicRecord]:
-    """Wait until every topic is in one of `phases`; Failed where its promote was given up, with the reason, or where it
-    was taken out of its link."""
+    """Wait until every topic is in one of `phases`.
+
+    Raises Failed where a promote was given up, with the reason, or where a topic was taken out of its link.
+    """
     wanted = frozenset(phases)
     promoting = TopicPhase.PROMOTED in wanted and TopicPhase.MIRRORING not in wanted
 
@@ -67,8 +69,10 @@ async def wait_groups(
     timeout: float,
     on_change: Callable[[State], None] | None = None,
 ) -> list[GroupRecord]:
-    """Wait until every group is promoted; Failed where a handover was given up, with the reason, or where one was taken
-    out of its link."""
+    """Wait until every group is promoted.
+
+    Raises Failed where a handover was given up, with the reason, or where a group was taken out of its link.
+    """
 
     def look(state: State) -> list[GroupRecord] | None:
         if on_change is not None:
@@ -96,7 +100,7 @@ async def wait_groups(
 
 
 def _others(phases: Iterable[str]) -> str:
-    """Who asked for several waits for the others no longer: they go on without him."""
+    """Name the other topics or groups of the call, which go on while nobody waits for them any more."""
     told = ", ".join(phases)
     return f"; nobody waits for the others any more: {told}" if told else ""
 
@@ -107,15 +111,17 @@ def _then(record: TopicRecord | GroupRecord, promote: str) -> str:
 
 
 def _hindrance(estate: Estate, record: TopicRecord) -> str:
-    """Why a topic does not get on, by its record, the controller, or the mirror that looks after it."""
+    """Return why a topic does not get on, as its record, the controller or the mirror says."""
     said = progress_of(estate.log.state, record, estate.log.alive(MirrorPresence)).values()
     problem = next(filter(None, (seen.problem for seen in said)), "")
     return record.hindrance or estate.waits_for(record) or problem
 
 
 async def wait_let_go(estate: Estate, link: str) -> None:
-    """Wait until no mirror of the link does anything more for what is forgotten by now; of one that is silent nothing
-    is known, nor waited for. A Spark task copies, and that is all: it names the topics."""
+    """Wait until no mirror of the link does anything more for topics and groups that are forgotten by now.
+
+    A silent mirror process says nothing, and is not waited for. A Spark task only copies: the task names its topics.
+    """
     forgotten, deadline = estate.log.state.epoch, monotonic() + _LET_GO_S
     topics = {record.topic for record in estate.log.state.topics(link, forgotten=True) if record.forgotten_ms}
 
@@ -149,7 +155,7 @@ def _known(record: _Kept | None, link: str, noun: str, name: str) -> _Kept:
 
 
 def _late(estate: Estate, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
-    """With what each topic or group waits for."""
+    """Return the time-out error with the reason why each topic or group waits."""
     told = [f"{name}: {reason}" for name, reason in why.items() if reason]
     if told or mirror_runs(estate.log, link):
         what, next_step = "; ".join((late.what, *told)), late.next_step or "kmigrate status --watch"
