@@ -1,1 +1,1 @@
-"""The command line: the composition root, and the only place that knows a terminal."""
+"""The command line: the composition root, and the only package that knows a terminal."""

@@ -1,4 +1,4 @@
-"""Names the known features that this version lacks, where a call asks for a verb or an option of such a feature."""
+"""Known features that this version lacks, by the verb or option with which a user may ask for the feature."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ _NO_OPTION = re.compile(r"No such option: (--[a-z-]+)")
 
 
 def asked_for_absent(message: str, path: str) -> tuple[str, Absent] | None:
-    """Return the absent verb or option that a usage error is about; `path` is the command that was understood."""
+    """Return the absent verb or option that a usage error is about, with its feature.
+
+    `path` is the command that typer understood before the error.
+    """
     option = _NO_OPTION.search(message)
     if option is not None:
         found = ABSENT.get(option[1])

@@ -1,4 +1,4 @@
-"""Amounts as a person types them: a rate in bytes a second, a range of offsets."""
+"""Parsers of amounts that a person types: a rate in bytes per second, a range of offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POWERS = {"": 0, "k": 1, "M": 2, "G": 3}
 
 
 def byte_rate(text: str) -> int:
-    """Bytes a second; 0 for `off`."""
+    """Return the bytes per second that `text` stands for; 0 stands for `off`."""
     if text == "off":
         return 0
     found = _RATE.fullmatch(text.replace("K", "k"))
@@ -30,7 +30,7 @@ def byte_rate(text: str) -> int:
 
 
 def offset_range(text: str) -> tuple[int, int]:
-    """First and last offset, both included."""
+    """Return the first and the last offset of a range; the range includes both."""
     first, last = (whole_number(end) for end in text.partition("..")[::2])
     if first is None or last is None or first > last:
         raise UsageError(

@@ -1,7 +1,8 @@
 """The table of docs/apis.md, made from what the router offers: `python -m kmigrate.cli.apis_reference FILE`.
 
-What is above the marker is written by people and stays. A test compares, so that no API is without its row. Which
-versions Kafka itself has is read from the message schemas in the jars of both clusters.
+People write the part of the page above the marker, and that part stays. A test compares the page with the table, so
+that every API has a row. The versions that Kafka itself has are read from the message schemas in the jars of both
+clusters.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _TREATED = {
 
 
 def client_apis(version: str) -> dict[int, tuple[str, str]]:
-    """Name and versions of each API that a broker of this Kafka version has for clients, by API key."""
+    """Return the name and versions of each API that a broker of this Kafka version offers to clients, by API key."""
     requests = {key: schemas["request"] for key, schemas in message_schemas(version).items()}
     return {
         key: (request["name"].removesuffix("Request"), request["validVersions"])
@@ -56,7 +57,7 @@ def client_apis(version: str) -> dict[int, tuple[str, str]]:
 
 
 def with_table(page: str) -> str:
-    """The page with the table of today below its marker."""
+    """Return the page with today's table below the marker."""
     written, marker, _ = page.partition(_MARKER)
     old, new = client_apis(SOURCE_VERSION), client_apis(TARGET_VERSION)
     rows = [

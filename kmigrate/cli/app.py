@@ -1,4 +1,4 @@
-"""The command tree, and the one place where a call becomes an exit code."""
+"""The tree of commands, and the only place where a call becomes an exit code."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ for _single in (promote.app, run.app, status.app, verify.app, plan.app, doctor.a
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; the exit code of `kmigrate.cli.exits`."""
+    """Run the command line and return an exit code of `kmigrate.cli.exits`."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         return int(app(given, prog_name="kmigrate", standalone_mode=False) or Exit.OK)
     except (typer.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    except SystemExit:  # whoever read the help has left
+    except SystemExit:  # typer has shown a help text
         return Exit.OK
-    except OSError as error:  # of the help: what fails in a verb leaves by `run_to_end`
+    except OSError as error:  # The help text could not be printed; errors of a verb leave by `run_to_end`
         Output().unwritten(error)
         return Exit.OK
     except Exception as error:
-        # typer brings click along under a private name: its usage errors are told by their shape.
+        # typer bundles click under a private name, so usage errors are recognised by their method `format_message`.
         say = getattr(error, "format_message", None)
         if say is None:
             raise

@@ -1,4 +1,4 @@
-"""`kmigrate topic mirror --engine`: the copy by Spark, from the look at what is left to the hand-over."""
+"""`kmigrate topic mirror --engine`: the copy by Spark, from the plan to the hand-over to the mirror processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SPECULATION = "spark.speculation"
 
 @dataclass(frozen=True, slots=True)
 class BulkOptions:
-    """What a call says of the engine."""
+    """The options of a call that are about the copy engine."""
 
     engine: str
     master: str
@@ -91,14 +91,14 @@ class BulkOptions:
 
 @dataclass(frozen=True, slots=True)
 class BulkPlan:
-    """What is left to copy, and which engine does it."""
+    """The ranges left to copy, and the engine that copies these ranges."""
 
     choice: Choice
     ranges: Sequence[CopyRange]
 
     @property
     def one_owner(self) -> bool:
-        """Whether anything is copied that must not be tried twice at once."""
+        """Whether some range must not be copied by two tasks at once, so that Spark's speculation is turned off."""
         return bool(cautions(self.ranges))
 
     def as_json(self) -> dict[str, Any]:
@@ -116,7 +116,10 @@ class BulkPlan:
 async def look_at_bulk(
     estate: Estate, link: LinkRecord, topics: Sequence[str], options: BulkOptions, *, start: str, offsets: str
 ) -> BulkPlan:
-    """What is left of these topics, mirrored already or not, and who is to copy it."""
+    """Return the ranges of these topics that are left to copy, and the engine to copy with.
+
+    The topics may be mirrored already or not.
+    """
     source, _ = await estate.source(link)
     records = [record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None]
     aligned = {record.topic: record for record in records if record.starts}
@@ -160,7 +163,7 @@ async def copy_by_spark(
     call: Call, estate: Estate, link: LinkRecord, topics: Sequence[str], plan: BulkPlan, options: BulkOptions
 ) -> tuple[dict[str, Any], RenderableType, Exit]:
     """Give the topics to Spark, copy until little is left, and hand them to the mirror processes."""
-    # PySpark takes a second to import: only this command pays for it.
+    # PySpark takes a second to import, so only this command imports PySpark.
     from kmigrate.mirror.bulk import BulkJob
     from kmigrate.spark.rounds import BulkProgress, BulkRun
 
@@ -218,7 +221,10 @@ def _round_as_json(each: Round) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _session(options: BulkOptions, waiting: Waiting, *, one_owner: bool) -> AsyncIterator[SparkSession]:
-    """A session in a thread of its own: Spark's start and end take seconds, and the state log is followed meanwhile."""
+    """Yield a Spark session that starts and ends in a thread of its own.
+
+    Spark's start and end take seconds, and the event loop must follow the state log meanwhile.
+    """
     from kmigrate.spark.bulk import executor_settings
     from kmigrate.spark.session import spark_session
 

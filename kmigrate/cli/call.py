@@ -1,7 +1,7 @@
-"""One call of the command line: its common flags, its configuration, and the door that every error leaves by.
+"""One call of the command line: common flags, configuration, and the handling of every error.
 
-`command` turns `fn(call, …)` into a typer command with the common flags added. The function stays what it was,
-so a playbook's step calls it as the command line does, with the same names and defaults.
+`command` turns `fn(call, …)` into a typer command and adds the common flags. The function itself is unchanged, so a
+step of a playbook calls the function with the same names and defaults as the command line does.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _TARGET = (str | None, typer.Option("--target", help="Target cluster (else [defa
 
 @dataclass
 class Call:
-    """The flags that every command has, and what is made from them when it is first needed."""
+    """The common flags of one command, and the objects made from these flags when first needed."""
 
     config: Path | None = None
     target: str | None = None
     json: bool = False
     debug: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
-    """What flags of this call put in the configuration's place: section.key and value."""
+    """Configuration values that flags of this call replace: section.key and value."""
     out: Output = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,32 +68,32 @@ class Call:
         return load(self.config, os.environ, self.overrides)
 
     def link(self, given: str | None) -> str | None:
-        """The link a verb acts on: the flag, else `[defaults] link`, else None for the only one."""
+        """Return the link that a verb acts on: the flag, else `[defaults] link`, else None (the only link)."""
         return given or self.settings.defaults.link or None
 
     @property
     def who(self) -> str:
-        """Whoever calls, for what the state log keeps of a person's word."""
+        """The calling user and host, as the state log records a person's decision."""
         try:
             name = getpass.getuser()
-        except (KeyError, OSError):  # a container may run under a number that has no name
+        except (KeyError, OSError):  # a container may run under a user id that has no name
             name = f"uid {os.getuid()}"
         return f"{name}@{platform.node()}"
 
     @property
     def interactive(self) -> bool:
-        """Whether a person sits there who can be asked."""
+        """Whether a person at a terminal can answer questions."""
         return not self.json and sys.stdin.isatty() and sys.stdout.isatty()
 
     def required(self, value: str | None, flag: str, what: str, choices: Iterator[str] | None = None) -> str:
-        """A value that must be there: asked for on a terminal, a usage error elsewhere."""
+        """Return a required value: ask for a missing value on a terminal, raise a usage error elsewhere."""
         return value or wizard.ask(self.interactive, flag, what, list(choices or ()))
 
     def required_list(self, values: list[str] | None, flag: str, what: str) -> list[str]:
-        """Names that must be there, as for `required`; each is one that a cluster can be asked for."""
+        """Return required names, as `required` does, and refuse names that no cluster can be asked for."""
         given = values or wizard.ask_list(self.interactive, flag, what)
         for name in given:
-            if not name or any("\ud800" <= each <= "\udfff" for each in name):  # bytes of the shell that are no UTF-8
+            if not name or any("\ud800" <= each <= "\udfff" for each in name):  # bytes of the shell not in UTF-8
                 raise UsageError(
                     "bad-name",
                     f"{flag} {name!r} is no name",
@@ -103,7 +103,10 @@ class Call:
         return given
 
     async def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
-        """A dangerous step: asked on a terminal, with what should be known before; `--yes` elsewhere."""
+        """Ask the user to confirm a dangerous step, after printing the warnings.
+
+        With `--yes` no question is asked. Without a terminal and without `--yes` the call is refused.
+        """
         if yes:
             return
         for warning in warnings:
@@ -112,7 +115,7 @@ class Call:
 
     @asynccontextmanager
     async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Estate]:
-        """The target and its state log, open; says `cluster-unreachable` within seconds."""
+        """Open the target and its state log; an unreachable target raises `cluster-unreachable` within seconds."""
         settings = self.settings
         if target is None:
             with self.out.waiting("looking for the target"):
@@ -127,7 +130,10 @@ class Call:
 
 
 def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Verb], Verb]:
-    """Register `fn(call, …)` under a name, with --config, --json, --debug and, where it acts on one, --target."""
+    """Register `fn(call, …)` under a name, with --config, --json and --debug.
+
+    Verbs that act on a target get --target, too.
+    """
 
     def register(verb: Verb) -> Verb:
         common: dict[str, tuple[Any, Any, Any]] = {**({"target": (*_TARGET, None)} if target else {}), **_COMMON}
@@ -162,7 +168,7 @@ _INTERRUPTED = Interrupted(
 
 
 def _complete(error: KmigrateError) -> None:
-    """What comes from deep down says what happened alone; whoever called has to know what holds, and how to go on."""
+    """Add what is still true and the next step, where an error from a lower layer says only what happened."""
     if isinstance(error, UsageError):
         error.still_true = error.still_true or "nothing was changed"
     error.still_true = error.still_true or "what this call had written before stays, and is found when it is repeated"
@@ -176,13 +182,13 @@ _NEXT_STEPS: tuple[tuple[type[KmigrateError], str], ...] = (
     (Unreachable, "kmigrate doctor shows which cluster does not answer; then repeat the call"),
     (StateLogBroken, "stop all processes of kmigrate, and see docs/state-log.md before anything is started again"),
     (UsageError, "the command's --help says what is expected"),
-    (Refused, "kmigrate status shows where everything stands"),  # what a guard says no to is not mended by repeating it
+    (Refused, "kmigrate status shows where everything stands"),  # a repeated call meets the same guard
     (KmigrateError, "kmigrate status shows where everything stands; then repeat the call"),
 )
 
 
 def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result]]) -> Exit:
-    """Act, print what comes of it, and say it as an exit code."""
+    """Run the verb, print the answer or the error, and return the exit code."""
     try:
         result = act()
         answer = asyncio.run(result) if inspect.iscoroutine(result) else result
@@ -192,7 +198,7 @@ def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result
         return answer.exit
     except typer.Exit as done:
         return Exit(done.exit_code)
-    except typer.Abort:  # at a question: nothing was done before it
+    except typer.Abort:  # the user left at a question: nothing was done before the question
         return Exit.INTERRUPTED
     except (KeyboardInterrupt, asyncio.CancelledError):
         call.out.error(_INTERRUPTED)

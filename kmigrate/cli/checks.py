@@ -1,4 +1,4 @@
-"""What a check of parity is given and what it leaves behind: the job, Spark's settings, and what is remembered."""
+"""The parts around a parity check: the job, Spark's settings, and the verified ranges written down afterwards."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ __all__ = ["LOCAL", "MASTER", "Asked", "Job", "SparkChoice", "job_of", "remember
 
 MASTER = "local[*]"
 _FEW = 1_000_000
-"""Offsets of a check that is over before Java's second compiler has paid for itself."""
+"""Maximum offsets of a small check, which ends before Java's second compiler pays off."""
 _FOR_FEW: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which topics of which link a call is about, and how long the target may take."""
+    """The topics and the link that a call asks for, and how long the target may take to catch up."""
 
     topics: list[str] | None
     link: str | None
     timeout: float
     full: bool = False
     reached: bool = False
-    """Take what both sides have now, instead of waiting until the target has what the source has."""
+    """Compare what both sides have now, instead of waiting until the target has all of the source's records."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What Spark is to compare, and where; the topics' records are those that the ranges were made by."""
+    """The ranges that Spark compares, and the topic records from which the ranges were made."""
 
     link: LinkRecord
     topics: Sequence[TopicRecord]
     ranges: Sequence[TopicRange]
     groups: Sequence[GroupAudit]
     late: Sequence[LateFound] = ()
-    """Late writes of the source; they lie beyond the ranges."""
+    """Late writes on the source; late writes lie beyond the ranges."""
 
     @property
     def anything_new(self) -> bool:
@@ -75,13 +75,13 @@ class Job:
 
 @dataclass(frozen=True)
 class SparkChoice:
-    """Which Spark compares, and its settings beside our own."""
+    """The Spark master that compares, and the user's Spark settings beside ours."""
 
     master: str = MASTER
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def sized(self, offsets: int) -> SparkChoice:
-        """The same for a check of so many offsets: a small one takes no more of this machine than it needs."""
+        """Return the settings for a check of this many offsets: a small local check takes fewer resources."""
         if offsets > _FEW or not self.master.startswith("local"):
             return self
         return SparkChoice(self.master, {**_FOR_FEW, **self.conf})
@@ -91,7 +91,7 @@ LOCAL = SparkChoice()
 
 
 def spark_choice(master: str, conf: Sequence[str]) -> SparkChoice:
-    """The flags --master and --conf as a value."""
+    """Return the flags --master and --conf as a value."""
     pairs = {}
     for each in conf:
         name, found, value = each.partition("=")
@@ -107,7 +107,7 @@ def spark_choice(master: str, conf: Sequence[str]) -> SparkChoice:
 
 
 async def job_of(call: Call, asked: Asked, waiting: Waiting) -> Job:
-    """The offsets to be compared now, and the positions of promoted groups."""
+    """Return the offsets to compare now, and the positions of promoted groups."""
     async with call.estate() as estate:
         record = verbs.resolve_link(estate.log.state, call.link(asked.link))
         chosen = _chosen(estate, record, asked.topics, refuse_early=not asked.reached)
@@ -129,8 +129,8 @@ async def job_of(call: Call, asked: Asked, waiting: Waiting) -> Job:
 
 @contextmanager
 def session(choice: SparkChoice, waiting: Waiting) -> Iterator[SparkSession]:
-    """Spark, with the connector that came with it: the user's where --conf names one, else ours, fetched once."""
-    # PySpark takes a second to import: only a check that reads something pays for it.
+    """Start Spark with a Kafka connector: the user's where --conf names a connector, else ours, downloaded once."""
+    # PySpark takes a second to import, so only a check that reads something imports PySpark.
     from kmigrate.sandbox.jars import JarProgress, ensure_spark_kafka_jars
     from kmigrate.sandbox.java import find_java
     from kmigrate.spark.session import brings_connector, spark_session
@@ -147,7 +147,10 @@ def session(choice: SparkChoice, waiting: Waiting) -> Iterator[SparkSession]:
 
 @contextmanager
 def sides(call: Call, job: Job) -> Iterator[tuple[KafkaOptions, KafkaOptions]]:
-    """How Spark reaches both clusters; tokens that a command made stand in a private folder as long as that takes."""
+    """Yield the options by which Spark reaches both clusters.
+
+    Tokens that a command made stand in a private folder until the context ends.
+    """
     with tempfile.TemporaryDirectory(prefix="kmigrate-tokens-") as folder:
         names = job.link.source.name, job.link.target.name
         first, second = (_options(call.settings.cluster(name), Path(folder) / name) for name in names)
@@ -172,7 +175,7 @@ def _options(settings: ClusterSettings, token_file: Path) -> KafkaOptions:
 
 
 def remember(call: Call, job: Job, report: ParityReport) -> None:
-    """Write down what is equal; the answer of this check does not hang on it."""
+    """Record the equal ranges in the state log; a failure to record does not change the result of this check."""
     looked: dict[str, dict[int, Looked]] = {record.topic: {} for record in job.topics}
     for each in report.partitions:
         looked[each.topic][each.partition] = Looked(each.start, each.end, each.equal)

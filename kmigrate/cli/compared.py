@@ -1,4 +1,4 @@
-"""What `verify` compares: for each partition the offsets that both clusters hold in full, once the target has them."""
+"""The ranges that `verify` compares: for each partition the offsets that both clusters hold in full."""
 
 from __future__ import annotations
 
@@ -36,13 +36,18 @@ async def ranges_of(
     *,
     reached: bool = False,
 ) -> list[TopicRange]:
-    """First offset that both sides have and nobody verified, to the barrier or to the source's last stable offset now.
+    """Return the range to compare of each partition, once the target holds the range.
 
-    A log that ends below what was verified was cut in the meantime: then all of it is new. So it is where the target
-    has lost its beginning: while a topic is mirrored nothing is deleted there, and what is missing is compared, too.
-    With `reached` nothing is waited for: the ranges end where the target is, and partitions without anything new are
-    left out. Else it raises for what ranges of source offsets cannot tell: a topic that is another one by now,
-    partitions that were not copied, and what the target holds behind the source's end.
+    A range starts at the first offset that both sides have and that no earlier check verified. A range ends at the
+    barrier, or at the source's last stable offset of now.
+
+    If a log ends below its verified range, the log was cut in the meantime: then the whole log counts as new. The same
+    holds where the target has lost its beginning: while a topic is mirrored nothing is deleted on the target, so the
+    missing records are compared, too.
+
+    With `reached` the function waits for nothing: ranges end where the target is, and partitions without new records
+    are left out. Without `reached` the function raises for problems that ranges of source offsets cannot express: a
+    topic that was recreated, partitions that were not copied, and records of the target behind the source's end.
     """
     names = [record.topic for record in records]
     await source.refresh(names)
@@ -51,7 +56,8 @@ async def ranges_of(
     copying = [r for r in records if r.phase is TopicPhase.MIRRORING and not reached]
     for record in copying:
         _refuse_another(record, source)
-    written = await _read(estate.target, _latest(copying), committed=True)  # before the source: it is never behind
+    # The target is read before the source, so that the order of reading never shows the target ahead.
+    written = await _read(estate.target, _latest(copying), committed=True)
     stable = await _read(source, dict.fromkeys(keys, LATEST), committed=True)
     barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
     ends = {key: barriers.get(key, stable[key].offset) for key in keys}
@@ -97,7 +103,7 @@ def _latest(records: Sequence[TopicRecord]) -> dict[Key, int]:
 
 
 def _refuse_another(record: TopicRecord, source: ClusterClient) -> None:
-    """Raises where the source's topic is another one than was copied, or has partitions that were not."""
+    """Raise where the source's topic was recreated since the copy, or has partitions that were not copied."""
     info = source.metadata.topics.get(record.topic)
     if info is None:
         return
@@ -121,7 +127,7 @@ def _refuse_another(record: TopicRecord, source: ClusterClient) -> None:
 def _refuse_ahead(
     record: TopicRecord, written: Mapping[Key, LogOffset], stable: Mapping[Key, LogOffset], maps: Maps
 ) -> None:
-    """Raises where the target holds what the source does not reach to: no mirror has written that."""
+    """Raise where the target holds records behind the source's end: no mirror has written these records."""
     for partition in range(record.partitions):
         key = record.topic, partition
         end = written[key].offset
@@ -147,15 +153,15 @@ def _range(key: Key, start: int, end: int, made: OffsetMap | None, before: Verif
 
 
 def _anything_new(start: int, now: int, end: int, before: VerifiedRange | None) -> bool:
-    """Whether both sides have records that nobody verified; `end` is the source's own.
+    """Whether both sides have records that no check verified; `end` is the source's own end.
 
-    What is verified stays so as long as the source has it: a map may not know of holes at its end any more.
+    A verified range stays verified as long as the source has the range: a map may have forgotten holes at its end.
     """
     return start < now and (before is None or before.end < now or end < before.end)
 
 
 class _Patience:
-    """How long the target may take, for all partitions together, and who is told what it waits for."""
+    """The deadline of the target for all partitions together, and the display that shows what the check waits for."""
 
     def __init__(self, seconds: float, waiting: Waiting) -> None:
         self._seconds, self._deadline, self._waiting = seconds, monotonic() + seconds, waiting
@@ -173,7 +179,7 @@ class _Patience:
 
 
 async def _maps(estate: Estate, records: Sequence[TopicRecord]) -> dict[Key, OffsetMap]:
-    """The offset maps of mapped topics, as far as they go now."""
+    """Return the offset maps of mapped topics, as far as the maps go now."""
     positions = Positions(estate.target, estate.log)
     return {(record.topic, p): made for record in records for p, made in (await positions.maps(record)).items()}
 
@@ -181,7 +187,7 @@ async def _maps(estate: Estate, records: Sequence[TopicRecord]) -> dict[Key, Off
 async def _maps_up_to(
     estate: Estate, records: Sequence[TopicRecord], ends: Mapping[Key, int], patience: _Patience
 ) -> dict[Key, OffsetMap]:
-    """The offset maps of mapped topics, once they tell where every offset below the ends went."""
+    """Return the offset maps of mapped topics, once the maps cover every offset below the ends."""
     positions = Positions(estate.target, estate.log)
     maps: dict[Key, OffsetMap] = {}
     for record in records:
@@ -198,7 +204,7 @@ async def _maps_up_to(
 
 
 def _on_source(starts: Mapping[Key, LogOffset], maps: Maps, key: Key) -> int:
-    """The source's position at which the target's log begins."""
+    """Return the source offset at which the target's log begins."""
     start = starts[key].offset
     if key not in maps:
         return start
@@ -228,7 +234,7 @@ async def _read(client: ClusterClient, wanted: dict[Key, int], *, committed: boo
 
 
 async def _until_passed(client: ClusterClient, ends: Mapping[Key, int], patience: _Patience) -> None:
-    """Wait until a side's last stable offsets have reached the ends: Spark reads committed records only."""
+    """Wait until one cluster's last stable offsets have reached the ends: Spark reads committed records only."""
     left = dict(ends)
     while left:
         stable = await _read(client, dict.fromkeys(left, LATEST), committed=True)

@@ -1,4 +1,4 @@
-"""The configs with which the mirror creates target topics, for the guards that ask the target about these topics."""
+"""The configs with which the mirror creates target topics, for guards that ask the target about these topics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["creation_configs"]
 
 
 def creation_configs(call: Call, estate: Estate, link: str) -> verbs.ConfigsOf:
-    """Return the function that tells these configs, by the mirror's own settings."""
+    """Return a function that returns these configs, computed with the mirror's own settings."""
 
     async def configs_of(topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        # The mirror loads what no other part of the command needs.
+        # Imported here, because the mirror loads modules that no other part of the command needs.
         from kmigrate.mirror.topics import TopicMaker
 
         source, source_admin = await estate.source(verbs.resolve_link(estate.log.state, link))

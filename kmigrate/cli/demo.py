@@ -1,7 +1,7 @@
-"""The demo: a whole live migration between two real clusters, carried by a playbook, judged and reported.
+"""The demo: a whole live migration between two real clusters, driven by a playbook, then judged and reported.
 
-Everything that moves is a process of its own, as in life: brokers, `kmigrate run`, the live clients, the
-playbook. This one starts them, and judges at the end with the sandbox's checker, which shares no code with the
+As in production, every part runs as a process of its own: brokers, `kmigrate run`, the live clients, the playbook. The
+demo's process starts them. At the end the sandbox's checker judges the result; the checker shares no code with the
 engines.
 """
 
@@ -42,22 +42,24 @@ from kmigrate.sandbox.traffic import Traffic
 __all__ = ["LITTLE_ROOM", "Demo", "DemoPlan"]
 
 LITTLE_ROOM = "[mirror]\ndisk_min_free_percent = 0\ndisk_min_free_bytes = 500000000\n"
-"""Lines of the configuration: the brokers' disk is a workstation's, which may be nearly full, and little is written."""
+"""Lines of the configuration for a workstation's disk, which may be nearly full; the demo writes little."""
 
 TOPICS = ("orders", "payments", "audit")
 _LEAST_ACKED = 60_000
 _RETRIED_S = 5.0
-"""No write of these clients is repeated for so long after a flip, or the judge would see it; the default of clients is
-120 s, and of the configuration."""
+"""Seconds after a flip in which these clients repeat no write; the judge would report a repeated write.
+
+The default of clients and of the configuration is 120 s.
+"""
 _ALONE_S = 5.0
 _UNPROMOTED = frozenset({"topic-not-promoted", "group-not-promoted"})
 _GOAL = Millis(0.0, 50.0, 250.0)
-"""What the producers of five families may wait across a flip, ms."""
+"""Goal for the pause of producers of five families across a flip, ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What a person may choose."""
+    """The settings of a demo that a person may choose."""
 
     folder: Path
     playbook: Path
@@ -66,14 +68,14 @@ class DemoPlan:
     records: int = 200_000
     brokers: int = 1
     families: bool = False
-    """Whether the clients are of five families, of which three need a toolchain of their own."""
+    """Whether the clients are of five families; three of these families need a toolchain of their own."""
     source_version: str = SOURCE_VERSION
     target_version: str = TARGET_VERSION
 
 
 @dataclass
 class Demo:
-    """One run, from nothing to the report."""
+    """One run of the demo, from starting the clusters to the report."""
 
     plan: DemoPlan
     out: Output
@@ -91,8 +93,8 @@ class Demo:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._say(f"starting source {self.plan.source_version} and target {self.plan.target_version}")
-        # Brokers that were just started compile: for the minute that they live here Java's second compiler would take
-        # more of the processors than it gives back, and what clients wait for would be it.
+        # Freshly started brokers compile. In the minute that these brokers live, Java's second compiler would take more
+        # processor time than the compiler saves, and clients would mostly wait for the compiler.
         os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
         sandbox = Sandbox.up(
             folder / "sandbox",
@@ -141,7 +143,7 @@ class Demo:
             if behind:
                 self._say(f"still unread when the consumers were stopped: {behind[:3]}")
             shown = {**self._ask(environment, "status"), "held": held, "left_router": left, "fallen": fallen}
-            shown["versions"] = {  # KMIGRATE_KAFKA_HOME may have brought others than were wished
+            shown["versions"] = {  # KMIGRATE_KAFKA_HOME may have chosen other versions than the plan's
                 f"{cluster.spec.name}_version": cluster.distribution.version for cluster in sandbox.clusters
             }
             records = self._ask(environment, "topic", "list"), self._ask(environment, "group", "list")
@@ -152,7 +154,7 @@ class Demo:
 
     @contextmanager
     def _engines(self, folder: Path, environment: dict[str, str]) -> Iterator[Callable[[], None]]:
-        """`kmigrate run` as a process of its own, tied to this one; yields what ends it."""
+        """Run `kmigrate run` as a process tied to this process; yield the function that ends `kmigrate run`."""
         log = folder / "run.log"
         process = spawn_tied(
             [sys.executable, "-m", "kmigrate", "run", "--json"],
@@ -177,7 +179,7 @@ class Demo:
             _stop(process)
 
     def _playbook(self, environment: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The playbook's steps as they end, and their results."""
+        """Run the playbook, print each step as the step ends, and return the results."""
         self._say(f"running {self.plan.playbook.name}")
         command = [sys.executable, "-m", "kmigrate", "playbook", "run", str(self.plan.playbook), "--yes", "--json"]
         results: list[dict[str, Any]] = []
@@ -193,14 +195,17 @@ class Demo:
         return results
 
     def _more_traffic(self, live_since: float) -> None:
-        """A migration may be over sooner than enough has been acknowledged to judge it by."""
+        """Let the clients go on: a migration may end before enough writes are acknowledged for a judgement."""
         left = live_since + _LEAST_ACKED * 1.08 / self.plan.rate - monotonic()
         if 0 < left < 120:
             self._say(f"letting the clients go on for {left:.0f} s")
             block(left)
 
     def _leave(self, environment: Mapping[str, str]) -> bool:
-        """Whether all clients have left the router: not where the playbook has left something unpromoted."""
+        """Run `link finish`, and return whether all clients have left the router.
+
+        The answer is False where the playbook has left a topic or group unpromoted.
+        """
         self._say("link finish: the clients leave the router, with no restart")
         done = self._kmigrate(environment, "link", "finish", "--yes", "--timeout", "120")
         told = json.loads(done.stdout)
@@ -294,7 +299,7 @@ def _quantiles(values: Iterable[float]) -> Millis:
 
 
 def _held(status: Mapping[str, Any]) -> list[float]:
-    """How long the router held requests for each partition, ms; it is the one that tells."""
+    """Return how long the router held requests of each partition, in ms, as the router itself reports."""
     return [p["hold_ms"] for t in status["topics"] for p in t["partitions"] if p["hold_ms"] >= 0]
 
 
@@ -344,7 +349,7 @@ def _report(
         group_gap_ms={group: round(max(found, default=0.0), 1) for group, found in gaps.items()},
         transaction_pause_ms=_millis(paused) if (paused := timeline.transaction_pause_ms(fences)).of else None,
         baseline_transaction_ms=_millis(timeline.baseline_transaction_ms(first)),
-        # A playbook that stopped before it verified has proved nothing: no topics, so not clean.
+        # A playbook that stopped before its verify step has proved nothing: no topics, so not clean.
         parity=ParitySummary(**{k: parity[k] if parity else 0 for k in ("topics", "records", "mismatches")}),
         moved={
             t["topic"]: {

@@ -1,6 +1,6 @@
-"""`kmigrate doctor`: what this machine and the configured clusters can do, and what each absence costs.
+"""`kmigrate doctor`: what this machine and the configured clusters can do, and the cost of each missing ability.
 
-Every probe is harmless: it reads, or asks for something about a topic that cannot exist.
+Every probe is harmless: a probe reads, or sends a request about a topic that cannot exist.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _configuration(settings: Settings) -> list[Finding]:
 
 
 async def _clusters(settings: Settings) -> dict[str, list[Finding]]:
-    """Every cluster side by side; one that is silent costs nobody else's answer."""
+    """Probe all clusters at the same time; a silent cluster does not delay or hide the other clusters' findings."""
     parts: dict[str, list[Finding]] = {}
 
     async def ask(name: str) -> None:

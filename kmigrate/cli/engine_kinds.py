@@ -1,4 +1,4 @@
-"""Which engines a process runs: known to the commands before the engines' own code is imported."""
+"""The kinds of engines that a process runs, importable by commands without the code of the engines."""
 
 from __future__ import annotations
 

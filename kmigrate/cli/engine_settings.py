@@ -1,4 +1,7 @@
-"""What the engines are told of the configuration; apart from them, as most commands need no engine."""
+"""The settings of the engines, made from the configuration.
+
+The functions stand apart from the engines, because most commands need no engine.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ __all__ = ["mirror_settings", "router_settings"]
 def router_settings(
     settings: Settings, target: ClusterSettings, sources: Collection[ClusterSettings]
 ) -> RouterSettings:
-    """Refuses listeners that could not keep the clusters' word on who may do what."""
+    """Return the router's settings.
+
+    Refuse listeners that could not enforce the clusters' own rules on who may do what.
+    """
     section = settings.router
 
     def read_door() -> Door:

@@ -1,9 +1,9 @@
-"""Builds and runs the engines of one process: mirrors, router and controller, until it is told to stop.
+"""Builds and runs the engines of one process (mirrors, router, controller) until the process is told to stop.
 
-Engines meet only in the state log, so any set of them may share a process. A mirror or controller that fails for
-a reason that may pass (a cluster that does not answer) is started again; a router that cannot listen is fatal, and so
-is a state log that cannot be acted on any more. A process with a router outlives that: the router goes on with its last
-routing table, and the other engines are tried again.
+Engines meet only in the state log, so any set of engines may share a process. A mirror or controller is started again
+after a failure that may pass, such as a cluster that does not answer. A router that cannot listen is fatal, and so is a
+state log that this process cannot use any more. A process with a router outlives such a state log: the router goes on
+with the last routing table, and the other engines are tried again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["serve"]
 _LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CALM_SECONDS = 30.0
-"""An engine that ran this long before it failed is started again without a growing pause."""
+"""Seconds of running after which a failed engine is started again with the shortest pause."""
 
 
 async def serve(
@@ -59,9 +59,10 @@ async def serve(
     worker: int = 0,
     take_over: bool = False,
 ) -> None:
-    """Run the engines until SIGTERM or SIGINT, then close them cleanly; with `workers` as many processes of them.
+    """Run the engines until SIGTERM or SIGINT, then close the engines cleanly.
 
-    `worker` is which further process this one is, 0 for the first.
+    `workers` is the number of processes that run these engines. `worker` is the number of this further process, 0 for
+    the first process.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -71,10 +72,10 @@ async def serve(
         end_with_parent(stop)
     call.out.wait_for_nobody()
     _log_to_stderr()
-    # What engines make is freed as soon as nobody holds it: looking for cycles all the time costs a twentieth of all.
+    # Reference counts free what engines make. Frequent searches for cycles would cost 5% of the processor time.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    # A process may be started before the first link is: it makes the state log, and waits for links.
+    # A process may be started before the first link exists: the process creates the state log and waits for links.
     async with call.estate(create=True) as estate:
         for _, what in estate.warnings:
             call.out.note(f"warning: {what}")
@@ -84,7 +85,7 @@ async def serve(
 
 
 class _Told(logging.StreamHandler[TextIO]):
-    """Leaves out a line that it would have to wait for: all clients of a router would wait with it."""
+    """A log handler that drops a line rather than wait for a slow reader: all clients of a router would wait, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +100,7 @@ class _Told(logging.StreamHandler[TextIO]):
 
 
 class _Line(logging.Formatter):
-    """One line for each record: whoever may connect to a router chooses names that it tells of."""
+    """A formatter that writes each log record as a single line: clients of a router choose names in log records."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         record.message = log_line(record.message)
@@ -107,7 +108,7 @@ class _Line(logging.Formatter):
 
 
 def _log_to_stderr() -> None:
-    """Let what engines say of clients and clusters be seen, also what is no warning: nobody else would hear of it."""
+    """Show the engines' log on stderr, from level INFO up; without a handler INFO records would be lost."""
     log = logging.getLogger("kmigrate")
     if not log.handlers:
         told = _Told()
@@ -117,7 +118,7 @@ def _log_to_stderr() -> None:
 
 
 class _Process:
-    """The engines of this process and what they hold open."""
+    """The engines of this process and the resources that these engines keep open."""
 
     def __init__(self, call: Call, estate: Estate, stop: asyncio.Event, worker: int) -> None:
         self._call, self._estate, self._stop = call, estate, stop
@@ -159,12 +160,12 @@ class _Process:
             raise self._fatal
 
     async def _heed_log(self) -> None:
-        """End the process with the state log: one that is broken, or of newer processes for their like, never heals."""
+        """End the process when the state log is broken or belongs to newer processes: neither state ever heals."""
         while True:
             await self._news()
 
     async def _news(self) -> None:
-        """Wait for news of the state log; a router bears a log that cannot be read (`Router`)."""
+        """Wait for news of the state log; a process with a router endures a log that cannot be read (`Router`)."""
         if self._router:
             await self._estate.log.changed_or_broken(_LOOK_SECONDS)
         else:
@@ -174,10 +175,10 @@ class _Process:
         self, stack: AsyncExitStack, *, shared: bool, alone: bool = True, take_over: bool = False
     ) -> None:
         def source_client(link: LinkRecord) -> ClusterClient:
-            """A client of the router's own per link, so that its requests queue behind nobody else's.
+            """Make a client for the router alone, so that its requests queue behind no other engine's.
 
-            It is asked for once, and closed by the router: a link that is made anew under a name may have another
-            source.
+            The router asks once per link and closes the client. A link that was created anew under the same name may
+            have another source.
             """
             return ClusterClient(self._call.settings.cluster(link.source.name))
 
@@ -202,7 +203,7 @@ class _Process:
         )
 
     async def _serve_clients(self, router: Router, name: str, until_closed: AsyncExitStack, *, alone: bool) -> None:
-        """Run the router; after a replacement go on without the router, unless the process is a router `alone`."""
+        """Run the router; after a replacement go on without the router, unless the process is `alone` a router."""
         try:
             await router.run()
         except Refused as replaced:
@@ -224,9 +225,9 @@ class _Process:
         await Controller(self._estate, self._instance, settings, self._groups).run()
 
     async def _follow_links(self, only: str | None) -> None:
-        """One mirror per link of the state log; links that appear later are picked up, deleted ones dropped.
+        """Run one mirror per link of the state log: start mirrors of new links, end mirrors of deleted links.
 
-        A link that was made anew under its name between two looks is another one, and may have another source.
+        A link that was created anew under its name between two looks is another link, and may have another source.
         """
         running: dict[tuple[str, str], asyncio.Task[None]] = {}
         while True:
@@ -246,8 +247,8 @@ class _Process:
         link = self._estate.log.state.link(name)
         if link is None:
             return
-        # The estate checks which cluster answers; the engine gets clients of its own, so that a lost connection
-        # of one link is nobody else's.
+        # The estate checks which cluster answers. The engine gets clients of its own, so that a lost connection of one
+        # link does not affect other links.
         await self._estate.source(link)
         settings_of = self._call.settings.cluster
         source, target = settings_of(link.source.name), settings_of(link.target.name)
@@ -269,7 +270,7 @@ class _Process:
     async def _keep(
         self, what: str, fields: dict[str, str], run: Callable[..., Awaitable[None]], *arguments: str
     ) -> None:
-        """Run an engine, and again after a failure that may pass; a bug of ours ends the process."""
+        """Run an engine, and run the engine again after a failure that may pass; a bug of ours ends the process."""
         label = " ".join([what, *fields.values()])
         self._call.out.line({"event": f"{what}-started", **fields}, f"{label} started")
         pause = _FIRST_PAUSE
@@ -291,8 +292,11 @@ class _Process:
 
 
 def _raise_file_limit() -> None:
-    """As many open files as the system grants: each client of a router takes two, and a shell's usual 1,024 is few."""
+    """Raise the limit of open files as far as the system allows.
+
+    Each client of a router takes two files, and a shell's usual limit of 1,024 is low.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # some systems grant less than they say
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than their hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

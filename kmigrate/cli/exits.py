@@ -8,7 +8,7 @@ __all__ = ["Exit"]
 
 
 class Exit(IntEnum):
-    """What a finished call says to the shell."""
+    """The exit code of a finished call."""
 
     OK = 0
     """Done, or nothing was left to do."""
@@ -17,10 +17,10 @@ class Exit(IntEnum):
     USAGE = 2
     """The arguments, the configuration or the playbook are wrong."""
     REFUSED = 3
-    """A guard said no; nothing was changed."""
+    """A guard refused; nothing was changed."""
     PARITY_MISMATCH = 4
     """Source and target hold different records."""
     TIMED_OUT = 5
-    """A condition did not come true in time; what was intended stays written."""
+    """A condition did not come true in time; the intent stays written."""
     INTERRUPTED = 130
     """Ctrl-C."""

@@ -1,4 +1,4 @@
-"""What a running process shows of itself over HTTP: /metrics for Prometheus, /healthz for probes; off by default."""
+"""The HTTP pages of a running process: /metrics for Prometheus, /healthz for probes; off by default."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METRICS = (_BUILD, _CPU, _MEMORY, _STRAYS)
 
 
 def process_registry() -> Registry:
-    """A registry that tells of the process itself so far."""
+    """Return a registry that shows the metrics of the process itself."""
     registry = Registry()
     registry.add(_BUILD, lambda: [((__version__,), 1)])
     registry.add(_CPU, lambda: [((), sum(os.times()[:2]))])

@@ -1,4 +1,4 @@
-"""`kmigrate link finish`: clients leave the routers, and the wait until the last one has."""
+"""`kmigrate link finish`: lets clients leave the routers, and waits until the last client has left."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def finish(
 ) -> Answer:
     """Let clients leave the routers, with no restart.
 
-    Routers tell them the target's own addresses and end their connections in turn; waits until nobody is left.
+    Routers answer metadata with the target's own addresses, and end connections in turn; waits until no client is left.
     Says whether the bootstrap addresses that clients hold will still answer without routers.
     """
     given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
@@ -95,7 +95,7 @@ async def finish(
 
 @contextmanager
 def _watched(call: Call) -> Iterator[verbs.SayLeft]:
-    """A spinner that says how many are left, and who comes first among them."""
+    """Yield a function that shows how many connections are left, and the first clients among these."""
     with call.out.waiting("waiting for clients to leave") as waiting:
 
         def say(left: verbs.Left) -> None:

@@ -1,12 +1,12 @@
-"""`kmigrate verify --follow`: what both clusters have is compared again and again beside a live mirror, until Ctrl-C.
+"""`kmigrate verify --follow`: compares again and again, beside a live mirror, what both clusters have, until Ctrl-C.
 
-Rounds of the same check in one Spark session (docs/decisions/0008): each takes what is new on both sides, and writes
-down how far the copy is verified, so that `status` tells it and the next one goes on there.
+The rounds run the same check in one Spark session (docs/decisions/0008). Each round compares what is new on both sides
+and records how far the copy is verified, so that `status` shows the progress and the next round goes on there.
 
-A  A partition that differs is told once and left alone from then on: what stands behind a lost record would differ in
-   every round. Its verified range stays where it was last equal.
-B  A round that fails is tried again; the call gives up when none has come to its end for --timeout seconds.
-C  The first Ctrl-C (or SIGTERM) ends the round that is running, and nothing of that one is written down.
+A  A partition that differs is reported once and then left alone: everything behind a lost record would differ in every
+   round. The partition's verified range stays as of the last equal round.
+B  A round that fails is tried again; the call gives up when no round has ended well for --timeout seconds. C  The first
+Ctrl-C (or SIGTERM) ends the running round, and nothing of that round is recorded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Followed", "follow"]
 
 @dataclass
 class Followed:
-    """What the rounds have found so far."""
+    """The totals of all rounds so far."""
 
     rounds: int = 0
     records: int = 0
@@ -46,7 +46,7 @@ class Followed:
     differing: set[PartitionKey] = field(default_factory=set)
 
     def still_followed(self, ranges: Sequence[TopicRange]) -> list[TopicRange]:
-        """The ranges with anything new, but not of partitions that differ (A)."""
+        """Return the ranges with new records, without partitions that differ (A)."""
         return [each for each in ranges if each.offsets and each.key not in self.differing]
 
     def add(self, report: ParityReport) -> None:
@@ -74,11 +74,11 @@ class Followed:
 
 
 def follow(call: Call, asked: Asked, choice: SparkChoice, interval: float) -> Answer:
-    """Compare until somebody ends it."""
+    """Compare until the user ends the call."""
     call.out.as_lines()
     found = Followed()
     with call.out.waiting("starting Spark") as waiting:
-        job = asyncio.run(job_of(call, asked, waiting))  # what is wrong with the call is said at once
+        job = asyncio.run(job_of(call, asked, waiting))  # an error in the call's own arguments is raised here, at once
         with session(choice, waiting) as spark, _until_ended(spark) as ended:
             call.out.line({"event": "following", "link": job.link.name}, f"following link {job.link.name}")
             good = monotonic()
@@ -147,14 +147,17 @@ def _as_text(report: ParityReport) -> str:
 
 @contextmanager
 def _until_ended(spark: SparkSession) -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C or SIGTERM, which also ends what Spark does; the second one is as ever."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets.
+
+    The same signal ends Spark's running jobs. A second signal has its usual effect.
+    """
     ended = threading.Event()
     numbers = signal.SIGINT, signal.SIGTERM
 
     def end(number: int, frame: object) -> None:
         ended.set()
         restore()
-        # On a thread of its own: the main one may be in the middle of a call into the same JVM.
+        # A thread of its own, because the main thread may be in the middle of a call into the same JVM.
         threading.Thread(target=spark.sparkContext.cancelAllJobs, daemon=True).start()
 
     def restore() -> None:

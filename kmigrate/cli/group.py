@@ -45,8 +45,8 @@ async def mirror(
 ) -> Answer:
     """Register groups. Nothing is written on the target yet.
 
-    A group follows where the offsets of all its topics are identical: its members share its partitions wherever they
-    are. Else members that have moved wait for the promote. With --regex, groups that match later hold.
+    A group follows where the offsets of all its topics are identical: members on both clusters share the group's
+    partitions. Otherwise members that have moved wait for the promote. With --regex, groups that match later hold.
     """
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
     left_out = check_names(groups, exclude, regex=regex)
@@ -67,9 +67,9 @@ async def patterns(
     link: Link = None,
     plan: PlanOnly = False,
 ) -> Answer:
-    """Show by which expressions later groups are picked up, or forget some.
+    """Show the expressions by which later groups are picked up, or forget some.
 
-    What is mirrored already stays mirrored.
+    Groups that are mirrored already stay mirrored.
     """
     return await patterns_answer(call, "group", forget, link, plan)
 
@@ -84,7 +84,7 @@ async def promote(
     plan: PlanOnly = False,
     yes: Yes = False,
 ) -> Answer:
-    """Carry the committed positions over and let the groups read from the target."""
+    """Carry the committed offsets over and let the groups read from the target."""
     groups = call.required_list(groups, "GROUP", "the groups to promote")
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
@@ -112,9 +112,9 @@ async def promote(
 async def forget(
     call: Call, groups: Groups = None, link: Link = None, plan: PlanOnly = False, yes: Yes = False
 ) -> Answer:
-    """Take groups out of their link without a promote: their positions stay on the source.
+    """Take groups out of their link without a promote: committed offsets stay on the source.
 
-    For what is gone on the source, or shall stay there. Refused while members are at a router.
+    Meant for groups that are gone on the source, or that shall stay there. Refused while members are at a router.
     """
     groups = call.required_list(groups, "GROUP", "the groups to forget")
     async with call.estate() as estate:

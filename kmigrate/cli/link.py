@@ -1,4 +1,4 @@
-"""`kmigrate link`: the connection of one source to one target."""
+"""`kmigrate link`: the connection of a source to a target."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def create(
 
 
 def _refuse_one_cluster(call: Call, source: str, target: str) -> None:
-    """Said before the state log is made: a refusal changes nothing."""
+    """Refuse a link from a cluster to itself, before the state log is created: a refusal changes nothing."""
     if call.settings.cluster(source).overlaps(call.settings.cluster(target)):
         raise Refused(
             "source-is-target",
@@ -112,7 +112,7 @@ async def show(call: Call, name: Name = None) -> Answer:
 
 @command(app, "check")
 async def check(call: Call, name: Name = None) -> Answer:
-    """Contact both clusters of a link and say what stands in the way; changes nothing."""
+    """Contact both clusters of a link and show all obstacles; changes nothing."""
     async with call.estate() as estate:
         plan = await verbs.check_link(
             estate, name, raises=call.settings.mirror.raise_producer_expiration
@@ -130,7 +130,7 @@ async def throttle(
     link: Link = None,
     plan: PlanOnly = False,
 ) -> Answer:
-    """Limit how fast a link's mirror reads; a running one follows at once.
+    """Limit how fast a link's mirror reads; a running mirror follows at once.
 
     Topics in a promote are not held back.
     """
@@ -145,7 +145,7 @@ async def delete(
 ) -> Answer:
     """Forget a link whose topics and groups are all promoted; never deletes a topic.
 
-    While a router runs it refuses until no producer can repeat a write from before the last promote.
+    While a router runs, the command refuses until no producer can repeat a write from before the last promote.
     """
     name = call.required(name, "NAME", "the link to delete")
     seconds = delivery_seconds(call, delivery_timeout)
@@ -159,7 +159,7 @@ async def delete(
 
 
 def delivery_seconds(call: Call, given: float | None) -> float:
-    """`--delivery-timeout`, or what the configuration says."""
+    """Return `--delivery-timeout`, else the configured value."""
     return call.settings.finish.delivery_timeout_s if given is None else given
 
 

@@ -1,6 +1,7 @@
 """The tables of docs/metrics.md, made from the declarations: `python -m kmigrate.cli.metrics_reference FILE`.
 
-What is above the marker is written by people and stays. A test compares, so that no metric is without its row.
+People write the part of the page above the marker, and that part stays. A test compares the page with the tables, so
+that every metric has a row.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MARKER = "<!-- From here on made by `python -m kmigrate.cli.metrics_reference d
 
 
 def with_tables(page: str) -> str:
-    """The page with the tables of today below its marker."""
+    """Return the page with today's tables below the marker."""
     written, marker, _ = page.partition(_MARKER)
     tables = (
         _table("Mirror", OF_MIRROR),

@@ -1,4 +1,4 @@
-"""`kmigrate offsets`: where a position lies on the other cluster, exactly."""
+"""`kmigrate offsets`: exact translation of positions from one cluster to the other."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ async def translate(
 ) -> Answer:
     """Say where positions of one side lie on the other.
 
-    A position means the next record at or after it. One that holds a record becomes that record's offset; one that
-    holds none becomes the next record's. One beyond what is copied has no place yet; one beyond the barrier of a
-    promoted topic has none on the other side.
+    A position means the next record at or after that offset. A position that holds a record becomes that record's
+    offset; a position without a record becomes the next record's offset. A position beyond the copied range has no
+    place yet; a position beyond the barrier of a promoted topic has no place on the other side.
     """
     _check_side(from_)
     name, _, part = call.required(topic, "TOPIC[:PARTITION]", "the partition").partition(":")
@@ -100,11 +100,11 @@ async def export(
     from_: From = "source",
     link: Link = None,
 ) -> Answer:
-    """Translate positions kept outside Kafka into a copy; what was given stays as it is.
+    """Translate positions kept outside Kafka into a copy; the given file or directory stays unchanged.
 
-    Of a Spark checkpoint everything is copied, with the two newest files of its offsets translated, or with where its
-    sources began while no batch is committed: a query that has been stopped goes on from the copy at exactly the next
-    record.
+    A Spark checkpoint is copied whole. The two newest files of its offsets are translated; while no batch is committed,
+    the starting positions of its sources are translated, too. A stopped query that starts from the copy goes on at
+    exactly the next record.
     """
     _check_side(from_)
     given = Path(call.required(str(positions) if positions else None, "FILE|CHECKPOINT", "the positions"))
@@ -147,7 +147,7 @@ def _check_places(given: Path, place: Path) -> None:
 
 
 def _read(given: Path) -> dict[Path, str]:
-    """What is to be translated, by its file."""
+    """Return the texts to translate, by file."""
     try:
         return _checkpoint(given) if given.is_dir() else {given: given.read_text(encoding="utf-8")}
     except (OSError, UnicodeDecodeError) as error:
@@ -202,7 +202,7 @@ def _place(made: OffsetMap, offset: int, side: str) -> Place | None:
 
 
 async def _translator(estate: Estate, link: str | None, topics: Iterable[str], side: str) -> Translate:
-    """What moves a position of these topics; refuses one that has no place yet."""
+    """Return the function that moves a position of these topics; the function refuses a position without a place."""
     told = Positions(estate.target, estate.log)
     records = {topic: _record(estate, link, topic) for topic in topics}
     maps: dict[str, Mapping[int, OffsetMap]] = {
@@ -226,7 +226,7 @@ async def _translator(estate: Estate, link: str | None, topics: Iterable[str], s
 
 
 def _without_place(record: TopicRecord) -> str:
-    """Why a position has no place on the other side."""
+    """Return the reason why a position has no place on the other side."""
     if record.phase is TopicPhase.PROMOTED:
         return "beyond the barrier of its promote"
     return "not copied yet"
@@ -249,7 +249,7 @@ def _checkpoint(folder: Path) -> dict[Path, str]:
 
 
 def _whole(place: Path, write: Callable[[Path], object]) -> None:
-    """Written beside, then renamed: half a copy never has the name that somebody may start a query from."""
+    """Write beside `place`, then rename: a partial copy never has the name from which somebody may start a query."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name[:100]}.") as staging:
@@ -266,7 +266,7 @@ def _whole(place: Path, write: Callable[[Path], object]) -> None:
 
 
 def _copy_checkpoint(folder: Path, place: Path, copies: Mapping[Path, str]) -> None:
-    """Everything as it is but offsets and what was translated; checksum files of those would no longer fit."""
+    """Copy the checkpoint with the translated files, without other offsets and without stale checksums."""
     sums = {(folder / path).with_name(f".{path.name}.crc") for path in copies}
 
     def left_out(at: str, names: list[str]) -> list[str]:

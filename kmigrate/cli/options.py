@@ -1,4 +1,4 @@
-"""The flags that several commands share, each spelt and explained once."""
+"""Flags that several commands share, each spelled and explained in one place."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a call says: one result on stdout, progress and errors on stderr; with `--json`, JSON alone on stdout.
+"""The output of a call: one result on stdout, progress and errors on stderr; with `--json`, only JSON on stdout.
 
-Nothing that is only said ends a call, or changes its exit code: neither a reader that has left (`| head`), nor a disk
-that is full, nor a terminal that is gone, nor a stream that was closed before we began, nor one whose encoding lacks a
-character.
+A failure to print neither ends a call nor changes the exit code. Such failures are: a reader that has left (`| head`),
+a full disk, a terminal that is gone, a stream that was closed before this process began, and a stream whose encoding
+lacks a character.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from kmigrate.model.words import is_harmless, one_line
 __all__ = ["Answer", "Output", "Untold", "Waiting", "harmless_json", "log_line"]
 
 _PIPE_WIDTH = 160
-"""Columns of tables in a pipe or a file, where no terminal limits them."""
+"""Columns of tables in a pipe or a file, where no terminal limits the width."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a verb: its JSON, the same for a person, and the exit code."""
+    """The result of a verb: its JSON, the view for a person, and the exit code."""
 
     json: Mapping[str, Any]
     view: RenderableType
@@ -46,14 +46,14 @@ class Answer:
 
 
 _TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""What makes a terminal show text in another order than it is in."""
+"""Characters that make a terminal show text in another order than the stored order."""
 _HARMLESS = {code: "?" for code in (*range(32), *range(127, 160), *_TURNS) if chr(code) not in "\t\n"}
-"""Characters that a terminal would act on: the last line of defence, behind `cli.words`."""
+"""Control characters that a terminal would obey, replaced as the last line of defence behind `cli.words`."""
 _LONGEST_LINE = 4000
 
 
 def harmless_json(text: str) -> str:
-    """Return JSON that a terminal only shows: characters that would act become escapes of JSON."""
+    """Return JSON that a terminal only shows: control characters become JSON escapes."""
     if text.isascii():
         return text
     return "".join(
@@ -62,21 +62,26 @@ def harmless_json(text: str) -> str:
 
 
 def log_line(text: str) -> str:
-    """What a log tells in one line, whatever names it tells of: none makes a second line, or one without an end."""
+    """Return a log text as one line of limited length: a name in the text can make no second or endless line."""
     more = len(text) - _LONGEST_LINE
     cut = f"{text[:_LONGEST_LINE]}… and {more:,} characters more" if more > 0 else text
     return one_line(cut)
 
 
 class _Console(Console):
-    """Leaves it to us what a reader means who has left (rich would end the process), and lets no name speak to the
-    terminal."""
+    """A console that obeys no control character of a name, and that raises BrokenPipeError when the reader has left.
+
+    rich itself would end the process when the reader has left.
+    """
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
     def drop(self, *, for_good: bool) -> None:
-        """Forget what could not be written, which Python would write at its end; `for_good`: also all that comes."""
+        """Discard output that could not be written, so that Python does not write it at exit.
+
+        With `for_good` all later output is discarded, too.
+        """
         del self._buffer[:]
         with suppress(OSError):
             number = self.file.fileno()
@@ -94,7 +99,7 @@ class _Console(Console):
 
 
 def _console(stream: TextIO | None) -> _Console:
-    if stream is None:  # it was closed when Python began
+    if stream is None:  # the stream was closed before Python began
         stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 it is open as long as the process
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
@@ -108,14 +113,14 @@ def _is_unicode(stream: IO[str]) -> bool:
 
 
 def _has_room(stream: IO[str]) -> bool:
-    """Whether a line can be written at once.
+    """Return whether a line can be written without waiting.
 
-    There is none in a pipe that is full, as nobody reads it, nor in a terminal where somebody has pressed Ctrl-S. What
-    is at an end has room: for the error that it answers with.
+    A full pipe without a reader has no room, nor has a terminal on which somebody has pressed Ctrl-S. A closed stream
+    counts as having room: the write then fails with the stream's own error.
     """
     try:
         number = stream.fileno()
-    except (AttributeError, OSError, ValueError):  # it is none of the system's, or closed
+    except (AttributeError, OSError, ValueError):  # not a stream of the operating system, or closed
         return True
     poll = select.poll()
     poll.register(number, select.POLLOUT)
@@ -123,39 +128,39 @@ def _has_room(stream: IO[str]) -> bool:
 
 
 class Untold:
-    """Lines that are left out where they would have to be waited for, and what is said of them by the next one."""
+    """The count of lines that were left out because writing would have blocked, and the notice about these lines."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def leaves_out(self, stream: IO[str]) -> bool:
-        """Whether there is no room for a line, which is counted then."""
+        """Return whether there is no room for a line; if so, count the line as left out."""
         without = not _has_room(stream)
         self.count += without
         return without
 
     def told(self) -> tuple[int, str]:
-        """How many were left out, and that as a line; they count no longer."""
+        """Return how many lines were left out, and a notice that says so; reset the count."""
         count, self.count = self.count, 0
         return count, f"{count} lines were not told: nobody read them"
 
 
 class Output:
-    """The two streams of one call; made when it runs, so that tests may replace sys.stdout."""
+    """The two streams of one call; made when the call runs, so that tests may replace sys.stdout."""
 
     def __init__(self, *, json: bool = False, debug: bool = False) -> None:
         self.json, self.debug = json, debug
         self._indent: int | None = 2
         self.out, self.err = _console(sys.stdout), _console(sys.stderr)
         self.unheard = False
-        """Whether whoever read stdout has left."""
+        """Whether the reader of stdout has left."""
         self._lost = False
         self._waits_for_nobody = False
         self._untold = Untold()
         self._spinner: Waiting | None = None
 
     def wait_for_nobody(self) -> None:
-        """From here on a line is left out where it would have to be waited for: clients wait for who would wait."""
+        """From now on leave out a line that would block: while this process waits, its clients wait."""
         self._waits_for_nobody = True
 
     def answer(self, answer: Answer) -> None:
@@ -165,15 +170,15 @@ class Output:
             self.show(answer.view)
 
     def show(self, view: RenderableType, *, as_it_is: bool = False) -> None:
-        """For a person, on stdout; what has its lines already is left `as_it_is`."""
+        """Print a view for a person on stdout; `as_it_is` keeps the lines of a text that is wrapped already."""
         self._say(self.out, lambda: self.out.print(view, soft_wrap=as_it_is))
 
     def as_lines(self) -> None:
-        """From here on a JSON document is one line, an error's included: the call tells several."""
+        """From now on print each JSON document, errors included, as a line: the call prints several documents."""
         self._indent = None
 
     def line(self, fields: Mapping[str, Any], text: str) -> None:
-        """One line of a call that goes on: a JSON line or a sentence."""
+        """Print one line of a call that goes on: a JSON line or a sentence."""
         if self._waits_for_nobody and self._untold.leaves_out(self.out.file):
             return
         if self._untold.count:
@@ -186,14 +191,15 @@ class Output:
             self.show(Text(text))
 
     def note(self, text: str) -> None:
-        """A warning or a hint beside the result."""
+        """Print a warning or a hint beside the result."""
         self._warn(Text(text, style="yellow"))
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[Waiting]:
-        """A spinner with a changing text while a call waits; silent where stderr is no terminal.
+        """Show a spinner with a changing text while a call waits; show nothing where stderr is not a terminal.
 
-        Within another one, that says this text meanwhile: a terminal has room for one.
+        An inner call changes the outer spinner's text for the time of the inner call: a terminal has room for one
+        spinner.
         """
         if self._spinner is not None:
             before = self._spinner.text
@@ -221,19 +227,19 @@ class Output:
             lines.append(self._within(Text.assemble(("still true: ", "dim"), error.still_true), 2))
         if error.next_step:
             told = Text.assemble(("next: ", "dim"), error.next_step)
-            # A call stays whole: it can then be taken from the terminal as one line.
+            # A command stays on one line, so that it can be copied from the terminal.
             lines.append(Text.assemble("  ", told) if "kmigrate " in error.next_step else self._within(told, 2))
         self._warn(below(lines))
 
     def _within(self, text: RichText, indent: int = 0) -> RichText:
-        """A text cut between words where a terminal's lines end, and indented; a pipe's lines have no end."""
+        """Wrap a text between words at the terminal's width, and indent the text; a pipe's lines are not wrapped."""
         lines = text.wrap(self.err, max(20, self.err.width - indent - 2)) if self.err.is_terminal else [text]
         for line in lines:
             line.rstrip()
         return RichText.assemble(" " * indent, below(lines, indent=" " * (indent + 2)))
 
     def unexpected(self, error: BaseException) -> None:
-        """A bug of ours in one line; the traceback only on demand."""
+        """Print a bug of ours in a line; the traceback is printed only on demand."""
         self._trace(error)
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         if self.json:
@@ -261,8 +267,8 @@ class Output:
             self._say(self.err, lambda: traceback.print_exception(error, file=self.err.file))
 
     def unwritten(self, error: OSError) -> None:
-        """What stdout was told last is lost: whoever read it has left, or there is no room."""
-        # A reader that has left, or a terminal, does not come back; on a full disk there may be room again.
+        """Discard output that stdout did not take, because the reader has left or the disk is full."""
+        # A reader or terminal that has left does not come back; a full disk may have room again.
         gone = isinstance(error, BrokenPipeError) or error.errno == errno.EIO
         self.out.drop(for_good=gone)
         if gone:
@@ -282,7 +288,7 @@ class Output:
 
 
 class Waiting:
-    """The text of a spinner, where there is one."""
+    """The text of a spinner, if there is a spinner."""
 
     def __init__(self, status: Any, text: str = "") -> None:
         self._status, self.text = status, text

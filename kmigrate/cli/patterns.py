@@ -1,4 +1,4 @@
-"""Names by regular expression, as `kmigrate topic` and `kmigrate group` share them."""
+"""Names given as regular expressions, shared by `kmigrate topic` and `kmigrate group`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_names", "patterns_answer"]
 
 
 def check_names(names: list[str], exclude: list[str] | None, *, regex: bool) -> list[str]:
-    """Expressions that are none are said before anybody is contacted; returns what is left out."""
+    """Refuse invalid expressions before any cluster is contacted, and return the expressions of excluded names."""
     if exclude and not regex:
         raise UsageError(
             "exclude-without-regex",

@@ -1,4 +1,4 @@
-"""`kmigrate plan`: what each topic of the source would get, before anything is written; of a copy, what is left."""
+"""`kmigrate plan`: the outlook of each topic before anything is written, or what is left of a running copy."""
 
 from __future__ import annotations
 
@@ -41,43 +41,43 @@ __all__ = ["TopicOutlook", "app", "plan"]
 app = typer.Typer()
 
 _PADDING_RATE = 5e6
-"""Filler offsets a second and partition: 8.5 M were measured (M4)."""
+"""Filler offsets per second and partition: 8.5 M were measured (M4)."""
 _STRETCHES = 1_000
-"""Stretches of 1 MiB that one call reads at most, or one of each partition: a plan is to take seconds."""
+"""Maximum stretches of 1 MiB that one call reads, but at least one stretch of each partition: a plan takes seconds."""
 _HOUR_MS = 3_600_000
 _HOUR_STRETCHES = 3
-"""Stretches of a partition's last hour."""
+"""Stretches read of a partition's last hour."""
 _LONG_S = 60.0
-"""Holes that take less are not worth a word."""
+"""Seconds of filling below which a note about holes is not worth printing."""
 _STYLES = {"identical": "green", "mapped": "cyan"}
 
 
 @dataclass(frozen=True)
 class TopicOutlook:
-    """One topic's future: figures are of this moment, and of what is left where it is mirrored already."""
+    """One topic's outlook: figures are of now, and of the remaining copy where the topic is mirrored already."""
 
     topic: str
     partitions: int
     replicas_source: int
     replicas_target: int
     padding: int
-    """Filler offsets below the first record (they cost bytes once, and are deleted again)."""
+    """Filler offsets below the first record; filler costs bytes once and is deleted again."""
     records: int
-    """Offsets from the start, or from where its copy stands, to the source's end; records at most; −1 where unknown."""
+    """Offsets from the start, or from the copy's position, to the source's end; records at most; −1 where unknown."""
     holes: int
-    """Offsets that no reader sees (markers, aborted data, compacted away); all of them where `holes_exact`."""
+    """Offsets that no reader sees (markers, aborted data, compacted records); a complete count where `holes_exact`."""
     holes_exact: bool
     bytes: int
-    """As the source stores them; an estimate on a long topic."""
+    """Bytes as the source stores them; an estimate on a long topic."""
     seconds: float
-    """What padding, copying at the rate that was given, and filling holes take."""
+    """Seconds for padding, for copying at the given rate, and for filling holes."""
     offsets: str
-    """identical, mapped, or what stands against both."""
+    """`identical`, `mapped`, or the obstacle to both."""
     state: str
-    """new, or the phase it is in."""
+    """`new`, or the topic's phase."""
     notes: tuple[str, ...]
     hourly_bytes: int = -1
-    """Bytes that were written to the source within the last hour, by the records' times; −1 where unknown."""
+    """Bytes written to the source within the last hour, by the records' times; −1 where unknown."""
 
     @property
     def disk(self) -> int:
@@ -108,8 +108,8 @@ async def plan(
 ) -> Answer:
     """Say what each topic would get, or what is left of its copy.
 
-    Partitions, replicas, padding, holes, records to copy, how long, identical or mapped offsets; changes nothing. Of a
-    topic that is mirrored already only what is still to come is counted, whatever --from and --offsets say.
+    Partitions, replicas, padding, holes, records to copy, time, identical or mapped offsets; changes nothing. The
+    figures of a topic that is mirrored already count only the remaining copy, whatever --from and --offsets say.
     """
     start = start_position(from_)
     verbs.check_offsets_mode(offsets)
@@ -151,7 +151,7 @@ async def plan(
 
 
 def _notes(configs: dict[str, str]) -> list[str]:
-    """Source settings that make a topic dearer to copy."""
+    """Return notes on source settings that make a topic slower to copy."""
     if configs.get("message.timestamp.type") == "LogAppendTime":
         return ["LogAppendTime: copied with the times that readers see, batch by batch anew (slower)"]
     return []
@@ -159,7 +159,7 @@ def _notes(configs: dict[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What decides about one topic, beside its logs."""
+    """The inputs that decide about one topic, beside the topic's logs."""
 
     start: str
     offsets: str
@@ -168,13 +168,13 @@ class _Asked:
     stretches: int
     settings: MirrorSettings
     round_trip_s: float
-    """To the target and back."""
+    """Seconds of a round trip to the target."""
     configs_of: verbs.ConfigsOf
-    """Tells the configs with which the mirror would create a topic."""
+    """Function that returns the configs with which the mirror would create a topic."""
 
 
 async def _round_trip_s(target: ClusterClient) -> float:
-    """The shortest of a few, for the first may open a connection."""
+    """Return the shortest of three round trips, because the first may open a connection."""
     found: list[float] = []
     for _ in range(3):
         began = monotonic()
@@ -186,7 +186,7 @@ async def _round_trip_s(target: ClusterClient) -> float:
 async def _outlook(
     estate: Estate, link: str, source: ClusterClient, info: TopicInfo | None, name: str, asked: _Asked, notes: list[str]
 ) -> TopicOutlook:
-    # It reads batches, with what no other command loads.
+    # Imported here: the module reads batches and loads modules that no other command needs.
     from kmigrate.mirror.outlook import filling_s, sample
 
     against = ""
@@ -254,7 +254,10 @@ async def _outlook(
 
 
 async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int], asked: _Asked) -> int:
-    """Return the bytes of the records of the last hour; −1 where the source does not tell, or by times ahead only."""
+    """Return the bytes of the last hour's records.
+
+    Return −1 where the source gives no offset for that time, or where the found record lies more than an hour ahead.
+    """
     from kmigrate.mirror.outlook import sample
 
     now = now_ms()
@@ -268,7 +271,7 @@ async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int
 
 
 def _nothing_left(estate: Estate, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
-    """Of a topic that is promoted, whether its source is still there or not."""
+    """Return the outlook of a promoted topic, whether its source topic still exists or not."""
     replicas = _replicas(info) if info is not None else -1
     on_target = min(replicas, len(estate.target.metadata.brokers))
     offsets, state = "mapped" if record.mapped else "identical", record.phase.value
@@ -278,10 +281,10 @@ def _nothing_left(estate: Estate, record: TopicRecord, info: TopicInfo | None) -
 
 @dataclass(frozen=True)
 class _Ahead:
-    """What is to be copied of a topic, and how."""
+    """The part of a topic that is to be copied, and the way of copying."""
 
     begin: dict[int, int]
-    """From which source offset on, by partition."""
+    """First source offset to copy, by partition."""
     mapped: bool
     padding: int
     against: str = ""
@@ -289,7 +292,7 @@ class _Ahead:
 
 
 async def _begun_anew(source: ClusterClient, name: str, starts: dict[int, int], asked: _Asked) -> _Ahead:
-    """All of a topic, where nothing of it is there yet."""
+    """Return the plan for a whole topic of which nothing is copied yet."""
     from kmigrate.mirror.outlook import why_mapped
 
     padding = sum(max(0, offset) for offset in starts.values())
@@ -302,9 +305,10 @@ async def _begun_anew(source: ClusterClient, name: str, starts: dict[int, int], 
 
 
 async def _going_on(estate: Estate, record: TopicRecord, kept: dict[int, int]) -> _Ahead:
-    """What is left of a copy, where the source's logs begin so.
+    """Return what is left of a copy; `kept` holds the first offsets of the source's logs.
 
-    What was deleted there before it was copied is not copied any more, and a partition that was added is all new.
+    Records deleted on the source before the copy reached them are not copied any more. An added partition is copied
+    whole.
     """
     notes: tuple[str, ...] = ()
     try:
@@ -319,7 +323,7 @@ async def _going_on(estate: Estate, record: TopicRecord, kept: dict[int, int]) -
 
 
 def _held_back(record: TopicRecord) -> list[str]:
-    """Why it takes longer than its figures say."""
+    """Return the reasons why the copy takes longer than the figures say."""
     notes = []
     if record.paused:
         notes.append(f"it is paused: {advised('topic resume', record.link, record.topic)}")
@@ -338,8 +342,10 @@ def _timestamp(start: str) -> int:
 
 
 class _Outlooks:
-    """As a table that fits: in a narrow terminal without what few look for first, which is then told below or by
-    --json."""
+    """A table that fits the terminal's width.
+
+    A narrow terminal gets no columns `state` and `replicas`: the states follow below the table, and --json has both.
+    """
 
     def __init__(self, rows: Sequence[TopicOutlook]) -> None:
         self._rows = rows
@@ -383,7 +389,7 @@ class _Outlooks:
 
 
 def _total(sizes: Iterable[int]) -> str:
-    """Return a sum of bytes in words; `≥` where some size is unknown, `?` where all are, '' for nothing."""
+    """Return a sum of bytes as text: with `≥` where some sizes are unknown, `?` where all are, '' for nothing."""
     told = list(sizes)
     known = [size for size in told if size >= 0]
     if told and not known:

@@ -62,11 +62,11 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 
 _LOOK_SECONDS = 0.25
 _INTERRUPTED_SECONDS = 5.0
-"""How long a command may take to end by itself after Ctrl-C."""
+"""Seconds that a command may take to end by itself after Ctrl-C."""
 
 
 def parameter_of(key: str) -> str:
-    """The name of a verb's parameter for a playbook's key."""
+    """Return the name of a verb's parameter for a playbook's key."""
     return "from_" if key == "from" else key.replace("-", "_")
 
 
@@ -84,11 +84,11 @@ def _load(file: Path) -> Playbook:
 
 
 class _Reached(Exception):
-    """A verb has judged its values, and would ask clusters now."""
+    """Raised when a verb has checked its values and would now contact a cluster."""
 
 
 class _Unsent(Call):
-    """A call that ends where a cluster would be asked: what a verb refuses by itself it refuses before that."""
+    """A call that ends where a verb would contact a cluster; a verb checks its own values before that point."""
 
     @property
     def interactive(self) -> bool:
@@ -99,8 +99,10 @@ class _Unsent(Call):
 
 
 def _check_values(call: Call, book: Playbook) -> None:
-    """Every verb says what it thinks of its values before the first one runs: a misspelt rate in the last step is not
-    found when the others have promoted everything."""
+    """Have every verb check its values before the first step runs.
+
+    Otherwise a misspelled rate in the last step would be found only after the other steps have promoted everything.
+    """
     unsent = _Unsent(call.config, call.target, call.json, call.debug, call.overrides)
     prepared = False
     for step in book.steps:
@@ -115,16 +117,16 @@ def _check_values(call: Call, book: Playbook) -> None:
             if prepared and error.ref in _A_COMMAND_MAY_MEND:
                 continue
             if error.ref in _OF_THE_CONFIGURATION and not unsent.settings.clusters:
-                continue  # a playbook may be looked at where it does not run
+                continue  # a playbook may be looked at on another machine than its own
             if error.ref == "missing-value" and call.interactive:
-                continue  # the step itself asks for it
+                continue  # the step itself asks for the missing value
             error.what = f"{book.file}, step {step.number} ({step.text}): {error.what}"
             error.still_true = "no step was run"
             raise
 
 
 _A_COMMAND_MAY_MEND = frozenset({"report-not-writable"})
-"""What commands of a playbook may make or take away before the step that needs it."""
+"""Errors whose cause a command of the playbook may remove before the step that fails."""
 _OF_THE_CONFIGURATION = frozenset({"unknown-cluster", "missing-value"})
 
 
@@ -155,7 +157,7 @@ def _step_json(step: Step) -> dict[str, Any]:
 def run(call: Call, file: File, plan: PlanOnly = False, yes: Yes = False) -> Answer | None:
     """Run a playbook from its first step.
 
-    What is done already is left as it is. With --json one line per step.
+    Steps that are done already change nothing. With --json prints one line per step.
     """
     book = _load(file)
     _check_values(call, book)
@@ -176,7 +178,7 @@ def run(call: Call, file: File, plan: PlanOnly = False, yes: Yes = False) -> Ans
 
 @contextmanager
 def _named(step: Step) -> Iterator[None]:
-    """Whatever ends a playbook says in which step, and that those before it stand."""
+    """Add to any error the step in which the playbook ended, and that the steps before it stand."""
     stand = "the steps before it stand"
     try:
         yield
@@ -196,7 +198,7 @@ def _named(step: Step) -> Iterator[None]:
 
 
 def _one(call: Call, step: Step, count: int) -> None:
-    """Run one step; with --json one line when it has ended."""
+    """Run one step; with --json print one line when the step has ended."""
     started = monotonic()
     if not call.json:
         call.out.show(Text(f"[{step.number}/{count}] {step.text}", style="bold"))
@@ -252,14 +254,14 @@ def _run_verb(call: Call, step: RunStep) -> tuple[Mapping[str, Any], RenderableT
 def _called(call: Call, step: RunStep) -> Answer:
     options = {parameter_of(key): value for key, value in step.options.items()}
     if step.verb in DANGEROUS:
-        options["yes"] = True  # asked once, for the whole playbook
+        options["yes"] = True  # the user was asked once, for the whole playbook
     result = CALLS[step.verb](call, **options)
     answer: Answer = asyncio.run(result) if inspect.iscoroutine(result) else result
     return answer
 
 
 def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableType | None]:
-    """Run a command; its output goes to stderr with --json, where stdout belongs to the result."""
+    """Run a command; with --json the command's output goes to stderr, because stdout belongs to the result."""
     if step.unless is not None and asyncio.run(_holds(call, step.unless, step.scope)):
         return {"skipped": step.unless.text}, Text(f"  skipped: {step.unless.text}", style="dim")
     words = list(step.command)
@@ -286,8 +288,11 @@ def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableT
 
 
 def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, timeout: float) -> int:
-    """The command's exit code. Where it is late or somebody ends us, all that it has begun is ended with it: a script
-    that was called killed must not go on rolling clients."""
+    """Run the command and return its exit code.
+
+    If the command is late, or somebody ends this process, the command and all processes that it started are killed: a
+    script reported as killed must not go on restarting clients.
+    """
     with _ended_with_us() as ours:
         process = subprocess.Popen(
             words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True
@@ -298,9 +303,9 @@ def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, ti
         except KeyboardInterrupt:
             try:
                 with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                    os.killpg(process.pid, signal.SIGINT)  # as the terminal tells its own group
+                    os.killpg(process.pid, signal.SIGINT)  # as the terminal signals its own process group
                     process.wait(_INTERRUPTED_SECONDS)
-            finally:  # also where somebody presses Ctrl-C once more
+            finally:  # also after a second Ctrl-C
                 _kill_all_of(process)
             raise
         except subprocess.TimeoutExpired:
@@ -310,7 +315,10 @@ def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, ti
 
 @contextmanager
 def _ended_with_us() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes of another session, which hear nothing of a terminal that closes, nor of who ends us (SIGTERM)."""
+    """Yield a list of processes to kill when this process gets SIGTERM or SIGHUP.
+
+    The listed processes run in sessions of their own, so neither signal reaches them otherwise.
+    """
     ours: list[subprocess.Popen[bytes]] = []
 
     def end(number: int, _: object) -> None:
@@ -320,7 +328,7 @@ def _ended_with_us() -> Iterator[list[subprocess.Popen[bytes]]]:
         signal.raise_signal(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    heeded = [number for number, handler in before.items() if handler is signal.SIG_DFL]  # not of nohup
+    heeded = [number for number, handler in before.items() if handler is signal.SIG_DFL]  # not under nohup
     for number in heeded:
         signal.signal(number, end)
     try:
@@ -346,7 +354,7 @@ def _exec_failed(step: ExecStep, why: str) -> Failed:
 
 
 async def _holds(call: Call, condition: Condition, scope: Scope) -> bool:
-    """Whether a condition holds now; a target without a state log fulfils none."""
+    """Return whether a condition holds now; a target without a state log fulfils no condition."""
     try:
         async with call.estate() as estate:
             shot = await snapshot(estate, figures=condition.needs_figures)

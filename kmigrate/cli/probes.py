@@ -1,4 +1,4 @@
-"""What one cluster can do of that which the design leans on, found out without changing anything."""
+"""Probes of the abilities that kmigrate needs of a cluster; a probe changes nothing."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = ["probe_cluster", "probe_settings"]
 
 _SECONDS = 12.0
 _STRAYS_S = 4.0
-"""Most time for the search for strays, which reads all of kmigrate's topics."""
+"""Maximum seconds for the search for strays, which reads all of kmigrate's topics."""
 _NO_TOPIC = "__kmigrate_probe.no-such-topic"
 _DELETE_RECORDS, _WRITE_TXN_MARKERS, _DESCRIBE_ACLS, _DESCRIBE_PRODUCERS = 21, 27, 29, 61
 _DESCRIBE_TRANSACTIONS = 65
 _CONSUMER_GROUP_HEARTBEAT, _API_VERSIONS = 68, 18
 
 _METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27: "4.1", 30: "4.3"}
-"""Finalised metadata.version levels of released Kafkas, as far as they are settled; others show the number."""
+"""Released Kafka versions by finalised metadata.version, as far as settled; other levels are shown as a number."""
 
 
 async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
-    """Findings of one cluster; raises where it does not answer at all."""
+    """Return the findings about one cluster; raise Unreachable if the cluster does not answer at all."""
     try:
         async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
             return await _probe(client)
@@ -50,7 +50,7 @@ async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
 
 
 async def probe_settings(settings: ClusterSettings) -> BrokerSettings:
-    """Read the broker settings of a cluster; raises where the cluster does not answer, or does not tell."""
+    """Return the broker settings of a cluster; raise if the cluster does not answer or refuses to show its settings."""
     try:
         async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
             with Admin(client.settings) as admin:
@@ -72,7 +72,7 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     ]
     faults = await advertised_faults(client)
     found += [Finding("refuse", "advertised-unreachable", fault.text, fault.next_step) for fault in faults]
-    if faults:  # the other probes ask the brokers at these addresses
+    if faults:  # the other probes contact the brokers at these addresses
         return found
     found.append(
         _either(
@@ -134,7 +134,7 @@ def _either(there: bool, ref: str, yes: str, no: str) -> Finding:
 
 
 async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
-    """API keys with their highest version, and the finalised metadata.version, −1 where there is none."""
+    """Return API keys with their highest version, and the finalised metadata.version (−1 without)."""
     request = entity(_API_VERSIONS, 3, "request")
     answer = await client.call(request(client_software_name="kmigrate", client_software_version="doctor"))
     apis = newest_versions(answer)
@@ -143,7 +143,7 @@ async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
 
 
 async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
-    """Whether we may write control markers, asked for a topic that does not exist."""
+    """Return whether kmigrate may write control markers, tested with a topic that does not exist."""
     cost = "holes are filled by empty transactions (1 to 6 ms each)"
     if _WRITE_TXN_MARKERS not in apis:
         return Finding("warn", "write-txn-markers", f"no WriteTxnMarkers: {cost}")

@@ -1,4 +1,4 @@
-"""`kmigrate promote`: the flip of topics, and what it cost."""
+"""`kmigrate promote`: the flip of topics, and how long writes were held."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["app", "promote"]
 app = typer.Typer()
 
 _HOLD_SECONDS = 2.0
-"""How long to wait after the flip for the routers to tell how long they held requests."""
+"""Seconds to wait after the flip until routers report how long they held requests."""
 
 
 @command(app, "promote")
@@ -160,7 +160,7 @@ async def promote(
 
 
 def _any_early(estate: Estate, link: str, topics: list[str]) -> bool:
-    """Return whether the mirror has not begun to copy all of the topics."""
+    """Return whether the mirror has not yet begun to copy some of the topics."""
     records = (estate.log.state.topic(link, topic) for topic in topics)
     return any(record is not None and record.phase in NOT_COPIED_YET for record in records)
 
@@ -181,7 +181,7 @@ Holds = dict[str, dict[int, float]]
 
 
 async def _holds(estate: Estate, records: list[TopicRecord]) -> Holds:
-    """Longest hold by topic key and partition; routers tell it shortly after the flip, if they held anything."""
+    """Return the longest hold by topic key and partition; routers report holds shortly after the flip."""
     deadline = monotonic() + _HOLD_SECONDS
     routers = bool(estate.log.alive(RouterPresence))
     while True:
@@ -206,7 +206,7 @@ def _as_json(record: TopicRecord, holds: dict[int, float]) -> dict[str, Any]:
 
 
 def _sealed(record: TopicRecord) -> Text:
-    """Why the source does not take writes any more, and until when."""
+    """Return a warning that says why the source refuses writes, and until when."""
     names = sorted(set(record.seal.routers.values())) if record.seal is not None else []
     return Text(
         f"! {record.topic} is sealed on the source (max.message.bytes=1), as router {', '.join(names)} did not answer. "

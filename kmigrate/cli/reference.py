@@ -1,6 +1,6 @@
 """The command reference of docs/cli.md, made from the commands themselves: `python -m kmigrate.cli.reference`.
 
-A test compares the file with this text, so that a changed flag cannot leave its page behind.
+A test compares the page with this text, so that a changed flag always changes the page, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MEANINGS = {
 
 
 def commands(tree: typer.Typer = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of every command, in the order of the help."""
+    """Yield the words of every command, in the order of the help."""
     for single in tree.registered_commands:
         yield (*path, str(single.name))
     for sub in tree.registered_groups:
@@ -55,14 +55,14 @@ def commands(tree: typer.Typer = app, path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD + "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in _MEANINGS.items())]
     parts += [f"\n## kmigrate {' '.join(path)}\n\n```text\n{_help(path)}\n```\n" for path in commands()]
     return "".join(parts)
 
 
 def _help(path: tuple[str, ...]) -> str:
-    """What `--help` prints on 80 columns."""
+    """Return the text that `--help` prints on 80 columns."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "80"
     try:

@@ -1,4 +1,4 @@
-"""The files that `verify` writes beside its answer; what stands in their way is said before anything is read."""
+"""The files that `verify` writes beside its answer; unwritable places are refused before anything is read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["ReportFiles", "not_written"]
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Where each kind of report goes; None where it is not wanted. Parquet is Spark's own to write."""
+    """The place of each kind of report, None for an unwanted kind; Spark itself writes the Parquet files."""
 
     html: Path | None = None
     junit: Path | None = None
     parquet: Path | None = None
 
     def check(self) -> None:
-        """Raises UsageError where a file could not be written at the end."""
+        """Raise UsageError where a file could not be written at the end."""
         for flag, place in (("--html", self.html), ("--junit", self.junit), ("--parquet", self.parquet)):
             if place is None:
                 continue
@@ -37,7 +37,7 @@ class ReportFiles:
                 raise _unwritable(flag, place, "it exists already", "name a new folder: findings are never mixed")
 
     def write(self, link: LinkRecord, report: ParityReport, now_ms: int) -> dict[str, str]:
-        """Write the pages; tells where every report is, by its kind."""
+        """Write the pages, and return the place of every report by kind."""
         at = dt.datetime.fromtimestamp(now_ms // 1000, dt.UTC).isoformat().replace("+00:00", "Z")
         check = Check(link.name, link.source.name, link.target.name, at)
         pages = ((self.html, parity_page), (self.junit, parity_junit))
@@ -53,7 +53,10 @@ class ReportFiles:
 
 
 def not_written(place: Path, why: str, report: ParityReport) -> Failed:
-    """Of a report that failed at the end: the check may have taken hours, and its verdict is not lost with it."""
+    """Return the error for a report that could not be written.
+
+    The error includes the verdict, because the check may have taken hours.
+    """
     verdict = "both sides are equal" if report.equal else f"both sides differ: {report.mismatches} mismatches"
     return Failed(
         "report-not-written",

@@ -64,7 +64,7 @@ def _serve(
     worker: int = 0,
     take_over: bool = False,
 ) -> None:
-    # The engines' code is the heaviest of all: `kmigrate link list` does not pay for it.
+    # The engines' code takes longest to import, so only `run` commands import it.
     from kmigrate.cli.engines import serve
 
     call.out.as_lines()
@@ -99,10 +99,10 @@ def run_mirror(
     workers: Workers = 1,
     worker: Annotated[bool, typer.Option("--worker", hidden=True, help="End when standard input does.")] = False,
 ) -> None:
-    """Run the mirrors of all links, or of one.
+    """Run the mirrors of all links, or of one link.
 
-    Processes on any machines share the partitions of a link, and take over from one that dies. With --metrics each
-    further worker serves at the next port.
+    Processes on any machines share the partitions of a link, and take over the partitions of a process that dies. With
+    --metrics each further worker serves at the next port.
     """
     _override(call, metrics=metrics)
     _serve(call, Engine.MIRROR, link, workers=workers, worker=int(worker))
@@ -122,9 +122,9 @@ def run_router(
 ) -> None:
     """Run one router.
 
-    The call is refused while a router of the same name answers.
-    With --workers n it is n processes at the same ports, registered as NAME-1 to NAME-n; one that dies is started
-    again. With --metrics each further worker serves at the next port.
+    The call is refused while a router of the same name answers. With --workers n the router consists of n processes at
+    the same ports, registered as NAME-1 to NAME-n; a process that dies is started again. With --metrics each further
+    worker serves at the next port.
     """
     _override(call, port=port, name=name, metrics=metrics)
     if (workers > 1 or worker) and not call.settings.router.port:
@@ -149,8 +149,8 @@ async def forget_router(
 ) -> Answer:
     """Take a silent router out of the fences' count.
 
-    Without --dead it is remembered that it may live: topics that are promoted are sealed on the source for it. With it
-    the call is refused while a router answers at its address.
+    Without --dead the router may still live: topics that are promoted are sealed on the source because of that router.
+    With --dead the call is refused while a router answers at that router's address.
     """
     async with call.estate() as estate:
         looked = await verbs.forget_router(estate, name, dead=dead, plan=True)
@@ -167,6 +167,6 @@ async def forget_router(
 def run_controller(call: Call) -> None:
     """Run the controller.
 
-    It carries out what `promote` and `group promote` ask for.
+    The controller carries out what `promote` and `group promote` ask for.
     """
     _serve(call, Engine.CONTROLLER)

@@ -1,4 +1,4 @@
-"""`kmigrate sandbox`: two real clusters and live clients to try everything on."""
+"""`kmigrate sandbox`: two real clusters and live clients for trying everything."""
 
 from __future__ import annotations
 
@@ -47,13 +47,20 @@ app.add_typer(traffic_app)
 CONFIG_FILE = "kmigrate.toml"
 _RATE = 1500.0
 _FAMILIES_RATE = 600.0
-"""Drivers of five families, each in a process of its own language, take 0.6 of two cores at 1,500 a second."""
+"""Records per second of five families of clients.
+
+Drivers of five families, each a process in its own language, take 0.6 of two cores even at 1,500 a second.
+"""
 _RATE_OF_THREE = 500.0
-"""Six brokers and their replicas take all of two cores at 1,500 a second, and a mirror there falls ever more behind."""
+"""Records per second with three brokers a side.
+
+Six brokers and their replicas take all of two cores at 1,500 a second, and a mirror beside them falls behind more and
+more.
+"""
 _OLDEST = (2, 8)
-"""What kmigrate serves (`cluster.versions`), and what starts on the Java that it needs."""
+"""The oldest Kafka that kmigrate supports (`cluster.versions`) and that starts on the Java that kmigrate needs."""
 _OLDEST_SECURE = (3, 5)
-"""Since then brokers without a ZooKeeper have SCRAM users (KIP-900)."""
+"""The oldest Kafka whose brokers have SCRAM users without a ZooKeeper (KIP-900)."""
 _PRELOAD = "preload.jsonl"
 _HISTORY = "history.jsonl"
 
@@ -74,7 +81,7 @@ Which = Annotated[
 
 
 def _folder(call: Call, folder: Path | None) -> Path:
-    """The run folder; its configuration serves this call unless another one was named."""
+    """Return the run folder; the folder's configuration serves this call unless another configuration was named."""
     chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
     own = chosen / CONFIG_FILE
     if call.config is None and not os.environ.get("KMIGRATE_CONFIG") and own.is_file():
@@ -85,7 +92,7 @@ def _folder(call: Call, folder: Path | None) -> Path:
 def config_text(
     source: str, target: str, router_port: int, logins: tuple[str, str] = ("", ""), listeners: str = ""
 ) -> str:
-    """A configuration by which the next command works; `logins` are lines for source and target."""
+    """Return a configuration with which the next command works; `logins` are lines for source and target."""
     return (
         "# Written by `kmigrate sandbox up`; removed by `kmigrate sandbox down`.\n"
         f'[clusters.source]\n"bootstrap.servers" = "{source}"\n{logins[0]}\n'
@@ -139,7 +146,7 @@ def up(
 
 
 def _check_versions(source: str, target: str, *, oldest: tuple[int, int] = _OLDEST) -> None:
-    """Refuse, before anything is fetched, what no sandbox can be of."""
+    """Refuse versions that a sandbox cannot run, before anything is downloaded."""
     for option, version in (("--source-version", source), ("--target-version", target)):
         if not re.fullmatch(r"\d+\.\d+\.\d+", version):
             raise UsageError("bad-version", f"{option} {version}", next_step="expected: as in 2.8.2")
@@ -157,7 +164,7 @@ def _check_versions(source: str, target: str, *, oldest: tuple[int, int] = _OLDE
 def _start(
     call: Call, folder: Path, brokers: int, source_version: str, target_version: str, *, detached: bool, secure: bool
 ) -> Sandbox:
-    """Start the brokers with a bar for downloads, and with SIGTERM as an end that cleans up."""
+    """Start the brokers with a progress bar for downloads; SIGTERM ends the start and cleans up."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     bar = Progress(
         TextColumn("{task.description}", markup=False),
@@ -195,7 +202,7 @@ def _as_interrupt(*_: object) -> None:
 
 
 def _wait_for_the_end() -> None:
-    """Ctrl-C and SIGTERM are the ordinary end here, not a failure."""
+    """Wait for Ctrl-C or SIGTERM, which are the ordinary end here, not a failure."""
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
 
@@ -302,7 +309,7 @@ def start(
 ) -> Answer:
     """Start live clients: producers of two families, two groups of consumers, a transactional writer.
 
-    The first start fills the source with topics that have a past.
+    The first start fills the source with topics that hold records already.
     """
     chosen = _folder(call, folder)
     bootstrap = _address(call, to)
@@ -314,11 +321,11 @@ def start(
 
 
 def _fill(call: Call, folder: Path, records: int) -> bool:
-    """Give a new sandbox's source a past; whether it had none."""
+    """Fill the source of a new sandbox with records; return whether the source was empty."""
     source = call.settings.cluster("source")
     if asyncio.run(_exists(source, next(iter(DEMO_TOPICS)))):
         return False
-    own = Sandbox.load(folder).source  # topics are made on a sandbox's source only, never on somebody's own
+    own = Sandbox.load(folder).source  # topics are created on a sandbox's source only, never on a user's own cluster
     with call.out.waiting("filling the source") as waiting:
         preload(
             source.bootstrap_servers,
@@ -354,7 +361,7 @@ def roll(
 
 @command(traffic_app, "stop", target=False)
 def stop(call: Call, which: Which = None, folder: Folder = None) -> Answer:
-    """Stop live clients: writers first, readers when they have read everything; then join their histories."""
+    """Stop live clients: writers first, readers after they have read everything; then join their histories."""
     chosen = _folder(call, folder)
     traffic = Traffic(chosen / "traffic")
     past = [path for path in (chosen / _PRELOAD, chosen.parent / _PRELOAD) if path.exists()][:1]
@@ -376,7 +383,7 @@ def stop(call: Call, which: Which = None, folder: Folder = None) -> Answer:
 
 
 def _address(call: Call, to: str) -> str:
-    """The bootstrap address behind a word; host:port stands for itself."""
+    """Return the bootstrap address that a word stands for; host:port stands for itself."""
     if ":" in to:
         return to
     if to in ("source", "target"):
@@ -387,14 +394,14 @@ def _address(call: Call, to: str) -> str:
 
 
 def _logins(folder: Path, to: str, bootstrap: str) -> Logins | None:
-    """How the live clients log in there: as their own users, where it is a secure cluster of this sandbox.
+    """Return the logins of the live clients at an address: their own users on a secure cluster of this sandbox.
 
-    At the router they log in as at the target, which judges them.
+    At the router clients log in as at the target, because the target checks the logins.
     """
     try:
         clusters = Sandbox.load(folder).clusters
     except Refused as refused:
-        if refused.ref != "no-sandbox":  # then the clients run on clusters of somebody's own
+        if refused.ref != "no-sandbox":  # without a sandbox the clients run on the user's own clusters
             raise
         return None
     for cluster in clusters:
@@ -405,7 +412,7 @@ def _logins(folder: Path, to: str, bootstrap: str) -> Logins | None:
 
 
 async def _router(call: Call) -> str:
-    """Return where the registered routers listen: `--port` of a router goes over the port of the configuration."""
+    """Return the addresses of the registered routers: a router's `--port` replaces the configured port."""
     routers: Sequence[RouterRecord] = ()
     try:
         async with call.estate() as estate:

@@ -1,4 +1,4 @@
-"""What the plans say of configs that a topic has from its source's brokers: which of them the target topic is given."""
+"""Findings on configs that a topic inherits from the source's brokers, and that the target topic is given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["default_findings"]
 async def default_findings(
     estate: Estate, link: LinkRecord, topics: Sequence[str], settings: MirrorSettings
 ) -> list[Finding]:
-    """One finding on each topic of the source that would be another on the target without these values."""
+    """Return a finding on each source topic that would behave otherwise on the target without the inherited values."""
     if settings.use_defaults_from is DefaultsFrom.TARGET:
         return []
     try:
@@ -36,7 +36,7 @@ async def default_findings(
     found: list[Finding] = []
     for topic, configs in told.items():
         if isinstance(configs, KmigrateError) or mirrored.get(topic, topic in filled):
-            continue  # named by the guards already, or its configs stay its own
+            continue  # the guards name the topic already, or the target topic keeps its own configs
         values = [each for key, each in _sentences(configs, defaults).items() if key in keys]
         if values:
             what = f"topic {topic} keeps what the source's brokers give it: {', '.join(values)}"
@@ -52,7 +52,7 @@ def _sentences(configs: Mapping[str, ConfigValue], defaults: Mapping[str, str]) 
 
 
 async def _filled(target: ClusterClient, topics: Sequence[str]) -> set[str]:
-    """Topics of the target that have held data: who fills them up with others' keeps their configs."""
+    """Return topics of the target that have held data; a topic that held other data keeps its own configs."""
     standing = (await target.refresh(topics)).topics.values()
     keys = [(info.name, partition) for info in standing for partition in info.partitions]
     ends = await target.list_offsets(dict.fromkeys(keys, LATEST))

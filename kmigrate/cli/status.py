@@ -1,4 +1,4 @@
-"""`kmigrate status`: one snapshot, or one after another."""
+"""`kmigrate status`: a single snapshot, or a series of snapshots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def status(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C; JSON lines with --json.")] = False,
     interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between looks.")] = 1.0,
 ) -> Answer | None:
-    """Show links, topics, groups and who runs.
+    """Show links, topics, groups and running processes.
 
     Figures come from the logs of both clusters, read now.
     """
@@ -38,16 +38,16 @@ async def status(
                 shot = await snapshot(estate)
             return Answer(shot.as_json(), snapshot_view(shot))
         call.out.as_lines()
-        estate.asking = nullcontext  # what is watched stands where a spinner would
+        estate.asking = nullcontext  # the watched view stands where a spinner would stand
         try:
             await _watch(call, estate, interval)
         except asyncio.CancelledError:
-            raise typer.Exit(Exit.INTERRUPTED) from None  # as a watch ends: there is nothing to be told of it
+            raise typer.Exit(Exit.INTERRUPTED) from None  # a watch always ends like this, so nothing is printed
         return None
 
 
 async def _watch(call: Call, estate: Estate, interval: float) -> None:
-    """Until Ctrl-C, or until nobody reads it."""
+    """Show snapshots until Ctrl-C, or until nobody reads the output."""
     if call.json or not call.out.out.is_terminal:
         while True:
             shot = await snapshot(estate)

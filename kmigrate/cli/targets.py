@@ -1,4 +1,4 @@
-"""Which cluster a verb without `--target` means: never a guess between two."""
+"""The target cluster of a verb without `--target`: kmigrate never guesses between two clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROBE_SECONDS = 10.0
 
 
 async def find_target(settings: Settings, flag: str | None) -> str:
-    """--target, then [defaults] target, then the only cluster, then the only one that holds a state log."""
+    """Return --target, else [defaults] target, else the only cluster, else the only cluster with a state log."""
     named = flag or settings.defaults.target
     if named:
         return settings.cluster(named).name
@@ -45,7 +45,7 @@ async def find_target(settings: Settings, flag: str | None) -> str:
 
 
 async def _holders(settings: Settings) -> tuple[list[str], list[KmigrateError]]:
-    """The clusters with a state log, and what kept the others from saying."""
+    """Return the clusters with a state log, and the errors of clusters that did not answer."""
     holders: list[str] = []
     silent: list[KmigrateError] = []
 

@@ -1,4 +1,4 @@
-"""`--from`: earliest, latest, or a moment as ISO-8601 or ms since the epoch (AL-20)."""
+"""The values of `--from`: earliest, latest, or a moment as ISO-8601 or as ms since the epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["start_position"]
 
 
 def start_position(text: str) -> str:
-    """The position as the state log keeps it: a word, or milliseconds as a number."""
+    """Return the position in the form of the state log: a word, or milliseconds as a number."""
     if text in ("earliest", "latest") or whole_number(text) is not None:
         return text
     try:

@@ -1,4 +1,4 @@
-"""`kmigrate topic`: what is mirrored."""
+"""`kmigrate topic`: mirrored topics."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ async def mirror(
     no_wait: NoWait = False,
     plan: PlanOnly = False,
 ) -> Answer:
-    """Mirror topics, and wait until each is being mirrored.
+    """Mirror topics, and wait until each topic is being mirrored.
 
-    auto: identical offsets where they can be had, else the target's own with an exact map; mapped also goes behind
-    data that the target topic holds already. With --engine spark Spark's tasks copy what there is, and hand over to
-    the mirror processes when little is left; auto takes Spark where that pays, and says why. Repeated, it goes on
-    where it stood; --engine daemon hands over at once.
+    auto: identical offsets where possible, else the target's own offsets with an exact map; mapped can also copy behind
+    data that the target topic holds already. With --engine spark Spark's tasks copy what there is, and hand over to the
+    mirror processes when little is left; auto takes Spark where Spark pays, and says why. A repeated call goes on where
+    the first call stopped; --engine daemon hands over at once.
     """
     options = BulkOptions.given(
         engine or "daemon", master, conf, byte_rate(throttle), continuous=continuous, no_wait=no_wait
@@ -143,7 +143,7 @@ async def mirror(
 async def _engine(
     estate: Estate, link: str, topics: list[str], engine: str | None, *, plan: bool = False
 ) -> tuple[str, ...]:
-    """Write down the engine that was asked for by its name; the sentences of what changes."""
+    """Record the engine that was asked for by name, and return the sentences about changes."""
     if engine not in ("daemon", "spark"):
         return ()
     return (await verbs.set_engine(estate, link, topics, CopyEngine(engine), plan=plan)).changes
@@ -152,7 +152,7 @@ async def _engine(
 async def _mirror_by(
     call: Call, estate: Estate, name: str, topics: list[str], options: BulkOptions, made: Plan
 ) -> Answer:
-    """The copy by Spark of topics that are being mirrored, or the reason why auto leaves it to the daemon."""
+    """Copy mirrored topics by Spark, or report why `auto` leaves the copy to the mirror processes."""
     link = verbs.resolve_link(estate.log.state, name)
     bulk = await look_at_bulk(estate, link, topics, options, start="earliest", offsets="auto")
     told, view, code = {"bulk": bulk.as_json()}, bulk.view(), Exit.OK
@@ -170,7 +170,7 @@ def _records(estate: Estate, link: str, topics: list[str]) -> list[TopicRecord |
 
 @command(app, "pause")
 async def pause(call: Call, topics: Topics = None, link: Link = None, plan: PlanOnly = False) -> Answer:
-    """Hold topics back; a running mirror follows at once."""
+    """Pause topics; a running mirror follows at once."""
     topics = call.required_list(topics, "TOPIC", "the topics to pause")
     async with call.estate() as estate:
         return plan_answer(await verbs.pause_topics(estate, call.link(link), topics, plan=plan))
@@ -189,7 +189,7 @@ async def resume(
 ) -> Answer:
     """Let paused topics and stopped partitions go on where that is safe.
 
-    An accepted loss is a hole on the target, so that later offsets stay identical, and stays in the state log.
+    An accepted loss becomes a hole on the target, so that later offsets stay identical; the state log keeps the loss.
     """
     topics = call.required_list(topics, "TOPIC", "the topics to resume")
     lost = None if accept_loss is None else offset_range(accept_loss)
@@ -211,10 +211,10 @@ async def forget(
     plan: PlanOnly = False,
     yes: Yes = False,
 ) -> Answer:
-    """Mirror topics no longer, and take them out of their link; deletes none.
+    """Stop mirroring topics, and take these topics out of their link; deletes no topic.
 
-    For what was deleted on the source, or was mirrored by mistake. A topic that lives on the source is forgotten once
-    its copy is deleted, or while there is no router: else clients would be led to the copy.
+    Meant for topics that were deleted on the source, or mirrored by mistake. A topic that lives on the source can be
+    forgotten once its copy is deleted, or while there is no router: otherwise clients would be led to the copy.
     """
     topics = call.required_list(topics, "TOPIC", "the topics to forget")
     seconds = delivery_seconds(call, delivery_timeout)
@@ -237,9 +237,9 @@ async def patterns(
     link: Link = None,
     plan: PlanOnly = False,
 ) -> Answer:
-    """Show by which expressions later topics are picked up, or forget some.
+    """Show the expressions by which later topics are picked up, or forget some.
 
-    What is mirrored already stays mirrored.
+    Topics that are mirrored already stay mirrored.
     """
     return await patterns_answer(call, "topic", forget, link, plan)
 

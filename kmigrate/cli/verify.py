@@ -1,4 +1,4 @@
-"""`kmigrate verify`: the copy, proved by Spark over the ranges that both clusters have in full."""
+"""`kmigrate verify`: proof of the copy by Spark, over the ranges that both clusters hold in full."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ __all__ = ["app", "compare_new", "verify"]
 app = typer.Typer()
 
 _TRIES = 4
-"""Of a check whose ranges retention cuts meanwhile: they are read again, from where the logs begin by then."""
+"""Maximum tries of a check whose ranges retention cuts meanwhile.
+
+Each try reads the ranges again, from the logs' new beginnings.
+"""
 
 
 @command(app, "verify")
@@ -60,10 +63,10 @@ def verify(
 ) -> Answer:
     """Compare source and target with Spark.
 
-    Record by record, all mirrored topics or the named ones. A promoted topic is compared up to its barrier, a live
-    one up to the source's last stable offset now, once the target has passed it (--timeout). What is equal is
-    remembered: the next check of the same copy reads only what is new, unless it is --full. Positions of promoted
-    groups are looked at, too. With --follow what both clusters have is compared again and again.
+    Record by record, all mirrored topics or the named topics. A promoted topic is compared up to its barrier, a live
+    topic up to the source's last stable offset now, once the target has passed that offset (--timeout). Equal ranges
+    are remembered: the next check of the same copy reads only what is new, unless --full is given. Committed offsets of
+    promoted groups are checked, too. With --follow everything that both clusters have is compared again and again.
     """
     files = ReportFiles(*(Path(each) if each else None for each in (html, junit, parquet)))
     choice = spark_choice(master, conf or ())
@@ -92,7 +95,7 @@ def _groups_as_json(audits: Sequence[GroupAudit]) -> list[dict[str, Any]]:
 
 
 async def compare_new(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
-    """What `verify` says of these topics of a link, reading only what no check has found equal yet."""
+    """Return the result of `verify` for these topics of a link, reading only what no check has found equal yet."""
     with call.out.waiting("reading the ranges") as waiting:
         tries = itertools.count(1)
         while True:
@@ -104,22 +107,24 @@ async def compare_new(call: Call, topics: list[str], link: str, timeout: float) 
 
 
 async def _beside(call: Call, job: Job, waiting: Waiting) -> ParityReport:
-    """Spark is waited for in a thread, which Ctrl-C does not reach: without a word to Spark the call would end when the
-    check does."""
+    """Run the comparison in a thread, and end Spark when the call is cancelled.
+
+    Ctrl-C does not reach the thread: without ending Spark the call would last until the check is complete.
+    """
     work = asyncio.get_running_loop().run_in_executor(None, _report_of, call, job, LOCAL, None, waiting)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         call.out.note("ending Spark")
         while not work.done():
-            _end_comparison()  # again, as it may just be starting
+            _end_comparison()  # repeated, because Spark may just be starting
             await asyncio.wait([work], timeout=0.5)
-        work.exception()  # how Spark ended is nobody's concern
+        work.exception()  # Spark's own error is of no use after the cancellation
         raise
 
 
 def _end_comparison() -> None:
-    """Have Spark, where it compares in this process, end what it does: the thread that waits for it then ends, too."""
+    """Cancel Spark's jobs, if Spark compares in this process; the thread that waits for Spark then ends, too."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -141,7 +146,7 @@ def _checked(
 
 
 def _refuse_unless_cut(error: Failed, tried: int, waiting: Waiting) -> None:
-    """Raises what it is given, but where ranges that retention cut meanwhile may be read again."""
+    """Raise the given error, unless retention cut the ranges meanwhile and tries are left."""
     if error.ref != "parity-range-gone" or tried >= _TRIES:
         raise error
     waiting.say("retention has deleted what was to be compared: reading the ranges again")

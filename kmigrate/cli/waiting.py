@@ -1,4 +1,4 @@
-"""Waiting for what an intent asks for: who must run for it, and what is said meanwhile."""
+"""Waiting for the result of an intent: the processes that must run, and the text shown meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kmigrate.workflow.running import START_CONTROLLER, controller_runs, mirror_
 __all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_mirror", "watched_groups", "watched_topics"]
 
 _SOON_S = 4.0
-"""A process that was just started is mostly heard of by then; a longer wait is told on stderr."""
+"""Seconds within which a just started process mostly reports; a longer wait is announced on stderr."""
 _INTENT_STAYS = "the intent stays in the state log and is taken up when such a process runs"
 
 
@@ -36,7 +36,7 @@ async def need_controller(call: Call, estate: Estate, timeout: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """A process that a verb needs: the error where no such process runs, and the command that starts the process."""
+    """A process that a verb needs: the error without such a process, and the command that starts the process."""
 
     ref: str
     what: str
@@ -69,12 +69,12 @@ async def _need(call: Call, estate: Estate, runs: Callable[[], bool], timeout: f
 CONTROLLER_GOES_ON = (
     "it goes on: the controller carries it out, or gives it up with the reason where a guard or a deadline says no"
 )
-"""What is true of a promote that nobody waits for."""
+"""The state of a promote after its caller has stopped waiting."""
 
 
 @contextmanager
 def interruptible(what: str, still_true: str, next_step: str = "kmigrate status --watch") -> Iterator[None]:
-    """Ctrl-C ends the wait and not what is waited for: others carry that out, so it has to be said."""
+    """Turn Ctrl-C into an error that says what goes on: other processes carry out the intent without this call."""
     try:
         yield
     except asyncio.CancelledError:
@@ -85,7 +85,7 @@ def interruptible(what: str, still_true: str, next_step: str = "kmigrate status 
 
 @contextmanager
 def watched_topics(call: Call, estate: Estate, link: str, topics: list[str]) -> Iterator[Callable[[State], None]]:
-    """A spinner that names each topic's phase and what it waits for."""
+    """Show a spinner that names each topic's phase, and what each topic waits for."""
     with call.out.waiting("waiting") as waiting:
 
         def say(state: State) -> None:
@@ -98,7 +98,7 @@ def watched_topics(call: Call, estate: Estate, link: str, topics: list[str]) -> 
 
 @contextmanager
 def watched_groups(call: Call, estate: Estate, link: str, groups: list[str]) -> Iterator[Callable[[State], None]]:
-    """The same for groups."""
+    """Show a spinner that names each group's phase, and what each group waits for."""
     with call.out.waiting("waiting") as waiting:
 
         def say(state: State) -> None:

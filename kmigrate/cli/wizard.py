@@ -1,4 +1,4 @@
-"""Questions to a person, asked on a terminal only (the one module that uses questionary)."""
+"""Questions to a person, asked on a terminal only; no other module uses questionary."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["ask", "ask_list", "confirm"]
 
 
 def ask(interactive: bool, flag: str, what: str, choices: list[str]) -> str:
-    """A missing value: chosen or typed on a terminal, a usage error elsewhere."""
+    """Return a missing value: chosen or typed on a terminal, a usage error elsewhere."""
     if not interactive:
         raise _missing(flag, what)
-    import questionary  # few calls ask anything, and it takes a while to load
+    import questionary  # few calls ask anything, and questionary takes long to import
 
     question = one_line(f"{what[0].upper()}{what[1:]}?")
     shown = [questionary.Choice(one_line(each), each) for each in choices]
@@ -35,7 +35,10 @@ def ask_list(interactive: bool, flag: str, what: str) -> list[str]:
 
 
 async def confirm(interactive: bool, question: str) -> None:
-    """Go on only if a person says yes; meanwhile the state log is read on, by which that is judged anew."""
+    """Go on only if the person says yes.
+
+    Meanwhile the process keeps reading the state log, so that the verb decides again with the newest state.
+    """
     if not interactive:
         raise UsageError(
             "needs-yes",
@@ -52,10 +55,13 @@ async def confirm(interactive: bool, question: str) -> None:
 
 
 def _said(question: Any) -> Any:
-    """The answer. A question has a loop of its own: within a verb's it is asked in a thread, which is waited for."""
+    """Return the answer to a question.
+
+    questionary runs an event loop of its own. Within a verb's loop the question runs in a thread, and the verb waits.
+    """
     with _abort():
         answer = question.application.run(in_thread=asyncio._get_running_loop() is not None)
-    if answer == "":  # nothing typed
+    if answer == "":  # nothing was typed
         raise typer.Abort
     return answer
 

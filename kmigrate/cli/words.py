@@ -1,10 +1,10 @@
 """Text for a person's terminal: the only place where names from outside become harmless.
 
 Groups, client ids, software names, transactional ids and brokers' messages may hold anything: rich's markup, emoji
-codes, escape sequences, line breaks, characters that turn the order of a line. `Text` and `SafeTable` show all of these
-and let none act. A line break is shown as `\\n`; a view that needs several lines makes them by `below`.
+codes, escape sequences, line breaks, characters that reverse the order of a line. `Text` and `SafeTable` show all of
+these and obey none. A line break is shown as `\\n`; a view that needs several lines makes the lines by `below`.
 
-Nothing else in the CLI makes rich's own Text or Table; a test holds that.
+Nothing else in the CLI makes rich's own Text or Table; a test checks this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Text(RichText):
         super().__init__(one_line(text), style, **more)
 
     def append(self, text: RichText | str, style: str | Style | None = None) -> Text:
-        """Add words, harmless; a text is added without a change."""
+        """Append words with harmless characters; append a rich text unchanged."""
         super().append(one_line(text) if isinstance(text, str) else text, style)
         return self
 

@@ -1,8 +1,8 @@
-"""The further processes of `mirror run` and `router run --workers N`: the same command once more, ending with this one.
+"""The further processes of `mirror run` and `router run --workers N`, which run the same command.
 
-Mirrors share the links' partitions with us as processes on other machines do, through the state log; routers share our
-ports. They know nothing of us but their standard input: we hold its other end, so that however we die, kill -9
-included, they see it close.
+Mirror workers share the links' partitions with this process through the state log, as processes on other machines do.
+Router workers share this process's ports. This process holds the other end of each worker's standard input. When this
+process dies, even by kill -9, the input closes, and the worker ends.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["end_with_parent", "keep_worker", "worker_command"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CALM_SECONDS = 30.0
-"""A worker that ran this long before it ended is started again without a growing pause."""
+"""Seconds of running after which an ended worker is started again with the shortest pause."""
 _PATIENCE_SECONDS = 10.0
-"""For a worker to hand over its share, or to end its clients' connections, when we end."""
+"""Seconds that a worker has to hand over its share, or to end its clients' connections, when this process ends."""
 
 
 def worker_command(
@@ -47,7 +47,7 @@ def worker_command(
 
 
 def _metrics(call: Call, number: int) -> str:
-    """The address after ours, by as many ports as the worker's number; any free port where ours is one, too."""
+    """Return this process's metrics address with the port raised by the worker's number; port 0 stays 0."""
     address = listen_address(call.settings.metrics.listen)
     if address is None:
         return ""
@@ -65,7 +65,7 @@ async def keep_worker(
     pause = _FIRST_PAUSE
     while True:
         began = monotonic()
-        # A session of its own: Ctrl-C is ours to handle, and ends a worker by way of its standard input.
+        # A session of its own: this process handles Ctrl-C, and ends a worker by closing the worker's standard input.
         worker = await asyncio.create_subprocess_exec(
             *worker_command(call, number, engine, link, take_over=take_over), stdin=PIPE, start_new_session=True
         )
@@ -102,7 +102,7 @@ async def _end(worker: Process) -> None:
 
 
 def end_with_parent(stop: asyncio.Event) -> None:
-    """Of a worker: stop when standard input closes, which is when its parent is gone."""
+    """Stop a worker when its standard input closes, because its parent process is gone then."""
     loop = asyncio.get_running_loop()
 
     def readable() -> None:

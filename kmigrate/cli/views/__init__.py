@@ -1,1 +1,1 @@
-"""Model values as rich renderables; nothing here asks or decides."""
+"""Model values as rich renderables; nothing here contacts a cluster or decides."""

@@ -1,4 +1,4 @@
-"""A bulk copy for a person: what is left, how far it is, and what came of it."""
+"""A bulk copy for a person: what is left, how far the copy is, and the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GB = 1e9
 
 
 def ranges_view(ranges: Sequence[CopyRange]) -> RenderableType:
-    """A row for each topic, and a line for each caution."""
+    """Return a row for each topic, and a line for each caution."""
     if not ranges:
         return Text("nothing is left to copy")
     made = table("topic", "partitions", "offsets", "about GB", right=("partitions", "offsets", "about GB"))
@@ -40,7 +40,7 @@ def ranges_view(ranges: Sequence[CopyRange]) -> RenderableType:
 
 
 def progress_text(progress: BulkProgress) -> str:
-    """One line beside a spinner."""
+    """Return the progress as a line for a spinner."""
     part = progress.offsets / max(1, progress.of_offsets)
     rate = progress.size / max(0.1, progress.seconds)
     words = [
@@ -55,7 +55,7 @@ def progress_text(progress: BulkProgress) -> str:
 
 
 def rounds_view(rounds: Sequence[Round], left: Sequence[CopyRange]) -> RenderableType:
-    """A row for each job, what stopped, and what the daemon goes on with."""
+    """Return a row for each round, the stopped partitions, and the offsets left to the mirror processes."""
     columns = ("round", "tasks", "partitions", "offsets", "seconds", "MB/s")
     made = table(*columns, right=columns[1:])
     for number, each in enumerate(rounds, 1):

@@ -1,4 +1,4 @@
-"""A lag in one cell: records, about how many bytes, and how old the next of them is at most."""
+"""A lag in one cell: records, the approximate bytes, and the maximum age of the next record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["bytes_text", "disk_text", "lag_text", "time_text"]
 
 
 def lag_text(lag: Lag) -> str:
-    """`1,500 (~45 kB, 3.2 s)`; what is not known is left out, `?` where nothing is."""
+    """Return a lag as in `1,500 (~45 kB, 3.2 s)`, without unknown parts; `?` where everything is unknown."""
     if lag.records <= 0:
         return "?" if lag.records < 0 else "0"
     size = [f"~{bytes_text(lag.bytes)}"] if lag.bytes >= 0 else []
@@ -26,7 +26,7 @@ def bytes_text(count: float) -> str:
 
 
 def disk_text(size: int | None, per_hour: int | None) -> str:
-    """`1.2 GB, +300 MB/h`; `?` where a figure is not known."""
+    """Return a size and growth as in `1.2 GB, +300 MB/h`; `?` stands for an unknown figure."""
     sign = "-" if per_hour is not None and per_hour < 0 else "+"
     growth = "?" if per_hour is None else f"{sign}{bytes_text(abs(per_hour))}"
     return f"{'?' if size is None else bytes_text(size)}, {growth}/h"

@@ -1,4 +1,4 @@
-"""Clients that are still connected to routers, and what may be done once they have left."""
+"""Clients that are still connected to routers, and the next step once all clients have left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def clients_table(clients: Iterable[ConnectedClient]) -> RenderableType:
 
 
 def ending(asked: Sequence[Bootstrap], *, gone: bool, may_stop: bool) -> Text:
-    """What a person may do now, in one sentence."""
+    """Return a sentence on what a person may do now."""
     if not gone:
         return Text("Routers keep the clients until the other links are finished, too.", style="yellow")
     if may_stop:

@@ -58,7 +58,7 @@ def _anomalies(report: MigrationReport) -> RenderableType:
 
 
 def migration_view(report: MigrationReport) -> RenderableType:
-    """What moved, how long anybody waited, what the judges say."""
+    """Return what moved, how long clients waited, and what the judges found."""
     verdict = Text(
         "clean: nothing lost, doubled or reordered" if report.clean else "NOT CLEAN",
         "bold green" if report.clean else "bold red",

@@ -1,4 +1,4 @@
-"""A plan for a person: what was or would be done, and what the guards found."""
+"""A plan for a person: the changes done or planned, and the guards' findings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "refuse": ("✗", "bo
 
 
 def plan_view(plan: Plan) -> RenderableType:
-    """One line per change and per finding."""
+    """Return a line per change and a line per finding."""
     rows: list[RenderableType] = []
     if plan.changes:
         rows.append(Text(f"{plan.verb}: {'done' if plan.applied else 'would'}", style="bold"))

@@ -1,4 +1,4 @@
-"""How near each router is to its limits, one line for each."""
+"""How close each router is to its limits, in a line per router."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kmigrate.model.presences import RouterPresence
 __all__ = ["limits_line"]
 
 _NEAR = 0.8
-"""The part of a bound from which on it is worth a warning."""
+"""The part of a limit from which on a warning is shown."""
 _EVERYDAY = frozenset({"idle"})
 
 
 def limits_line(router: RouterPresence) -> Text:
-    """Connections and memory, each of what they may be, and who was ended for a limit."""
+    """Return connections and memory with their limits, and the connections that were ended because of a limit."""
     told = router.limits
     if told is None:
         return Text(f"router {router.name}: {router.connections:,} connections", style="dim")

@@ -1,4 +1,4 @@
-"""A snapshot for a person: who runs, then topics and groups with the figures that decide the next step."""
+"""A snapshot for a person: running processes, then topics and groups with the figures that decide the next step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["direct_rows", "direct_text", "group_rows", "snapshot_view", "topic_d
 
 
 _USUAL_MS = 2_000
-"""Transactions that are open for less are everyday and not worth a word."""
+"""Maximum age of an open transaction that is not worth showing."""
 
 
 def snapshot_view(shot: Snapshot) -> RenderableType:
@@ -47,7 +47,7 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
 
 
 def _link_line(link: LinkStatus, shot: Snapshot) -> Text:
-    """Return a link's name, clusters, disk on the target, and what stands against its copies."""
+    """Return a link's name, clusters, disk use on the target, and obstacles to its copies."""
     line = Text.assemble((f"{link.name}", "bold"), f"  {link.source} → {link.target}")
     if link.throttle:
         line.append(f"  at most {link.throttle:,} bytes/s", style="yellow")
@@ -84,14 +84,14 @@ def _processes(shot: Snapshot) -> Text:
 
 
 def _staying(router: RouterPresence) -> Text:
-    """Who has not left a router yet, though its links are finished."""
+    """Return the clients that are still at a router although the router's links are finished."""
     who = [client.text for client in router.clients if client.brokers]
     more = f" and {router.more_clients} clients more" if router.more_clients else ""
     return Text(f"! still at router {router.name}: {'; '.join(who)}{more}", style="yellow")
 
 
 class _Topics:
-    """As a table that fits: where its columns are too many their cells would be cut in the middle of numbers."""
+    """A table of topics that fits the terminal: with too many columns cells would be cut in the middle of numbers."""
 
     def __init__(self, shot: Snapshot) -> None:
         self._shot = shot
@@ -130,7 +130,7 @@ def _topics(shot: Snapshot, without: frozenset[str] = frozenset()) -> Renderable
 
 
 def _verified(topic: TopicStatus) -> Text:
-    """How much of the source no check has found equal on the target, once one has looked."""
+    """Return how many source offsets no check has found equal yet; empty before the first check."""
     if topic.unverified < 0:
         return Text("")
     return Text(f"{topic.unverified:,} to go", style="yellow") if topic.unverified else Text("all", style="green")
@@ -204,7 +204,7 @@ def direct_rows(topic: TopicStatus, now_ms: int) -> RenderableType:
 
 
 def _problem(topic: TopicStatus, part: PartitionStatus) -> str:
-    """What stopped a partition, and the way on."""
+    """Return the problem that stopped a partition, and the next step."""
     way = f"; {part.stop.way_on(topic.link, topic.topic, part.partition)}" if part.stop else ""
     return f"{part.problem}{way}"
 
@@ -215,7 +215,7 @@ def _losses(part: PartitionStatus) -> str:
 
 
 def _state(topic: TopicStatus, part: PartitionStatus, now_ms: int) -> Text:
-    """Everything there is to say of one partition."""
+    """Return all problems, waits and losses of a partition."""
     if part.problem:
         return Text(_problem(topic, part), style="red")
     waits = part.waits_for.told(now_ms) if part.waits_for is not None else ""
@@ -223,7 +223,7 @@ def _state(topic: TopicStatus, part: PartitionStatus, now_ms: int) -> Text:
 
 
 def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
-    """One topic, partition by partition."""
+    """Return one topic, partition by partition."""
     columns = ("partition", "source", "target", "lag", "verified up to", "held", "problem")
     made = table(*columns, right=("partition", "lag", "verified up to", "held"))
     for p in topic.partitions:
@@ -289,7 +289,7 @@ def _misplaced(group: GroupStatus, now_ms: int) -> list[RenderableType]:
 
 
 def _withheld(group: GroupStatus) -> list[RenderableType]:
-    """What nobody reads of a group that follows, and what to do."""
+    """Return the topics that routers withhold from members of a following group, with the next step."""
     lines = [_withheld_topic(group.group, each) for each in group.withheld]
     if group.more_withheld:
         lines.append(Text(f"! group {group.group}: at least {group.more_withheld} topics more", style="yellow"))
@@ -312,7 +312,7 @@ def _group_note(group: GroupStatus) -> str:
 
 
 def _partitions(what: str, keys: tuple[tuple[str, int], ...]) -> str:
-    """Name the first three of some partitions."""
+    """Return a text that names the first three of some partitions."""
     if not keys:
         return ""
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
@@ -320,7 +320,7 @@ def _partitions(what: str, keys: tuple[tuple[str, int], ...]) -> str:
 
 
 def _group_lag(group: GroupStatus) -> str:
-    """Return the lag; the known part as a lower bound where some partitions' lag is unknown."""
+    """Return the lag; where some partitions' lag is unknown, return the known part as a lower bound."""
     partly = group.lag >= 0 and (group.lag_unplaced or group.lag_beyond)
     return f"≥ {_figure(group.lag)}" if partly else _figure(group.lag)
 

@@ -1,4 +1,4 @@
-"""Tables of links, topics, groups and parity, in one look: no frame, one rule under the head."""
+"""Tables of links, topics, groups and parity in a common look: no frame, a rule under the head."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def table(*columns: str, title: str = "", right: Sequence[str] = ()) -> SafeTabl
 
 
 def full_width(view: RenderableType, console: Console, options: ConsoleOptions) -> int:
-    """Columns that a view takes where nothing of it is cut."""
+    """Return the width in columns at which no part of a view is cut."""
     return Measurement.get(console, options.update(max_width=10_000), view).maximum
 
 
 def facts(pairs: Iterable[tuple[str, str | Text]]) -> SafeTable:
-    """Names and values side by side, as `show` prints them."""
+    """Return names and values side by side, as `show` prints them."""
     made = SafeTable(box=None, padding=(0, 2), show_header=False, pad_edge=False, collapse_padding=True)
     made.add_column(style="dim")
     made.add_column(overflow="fold")
@@ -98,7 +98,7 @@ def groups_table(groups: Sequence[GroupRecord]) -> RenderableType:
 
 
 def audits_view(audits: Sequence[GroupAudit]) -> RenderableType:
-    """The positions of promoted groups: how many are as they should be, and which are not."""
+    """Return the committed offsets of promoted groups: how many are correct, and which are wrong."""
     made = table("group", "positions", "what is wrong", right=("positions",))
     for audit in audits:
         wrong = [
@@ -112,12 +112,12 @@ def audits_view(audits: Sequence[GroupAudit]) -> RenderableType:
 
 
 def late_view(late: Sequence[LateFound]) -> RenderableType:
-    """Name what the source took after a flip."""
+    """Return a line for each late write that the source took after a flip."""
     return Group(*(Text(f"✗ {each.text}", style="bold red" if each.missing else "dim") for each in late))
 
 
 def lookup_lines(report: ParityReport) -> list[str]:
-    """Return a line on each partition with differing look-ups by time, for some of these partitions."""
+    """Return lines on partitions whose look-ups by time differ, at most 20 lines."""
     shown = [*report.late_lookups, *report.early_lookups][:_SHOWN_EXAMPLES]
     return [
         f"look-up by time {each.topic}-{each.partition}: for {each.time} the source names "
@@ -137,7 +137,7 @@ def _named_offset(offset: int) -> str:
 
 
 def parity_view(report: ParityReport) -> RenderableType:
-    """Per topic both counts and the verdict, then the named anomalies."""
+    """Return both counts and the verdict per topic, then the named anomalies."""
     made = table("topic", "partitions", "source", "target", "digest", "mismatches", right=("partitions", "source"))
     for column in made.columns[3:4] + made.columns[5:]:
         column.justify = "right"
