@@ -1,13 +1,12 @@
-"""Reading from the source: one fetch session per leader, each answer handed to its lanes.
+"""Reading from the source: one fetch session per leader, and each response handed to its lanes.
 
-What an error means is in `reactions`. It holds back the partition that was answered and no other: readers go round a
-partition that waits, and whatever has to be asked about it is asked by a task of its own.
+The reaction to each error is in `reactions`. An error holds back only the partition that was answered. Readers leave a
+waiting partition out, and further questions about the partition are asked by a task of its own.
 
-Back-pressure in short: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch; the fetch
-then waits briefly only, so that it is taken in again soon; where all lanes together hold too much, each has less room,
-and none where they hold twice that. What writers wait for behind a fence is read over a second connection, by full
-fetches: however many the other partitions are, and however long the broker makes them wait, they do not stand in its
-way.
+Back-pressure in short: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch. That fetch
+then waits only briefly, so that the lane is soon included again. If all lanes together hold too much, each lane has
+less room. If they hold twice that, no lane has room. Partitions behind a fence are read over a second connection, by
+full fetches. So neither the number of other partitions nor a slow broker response for them delays a fenced partition.
 """
 
 from __future__ import annotations
@@ -39,15 +38,19 @@ __all__ = ["SourceReader"]
 _SHORT_WAIT_MS = 10
 _HEARD_MS = 100
 _SURE_S = 2.0
-"""A source's log that ends too early must do so for this long: a broker that stood still while others took its
-place tells of the past until it hears of them."""
+"""Seconds for which a source's log must end too early before the cut is believed.
+
+A broker that stood still while others took its place reports an old log end until it hears of them.
+"""
 _ASK_ENDS_S = 2.0
 _LEAST_BACKLOG = 64 << 10
 _FULL = 2
-"""Times `backlog_total_bytes`."""
+"""Multiple of a leader's share of `backlog_total_bytes` at which nothing more is read."""
 _MOST_EFFORT = 10_000
-"""What rewriting the batches of one answer may take (`records.rewrite.effort`), some 20 ms: a thread does the rest. The
-interpreter changes between threads every 5 ms, so that whatever else this process has to do goes on beside it."""
+"""Maximum effort for rewriting the batches of a response (`records.rewrite.effort`), some 20 ms.
+
+A thread does the rest. The interpreter switches threads every 5 ms, so the other work of this process continues.
+"""
 
 
 @dataclass(slots=True)
@@ -59,16 +62,19 @@ class _Talk:
     portion: Portion
     asked: dict[Key, FetchPartition] = field(default_factory=dict)
     slowed: bool = False
-    """Its answers are held back by a quota."""
+    """True while a quota delays the responses of this connection."""
     heard_ms: int = 0
-    """When its lanes were last told that the broker has answered."""
+    """Time when the lanes were last told that the broker has answered."""
 
     async def open(self) -> None:
-        with suppress(Failed):  # who fetches says so
+        with suppress(Failed):  # the fetching task reports the failure
             await self.session.open()
 
     def heard(self, asked: Iterable[Lane], answer: FetchAnswer) -> None:
-        """Partitions that an answer leaves out end where they did: said of all of them, but not every time."""
+        """Note for all asked lanes that the source has answered; partitions that a response leaves out are unchanged.
+
+        The lanes are not told for every response.
+        """
         now = now_ms()
         if not answer.error and not 0 <= now - self.heard_ms < _HEARD_MS:
             self.heard_ms = now
@@ -82,17 +88,17 @@ class _Talk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rest:
-    """What a thread shall read of a lane's answer."""
+    """The rest of a lane's fetch response, for a thread to read."""
 
     lane: Lane
     read: Callable[[], Reading]
     asked: int
     size: int
-    """Bytes that it keeps in memory."""
+    """Bytes that the rest keeps in memory."""
 
 
 class SourceReader:
-    """Fetches for the lanes from the source's leaders; `got_on` hears of each lane that was given an answer."""
+    """Fetches for the lanes from the source's leaders; `got_on` is called for each lane that got a response."""
 
     def __init__(
         self,
@@ -120,12 +126,12 @@ class SourceReader:
         self._meant = meant
         self._suspected: dict[Lane, float] = {}
         self._leaders = 0
-        """From how many brokers is read."""
+        """Number of brokers that are read from."""
         self._rests = 0
-        """Bytes of answers of which a thread reads the rest."""
+        """Bytes of the responses whose rest a thread has still to read."""
         self._waiting: list[_Rest] = []
         self._at_work = False
-        """A thread reads, one of them at a time: a large one takes most of a gigabyte."""
+        """True while a thread reads a rest; one rest at a time, since a large rest takes most of a gigabyte."""
 
     async def run(self, node: int) -> None:
         """Fetch from one source leader for ever."""
@@ -133,7 +139,7 @@ class SourceReader:
         await together(self._read(node), self._read_fenced(node))
 
     async def _read(self, node: int) -> None:
-        """What nobody waits for."""
+        """Fetch for the lanes that no writer waits for."""
         settings = self._settings
         talk = self._talk(node, "mirror-read")
         while True:
@@ -160,7 +166,7 @@ class SourceReader:
             await self._fetch(talk, chosen, room, most_ms, exempt=bool(owed))
 
     async def _read_fenced(self, node: int) -> None:
-        """What writers wait for: asked for each time, idle or not (AL-76), over a connection of its own.
+        """Fetch for the lanes behind a fence: asked each time, idle or not, over a connection of their own.
 
         That connection is open before the fence.
         """
@@ -190,7 +196,7 @@ class SourceReader:
     async def _fetch(
         self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
     ) -> None:
-        """One fetch for these lanes, and what its answer says to each of them."""
+        """Send one fetch for these lanes, and hand each lane its part of the response."""
         session, portion = talk.session, talk.portion
         session.max_bytes = self._throttle.most(portion.size)
         most = self._throttle.most(min(self._settings.partition_max_bytes, room, portion.size))
@@ -222,13 +228,14 @@ class SourceReader:
 
     @property
     def _share(self) -> int:
-        """Of `backlog_total_bytes`, each leader's."""
+        """Each leader's share of `backlog_total_bytes`."""
         return self._settings.backlog_total_bytes // self._leaders
 
     def _room(self, lanes: Sequence[Lane], held: int) -> int:
-        """How many bytes each of a leader's lanes may have read and not yet acknowledged; all have no more than `held`.
+        """Return the bytes that each of a leader's lanes may hold, read and not yet acknowledged.
 
-        It is asked for with each fetch, and a sum over a thousand lanes is not for nothing.
+        All lanes together hold no more than `held`. This method runs for each fetch, and a sum over a thousand lanes
+        has a cost, so `held` is checked first.
         """
         settings, together = self._settings, self._share
         if held < together or sum(lane.queued_bytes for lane in lanes) < together:
@@ -236,9 +243,9 @@ class SourceReader:
         return max(min(_LEAST_BACKLOG, settings.backlog_bytes), min(settings.backlog_bytes, together // len(lanes)))
 
     def _held(self, lanes: Sequence[Lane]) -> int:
-        """What a leader's lanes have in memory; where none may have more, without what waits for long.
+        """Return the bytes that a leader's lanes hold; if the limit is reached, first drop batches that wait for long.
 
-        What has room may still get a batch of any size: with a thousand lanes that is a thousand of them.
+        A lane with room may still get a batch of any size. With a thousand lanes there may be a thousand such batches.
         """
         held = sum([lane.queued_bytes for lane in lanes])
         if held >= _FULL * self._share:
@@ -246,7 +253,7 @@ class SourceReader:
         return held
 
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
-        """Give each partition's answer to its lane; the bytes that were read."""
+        """Give each partition's response to its lane; return the number of bytes read."""
         size, most = 0, _MOST_EFFORT
         now, seen = now_ms(), steady_ms()
         for part in parts:
@@ -254,7 +261,7 @@ class SourceReader:
             key = (part.topic, part.partition)
             lane, asked = self._lanes.get(key), wanted.get(key)
             if lane is None or asked is None or lane.stopped or lane.rest is not None or asked.offset != lane.read_at:
-                continue  # nobody's any more, or asked for before it was read over the other connection
+                continue  # the lane is gone, or the other connection has read on meanwhile
             if part.diverging is not None:
                 self._suspect_cut(lane, part.diverging[1])
             elif part.error:
@@ -277,7 +284,7 @@ class SourceReader:
             self._tasks.start(self._read_rests(), "rests")
 
     async def _read_rests(self) -> None:
-        """What would hold up everybody here is read in a thread: first what writers wait for, then by age."""
+        """Read large rests in a thread, because they would delay all other tasks: first fenced lanes, then by age."""
         try:
             while self._waiting:
                 rest = min(self._waiting, key=lambda each: (not each.lane.urgent, not each.lane.promoting))
@@ -299,7 +306,8 @@ class SourceReader:
         self._signals.wake()
 
     def _suspect_cut(self, lane: Lane, end: int) -> None:
-        """Believe that the source was cut to `end` once it has said so for a while, whoever leads it by then."""
+        """Believe that the source was cut to `end` once leaders have said so for a while, even if the leader changes.
+        """
         now = monotonic()
         for gone in [each for each in self._suspected if self._lanes.get(each.key) is not each]:
             del self._suspected[gone]
@@ -312,7 +320,7 @@ class SourceReader:
         self._signals.call_for_look()
 
     async def ask_ends(self) -> None:
-        """Learn for ever where partitions end that are not read now: paused, stopped, held back or refused ones."""
+        """Ask for ever for the log ends of partitions that are not read now: paused, stopped, held back or refused."""
         while True:
             await sleep(_ASK_ENDS_S)
             asked_ms = now_ms()
@@ -320,16 +328,16 @@ class SourceReader:
             try:
                 ends = await self._source.list_offsets({lane.key: LATEST for lane in silent}) if silent else {}
             except Failed:
-                continue  # who reads says so
+                continue  # the reading task reports the failure
             for lane, heard_ms in silent.items():
                 end = ends[lane.key]
                 if not end.error and lane.tally.heard_ms == heard_ms:
                     lane.ends_at(end.offset, asked_ms)
 
     async def look_for_batches(self) -> None:
-        """Learn for ever of partitions that answers bring nothing of whether the source has nothing, or had no room.
+        """Find out for ever if partitions with empty responses have no batch, or if the responses had no room.
 
-        A log cleaner before Kafka 4.0 may take away all batches up to the log's end (KAFKA-17076).
+        A log cleaner before Kafka 4.0 may remove all batches up to the log's end (KAFKA-17076).
         """
         before: dict[Lane, int] = {}
         while True:
@@ -343,7 +351,7 @@ class SourceReader:
                         self._source, node, asked, purpose="look-for-batches", read_committed=True
                     )
                 except Failed:
-                    continue  # who reads says so
+                    continue  # the reading task reports the failure
                 if not (answer.error or len(answer.records)) and answer.last_stable_offset > asked.offset:
                     lane.bare(asked.offset)
             before = unfilled
@@ -363,7 +371,8 @@ class SourceReader:
             self._signals.call_for_look()
 
     def _refused_whole(self, lanes: Iterable[Lane], error: int) -> None:
-        """A broker that fails at a request whose topics are named by id says so once, and of no partition."""
+        """Handle an error for a whole fetch: for topics named by id, a broker reports one error and names no partition.
+        """
         reaction = reaction_to(Asked.FETCH, Code.UNKNOWN_SERVER_ERROR)
         trouble = told(reaction, error, "a whole fetch was refused")
         for lane in lanes:
@@ -371,7 +380,8 @@ class SourceReader:
             lane.read_failed(trouble, monotonic(), named=True)
 
     async def _look_at(self, lane: Lane, asked: int) -> None:
-        """The source does not know the offset to be read, or the topic: name what is lost, never jump (W7, W8)."""
+        """Find out why the source does not know the offset to read, or the topic: report the loss, never jump (W7, W8).
+        """
         try:
             await self._check_anew(self._source, lane.topic)
             if lane.stopped or self._source.leader(*lane.key) < 0:
@@ -397,7 +407,7 @@ class SourceReader:
 def _questions(
     lanes: Sequence[Lane], most_bytes: int, before: Mapping[Key, FetchPartition]
 ) -> dict[Key, FetchPartition]:
-    """Where to read each lane on; the same values as `before` where nothing has moved, as for most of many lanes."""
+    """Return the next fetch position of each lane; reuse the values of `before` for lanes that have not moved."""
     out: dict[Key, FetchPartition] = {}
     for lane in lanes:
         key, at, epoch = lane.key, lane.read_at, lane.leader_epoch
@@ -410,10 +420,11 @@ def _questions(
 
 
 def _is_silent(lane: Lane, now_ms: int) -> bool:
-    """Whether its end was not told of late; what was told in the future was told before the clock was put back."""
+    """Return whether a log end was not reported lately; a report in the future was made before the clock was set back.
+    """
     return not 0 <= now_ms - lane.tally.heard_ms <= _ASK_ENDS_S * 1000
 
 
 def _until(lanes: Iterable[Lane], now: float) -> list[float]:
-    """How long each lane that rests after an error goes on resting."""
+    """Return the remaining pause of each lane that pauses after an error."""
     return [lane.read_after - now for lane in lanes if lane.read_after > now]

@@ -1,15 +1,16 @@
-"""From a fetched partition to what must happen on the target: appends, holes, or a reason to stop.
+"""The steps on the target that follow from a fetched partition: appends, holes, or a reason to stop. Pure.
 
-Pure. Nothing is ever skipped in silence: each source offset from the read position on becomes part of an
-append (a record that readers see) or of a hole (an offset that no reader sees: control records, aborted data,
-compaction gaps between batches and inside them), and what can be neither ends the reading with a named problem.
+Nothing is ever skipped in silence. Each source offset from the read position on becomes part of an append or of a hole.
+An append holds records that readers see. A hole holds offsets that no reader sees: control records, aborted data, and
+compaction gaps between batches and inside them. An offset that can be neither ends the reading with a named problem.
 
-A batch goes as it is wherever a broker takes it so; one that is thinned, carries broker times or is wanted from
-its inside only goes as the batches that `rewrite` makes of it, and messages of magic 0 and 1 as those that
-`old_messages` makes of them. Many small ones in a row go as the few that `merge` makes of them.
+A batch is sent unchanged if a broker accepts the batch so. Three kinds of batches are sent as the batches that
+`rewrite` makes of them: batches with removed records, batches with broker times, and batches of which only the end is
+wanted. Messages of magic 0 and 1 are sent as the batches that `old_messages` makes of them. Many consecutive small
+batches are sent as the few batches that `merge` makes of them.
 
-Aborted data (W9, A11): an answer may list *later* transactions of the same producer, so an entry counts only
-from its first offset to that producer's next control batch; the list is sorted first.
+Aborted data (W9, A11): a response may list *later* transactions of the same producer. So an entry counts only from its
+first offset to that producer's next control batch. The list is sorted first.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ __all__ = [
 
 _BAD_BATCH = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
 _WORTH_ITS_FRAME = 8
-"""Where a part is smaller than one in so many of the answer that it came in, and may wait for long, it is copied."""
+"""A part that is smaller than this fraction of its response is copied if the part may wait for long."""
 
 
 class Form(StrEnum):
-    """How a batch came to be what is sent."""
+    """The relation of a sent batch to the source's batches."""
 
     VERBATIM = "verbatim"
-    """The source's own bytes, but for header fields."""
+    """The source's own bytes, except for header fields."""
     REWRITTEN = "rewritten"
     MERGED = "merged"
-    """Many small batches of the source."""
+    """Many small batches of the source, merged."""
 
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """One batch for offsets start … end − 1: the source's bytes, or what was made of them; not frozen, as `Batch`."""
+    """One batch for offsets start … end − 1: the source's bytes, or a conversion of them; not frozen, as `Batch`."""
 
     start: int
     end: int
@@ -66,7 +67,7 @@ class Append:
     max_timestamp: int
     form: Form = Form.VERBATIM
     sequence: int = -1
-    """The sequence that it is stamped with; −1: not yet."""
+    """The sequence with which the batch is stamped; −1: not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,11 @@ Step = Append | Hole
 
 
 Producer = tuple[int, int]
-"""Producer id and epoch; (−1, −1) of a producer without an id."""
+"""Producer id and epoch; (−1, −1) for a producer without an id."""
 
 
 class DirectBatches(NamedTuple):
-    """Batches of a producer in an answer."""
+    """The batches of a producer in a fetch response."""
 
     records: int
     offset: int
@@ -94,7 +95,7 @@ class DirectBatches(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """What one answer held for one partition."""
+    """The content of a fetch response for one partition."""
 
     next_offset: int
     leader_epoch: int
@@ -102,18 +103,22 @@ class Reading:
     steps: list[Step] = field(default_factory=list)
     problem: str = ""
     compacted: bool = False
-    """Offsets without a record were seen that no transaction explains: a log cleaner works on this partition."""
+    """True if offsets without a record were seen that no transaction explains: a log cleaner works on this partition.
+    """
     direct: dict[Producer, DirectBatches] = field(default_factory=dict)
     """Batches below producer id 2^40, by producer id and epoch: no router has translated these ids.
 
-    A routed transactional producer has such an id, too, given by the source. The state log names the epochs.
+    A routed transactional producer also has such an id, given by the source. The state log names its epochs.
     """
     direct_from: int = 0
-    """Batches below this offset are older than the link's interest in their producers."""
+    """Batches below this offset are too old to count for direct writers."""
     effort: int = 0
-    """What rewriting has taken, as `records.rewrite` counts it."""
+    """The effort of rewriting, as `records.rewrite` counts effort."""
     rest: Callable[[], Reading] | None = None
-    """Reads on from `next_offset`, which takes longer than was allowed; it changes nothing, so that a thread may."""
+    """Reads on from `next_offset`, which takes longer than was allowed.
+
+    The call changes nothing, so a thread may make the call.
+    """
 
     def note_direct(self, producer: Producer, records: int, offset: int) -> None:
         """Count a batch, unless a router has translated the producer id or the batch is older than the link."""
@@ -131,7 +136,7 @@ class Reading:
 
 
 class _Aborted:
-    """Which producers' data is aborted at the batch being looked at."""
+    """The producers whose data is aborted at the present batch."""
 
     def __init__(self, listed: Sequence[tuple[int, int]]) -> None:
         self._waiting = sorted(((first, producer) for producer, first in listed), reverse=True)
@@ -157,10 +162,10 @@ def read_steps(
     most: int | None = None,
     direct_from: int = 0,
 ) -> Reading:
-    """The steps of a read_committed answer from offset `read_at` on; none of them crosses `barrier`.
+    """Return the steps of a read_committed response from offset `read_at` on; no step crosses `barrier`.
 
-    With `most` it ends before a batch that would take longer to rewrite, and before messages of an old format, which
-    tell nobody beforehand how long they take. Batches below `direct_from` are not looked at for direct writers.
+    With `most`, the reading ends before a batch that would take more effort. The reading then also ends before messages
+    of an old format, whose effort is unknown beforehand. Batches below `direct_from` do not count for direct writers.
     """
 
     def rest(read_at: int, leader_epoch: int) -> Callable[[], Reading]:
@@ -197,20 +202,21 @@ def read_steps(
     if is_too_much:
         reading.rest = rest(reading.next_offset, reading.leader_epoch)
     elif not (is_whole or reading.problem):
-        # Brokers give the first batch whole, however large it is: the length of this one is not its own.
+        # Brokers return the first batch whole, however large: so the length in this batch's header is wrong.
         reading.problem = f"{_BAD_BATCH}: the batch at offset {read_at} says that it is longer than what there is"
     return reading
 
 
 def kept_long(records: memoryview) -> memoryview:
-    """The same bytes, for who may keep them for long: they keep the whole answer in memory that they came in."""
+    """Return the same bytes for long keeping; a small part is copied, since a view keeps its whole response in memory.
+    """
     if len(records) * _WORTH_ITS_FRAME < memoryview(records.obj).nbytes:
         return memoryview(bytearray(records))
     return records
 
 
 def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
-    """Whether reading may go on at this batch: what lies between is no gap, or one that can be filled."""
+    """Return whether reading may go on at this batch: there is no gap before the batch, or a gap that can be filled."""
     at = reading.next_offset
     if base_offset - at > hole_limit:
         ref = reaction_to(Asked.FETCH, Found.GAP).ref
@@ -225,11 +231,12 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
 
 
 def _take_row(reading: Reading, records: memoryview) -> int:
-    """Read on by the large batches in front that go as they are, most logs' only kind; how many bytes they take."""
+    """Read the leading large batches that are sent unchanged, the only kind in most logs; return their number of bytes.
+    """
     found, taken = row(records, reading.next_offset, LARGEST_MERGED)
     steps = reading.steps
     for start, end, newest, producer_id, _, _, view in found:
-        # Nobody has looked at its CRC yet: the target's broker will, for it goes along with the batch.
+        # The CRC is not checked here: the CRC goes along with the batch, and the target's broker checks it.
         steps.append(Append(start, end, view, newest))
         if producer_id < DIRECT_LIMIT and start >= reading.direct_from:
             reading.note_direct((producer_id, producer_epoch(view)), end - start, start)
@@ -239,7 +246,7 @@ def _take_row(reading: Reading, records: memoryview) -> int:
 
 
 def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
-    """Plain small batches, merged; one by one where a batch is not what its header says, as it always went then."""
+    """Read plain small batches, merged; if a batch does not match its header, read the batches singly instead."""
     try:
         runs = merge(stretch)
     except ProtocolViolation:
@@ -263,12 +270,12 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
 def _take(
     reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int, most: int | None
 ) -> bool:
-    """Read one batch on; True where it is left, for it would take more than `most`."""
+    """Read one batch; return True if the batch is left because it would take more effort than `most`."""
     at, base, end = reading.next_offset, batch.base_offset, batch.next_offset
     if base > at and not _reaches(reading, base, hole_limit):
         return False
     if isinstance(batch, OldMessages):
-        # They belong to no producer (−1) and no leader epoch, so the next fetch names none (C3).
+        # Old messages belong to no producer (−1) and no leader epoch, so the next fetch names none (C3).
         reading.note_direct((-1, -1), end - base, base)
         _copy(reading, _converted(batch.runs(at)), at, end)
         reading.compacted = reading.compacted or batch.has_gaps
@@ -292,7 +299,7 @@ def _take(
     elif verbatim:
         if base > at:
             reading.hole(at, base)
-        # Nobody has looked at its CRC yet: the target's broker will, for it goes along with the batch.
+        # The CRC is not checked here: the CRC goes along with the batch, and the target's broker checks it.
         reading.steps.append(Append(base, end, batch.view, batch.max_timestamp))
     else:
         _copy(reading, _converted(rewrite(batch, at)), at, end)
@@ -303,7 +310,7 @@ def _take(
 
 
 def _copy(reading: Reading, appends: list[Append], at: int, end: int) -> None:
-    """The appends from `at` on, and holes for what is not among them up to `end`."""
+    """Add the appends from `at` on, and holes for the missing offsets up to `end`."""
     for append in appends:
         if append.start > at:
             reading.hole(at, append.start)
@@ -314,7 +321,7 @@ def _copy(reading: Reading, appends: list[Append], at: int, end: int) -> None:
 
 
 def damaged(offset: int) -> str:
-    """The problem with a batch that does not fit its CRC."""
+    """Return the problem text for a batch that does not fit its CRC."""
     return f"{_BAD_BATCH}: the batch at offset {offset} does not fit its CRC"
 
 

@@ -1,7 +1,7 @@
-"""Writes into the topics' records which partitions have stopped, so that no restart goes on over a stop in silence.
+"""Writes the stopped partitions into the topics' records, so that no restart passes over a stop in silence.
 
-A partition's owner alone does it. Until a stop is written the lane itself holds it; a process that dies in between is
-followed by one that finds the same in both logs, or compares the last batch (`mending`).
+Only a partition's owner writes the stop. Until a stop is written the lane itself holds the stop. If the process dies in
+between, the next process finds the same situation in both logs, or compares the last batch (`mending`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RETRY_S = 1.0
 
 
 class StopKeeper:
-    """Keeps the records of one link's topics in step with the lanes that have stopped."""
+    """Keeps the records of one link's topics in step with the stopped lanes."""
 
     def __init__(self, log: StateLog, link: str, instance: str) -> None:
         self._log = log
@@ -35,7 +35,7 @@ class StopKeeper:
         self.trouble = ""
 
     async def run(self, lanes: Mapping[tuple[str, int], Lane]) -> None:
-        """For ever; a state log that cannot be written now is tried again."""
+        """Write stops for ever; a state log that cannot be written now is tried again."""
         while True:
             unsaid: dict[str, list[Lane]] = {}
             for lane in lanes.values():
@@ -59,7 +59,7 @@ class StopKeeper:
         def decide(state: State) -> TopicRecord | None:
             record = state.topic(self._link, topic)
             if record is None or record.phase not in COPIED:
-                return None  # it is copied anew: what stopped the copy before is over
+                return None  # the topic is copied anew: the old stop no longer matters
             ours = {p: stop for p, stop in stops.items() if owner_of(state, record, p) == self._instance}
             return None if ours.keys() <= record.stops.keys() else replace(record, stops={**ours, **record.stops})
 

@@ -1,4 +1,4 @@
-"""A look at what is left to be copied: how far the target is, where the source's stable logs end, how much that is."""
+"""A survey of the remaining copy: the target's position, the end of the source's stable log, and the bytes between."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ async def left_to_copy(
     compacted: Container[str] = (),
     pipelining: bool = True,
 ) -> list[CopyRange]:
-    """A range for each partition that has something left; `target` None where it has none of the topics yet.
+    """Return a range for each partition with something left; `target` is None if the target has none of the topics yet.
 
-    A range ends at the source's last stable offset: what is in an open transaction is not there yet.
+    A range ends at the source's last stable offset: records of an open transaction do not count yet.
     """
     await source.refresh({topic for topic, _ in starts})
     ends = await source.list_offsets(dict.fromkeys(starts, LATEST), read_committed=True)
@@ -61,14 +61,14 @@ async def left_to_copy(
 
 
 async def _look_at(source: ClusterClient, key: Key, start: int) -> tuple[float, int]:
-    """Bytes an offset, and the newest time of the first batch, at one place; the records behind it are newer."""
+    """Return the bytes per offset and the newest time of the first batch at one place; the records behind are newer."""
     try:
         answer = await fetch_one(
             source, source.leader(*key), FetchPartition(*key, start, _LOOKED_BYTES), purpose="survey"
         )
         batches = [batch for batch in walk_all(answer.records) if batch.next_offset > start]
     except KmigrateError:
-        return 0.0, now_ms()  # the figure is for people and for sharing work out: the copy itself says what is wrong
+        return 0.0, now_ms()  # the figure serves people and the division of work: the copy itself reports errors
     if not batches:
         return 0.0, now_ms()
     span = batches[-1].next_offset - max(start, batches[0].base_offset)

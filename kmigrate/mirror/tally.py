@@ -1,7 +1,7 @@
-"""What one lane has read, copied and tried again, in numbers; counted per batch, never per record. Pure.
+"""Counters of reads, copies and retries of one lane; counted per batch, never per record. Pure.
 
-A lane begins a tally of its own, so counters begin at 0 again where a partition is resumed, or another process takes
-over: whoever reads counters knows such resets.
+Each lane begins with a new tally. So counters restart at 0 if a partition is resumed or another process takes over.
+Readers of counters know such resets.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _AT_ONCE = 64
 _QUIET_MS = 10_000
 _COARSE_MS = 5_000
 _REMEMBERED_BYTES = 16 << 20
-"""How far back the bytes per offset reach: a partition's records change their size now and then."""
+"""Number of bytes over which the bytes per offset are averaged: a partition's records change their size now and then.
+"""
 _Noted = tuple[int, int, int, int, Form]
-"""Of a batch that was acknowledged: when, the time of its newest record, its records, its bytes, its form."""
+"""An acknowledged batch: time, time of its newest record, number of records, bytes, form."""
 
 
 class Copies:
-    """What the target has acknowledged of one lane."""
+    """The batches of one lane that the target has acknowledged."""
 
     __slots__ = ("batches", "bytes", "latency_ms", "newest_ms", "record_bytes", "records")
 
@@ -34,18 +35,19 @@ class Copies:
         self.bytes = 0
         self.batches: Counter[Form] = Counter()
         self.latency_ms = Recent()
-        """From the time of each batch's newest record to the target's acknowledgement (MM-119)."""
+        """Time from each batch's newest record to the target's acknowledgement."""
         self.record_bytes = Recent()
-        """Mean size of each batch's records as they were sent (MM-120)."""
+        """Mean size of each batch's records as they were sent."""
         self.newest_ms = 0
-        """Time of the newest record of the batch copied last; never later than the moment of its copying."""
+        """Time of the newest record of the last copied batch; never later than the moment of its copying."""
 
 
 class Tally:
     """Counters of one lane.
 
-    What the target has acknowledged is noted batch by batch and counted many at a time, at the latest when somebody
-    asks for it: counting is a loop that keeps in the processor's cache what else would be fetched anew for every batch.
+    Acknowledged batches are noted one by one and counted many at a time, at the latest when the counters are read. A
+    loop over many batches keeps its data in the processor's cache. Single counts would fetch this data anew for every
+    batch.
     """
 
     __slots__ = (
@@ -67,15 +69,15 @@ class Tally:
         self.read_bytes = 0
         self.hole_offsets = 0
         self.lost_offsets = 0
-        """Stored on the target and gone from there; copied again."""
+        """Number of offsets that were on the target and are gone from there; they are copied again."""
         self.retries: Counter[tuple[str, ...]] = Counter()
-        """By what was asked and the cause."""
+        """Number of retries by request and cause."""
         self.age_ms = Recent()
-        """Newest record of each batch when it was read (MM-121)."""
+        """Age of the newest record of each batch when the batch was read."""
         self.heard_ms = 0
-        """When the source last told where its log ends, or by its silence that this is still so."""
+        """Time when the source last reported its log end, or confirmed the log end by leaving the partition out."""
         self.of_link: Histogram | None = None
-        """Latencies, in seconds, of all partitions together."""
+        """Latencies of all partitions together, in seconds."""
         self._noted: list[_Noted] = []
         self._copies = Copies()
         self._level_ms = 0
@@ -85,15 +87,16 @@ class Tally:
     # reading
 
     def stands_at(self, position: int, source_end: int) -> None:
-        """To be said before either moves on: at the end, the copy is level with what the source has last told."""
+        """Note whether the copy has reached the source's last reported log end; call this before either of them moves.
+        """
         if 0 <= source_end <= position:
             self._level_ms = self.heard_ms
 
     def pace(self, position: int, source_end: int) -> Pace:
-        """What is known of the copy's lag beside the offsets.
+        """Return the known facts about the copy's lag, beside the offsets.
 
-        At the end of a partition that nobody writes now, the moment is told to within some seconds: so it is the same
-        one for some seconds, and thousands of such partitions need not be told anew each time.
+        At the end of a partition that nobody writes now, the time is rounded to some seconds. So the value stays the
+        same for some seconds, and thousands of such partitions need not be announced each time.
         """
         self.stands_at(position, source_end)
         known = self._recent_bytes / self._recent_offsets if self._recent_offsets else 0.0
@@ -104,7 +107,7 @@ class Tally:
         return Pace(fresh, round(known, 1))
 
     def read(self, steps: list[Step], size: int, offsets: int, now_ms: int) -> None:
-        """An answer of `size` bytes has brought the reading on by so many offsets."""
+        """Note a response of `size` bytes that has moved the read position by `offsets`."""
         self.read_bytes += size
         self._recent_bytes += size
         self._recent_offsets += offsets
@@ -118,14 +121,14 @@ class Tally:
     # writing
 
     def copied(self, step: Append, now_ms: int) -> None:
-        """The target has acknowledged a batch."""
+        """Note that the target has acknowledged a batch."""
         noted = self._noted
         noted.append((now_ms, step.max_timestamp, step.end - step.start, len(step.view), step.form))
         if len(noted) >= _AT_ONCE:
             self.count()
 
     def count(self) -> None:
-        """Count what is noted."""
+        """Count the noted batches."""
         if not self._noted:
             return
         noted, self._noted = self._noted, []
@@ -145,10 +148,10 @@ class Tally:
 
     @property
     def copies(self) -> Copies:
-        """All of them, those that were just noted, too."""
+        """All copies, including those that were just noted."""
         self.count()
         return self._copies
 
     def retried(self, asked: Asked, cause: str) -> None:
-        """Something is asked again: `cause` is the name that status has for it, else the broker's error code."""
+        """Count a retry; `cause` is the name that status has for the cause, else the broker's error code."""
         self.retries[(asked, cause)] += 1

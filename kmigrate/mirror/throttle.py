@@ -1,10 +1,10 @@
-"""A link's limit in bytes a second: a bucket that every reader of the link draws from after it has read. Pure.
+"""A link's limit in bytes per second: a bucket that every reader of the link draws from after its reads. Pure.
 
-The limit is on reading, because that spares the source, the network and the target at once. What an answer brings
-is known only afterwards, so the bucket goes into debt, and nobody reads on before it is paid; `most` keeps single
-answers small enough for that to be smooth. Partitions in a promote are exempt from waiting: their producers are held
-at the fence, and a limit meant to spare clients must not lengthen their pause. What they read is charged all the
-same, but never so much that the others wait for longer than a second.
+The limit applies to reading, because that spares the source, the network and the target at the same time. The size of a
+response is known only afterwards. So the bucket goes into debt, and no reader continues before the debt is paid. `most`
+keeps single responses small enough for a smooth rate. Partitions in a promote do not wait. Their producers are held at
+the fence, and a limit that spares clients must not lengthen their pause. The bytes of these partitions are charged all
+the same, but never so much that the others wait for longer than a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXEMPT_DEBT_S = 1.0
 
 
 class Throttle:
-    """`rate` 0 is no limit. Times are seconds of one monotonic clock."""
+    """A bucket with `rate` bytes per second; 0 is no limit. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self.rate = 0
@@ -25,7 +25,7 @@ class Throttle:
         self._at = 0.0
 
     def limit(self, rate: int, now: float) -> None:
-        """A new rate from now on; debts of the old one are forgotten."""
+        """Set a new rate from now on; debts of the old rate are forgotten."""
         if rate != self.rate:
             self.rate = rate
             self._level, self._at = rate * _BURST_S, now
@@ -41,17 +41,17 @@ class Throttle:
             self._level = max(self._level - size, least) if exempt else self._level - size
 
     def wait_s(self, now: float) -> float:
-        """Seconds until reading may go on."""
+        """Return the seconds until reading may continue."""
         if not self.rate:
             return 0.0
         self._fill(now)
         return max(0.0, -self._level / self.rate)
 
     def most(self, size: int) -> int:
-        """How many bytes one answer should have at most, `size` being so without a limit."""
+        """Return the maximum number of bytes of a response; `size` is the maximum without a limit."""
         return min(size, max(_LEAST, int(self.rate * _BURST_S))) if self.rate else size
 
 
 def part_of_limit(throttle: int, ours: int, all_partitions: int) -> int:
-    """Our part of the link's limit, by partitions: all processes together keep it."""
+    """Return this process's part of the link's limit, by partitions: all processes together keep the limit."""
     return throttle and max(1, throttle * ours // max(1, all_partitions))

@@ -1,4 +1,4 @@
-"""The target topic of a mirror: created with the source's shape and with configs relaxed (`configs`)."""
+"""The target topic of a mirror: created with the source's shape and with relaxed configs (`configs`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Prepared:
     configs: Configs
     compacted: bool
     target_starts: Mapping[int, int] | None
-    """Where the records begin on the target, where its offsets are its own; None for identical offsets."""
+    """Offsets where the records begin on the target, if the target has its own offsets; None for identical offsets."""
     began: Mapping[int, int] = field(default_factory=dict)
     """Log ends of the source now."""
 
@@ -64,10 +64,10 @@ class TopicMaker:
         self._settings = settings
 
     async def prepare(self, record: TopicRecord, note: Callable[[Configs], Awaitable[bool]]) -> Prepared | None:
-        """The target topic, made or adopted; Refused where one is there that is not ours to fill.
+        """Create or adopt the target topic; raise Refused if a topic stands there that the mirror may not fill.
 
-        `note` writes down what the topic is given and what it has of its own before anything of it is changed. None
-        where it says that somebody else has made the topic meanwhile: then the target is left as it is.
+        `note` records the topic's new configs and its own configs before anything of the topic is changed. If `note`
+        reports that another process has made the topic meanwhile, the target stays unchanged and the result is None.
         """
         topic = record.topic
         info = await self._source.topic(topic)
@@ -99,7 +99,7 @@ class TopicMaker:
         kept = as_found(own, record.restore_configs, record.drop_configs)
         if any(ends.values()):
             self._refuse_data(record, ends)
-            configs = self._relaxed(kept, replicas, standing, kept)  # who has data keeps its own configs
+            configs = self._relaxed(kept, replicas, standing, kept)  # a topic with data keeps its own configs
         else:
             defaults = await broker_defaults(self._target, self._target_admin)
             configs = self.configs(told, defaults, replicas, standing, kept, record.seal)
@@ -152,9 +152,9 @@ class TopicMaker:
         standing: Mapping[str, str],
         seal: Seal | None,
     ) -> Configs:
-        """What the target topic gets from the source topic's configs.
+        """Return the configs of the target topic that follow from the source topic's configs.
 
-        `defaults` are the target's `broker_defaults`, `standing` is as in `target_configs`.
+        `defaults` are the target's `broker_defaults`; `standing` is as in `target_configs`.
         """
         own = own_configs(source, seal, standing)
         if self._settings.use_defaults_from is DefaultsFrom.SOURCE:
@@ -168,22 +168,22 @@ class TopicMaker:
         return target_configs(own, replicas, exclude=exclude, known=target, standing=standing)
 
     def changes(self, configs: Configs, target: Mapping[str, ConfigValue]) -> tuple[dict[str, str], tuple[str, ...]]:
-        """What brings a standing target topic there."""
+        """Return the changes that bring an existing target topic to these configs."""
         exclude = self._settings.config_exclude
         return changes(configs.now, {key: entry.value for key, entry in target.items() if entry.own}, exclude)
 
     async def _known_configs(self, topic: str) -> dict[str, ConfigValue]:
-        """Configs of a topic that stands on the target: also the list of keys that this target knows at all."""
+        """Return the configs of a topic on the target, which also list all config keys that the target knows."""
         return (await self._target_admin.topic_configs([topic]))[topic]
 
     async def _is_mapped(self, record: TopicRecord, starts: Mapping[int, int], compacted: bool) -> bool:
-        """Whether the target's offsets will be its own: asked for, or because identity cannot be had."""
+        """Return whether the target gets its own offsets: by request, or because identical offsets are not possible."""
         if record.offsets != "auto":
             return record.offsets == "mapped"
         return bool(await why_mapped(self._source, self._settings, record.topic, starts, compacted=compacted))
 
     async def _delete(self, topic: str) -> None:
-        """Delete a topic of the target, and wait until no broker that is asked shows it."""
+        """Delete a topic of the target, and wait until no asked broker shows the topic."""
         await self._target_admin.delete_topic(topic)
         deadline = monotonic() + 30
         while await self._target.topic(topic) is not None:
@@ -213,7 +213,7 @@ class TopicMaker:
         )
 
     async def _ends(self, found: TopicInfo, partitions: int) -> dict[int, int]:
-        """Log ends of a target topic that stood there before us."""
+        """Return the log ends of a target topic that existed before the mirror."""
         if len(found.partitions) != partitions:
             raise self._wrong_shape(found, partitions)
         ends = await self._target.log_ends([(found.name, partition) for partition in sorted(found.partitions)])
@@ -223,7 +223,7 @@ class TopicMaker:
         return {partition: end.offset for (_, partition), end in ends.items()}
 
     def _refuse_data(self, record: TopicRecord, ends: Mapping[int, int]) -> None:
-        """Records are put behind those of somebody else only where a person asked for it."""
+        """Refuse a target topic with data, unless a person asked to put the records behind that data."""
         if record.offsets != "mapped":
             partition, end = next((p, end) for p, end in ends.items() if end > 0)
             raise Refused(
@@ -236,7 +236,7 @@ class TopicMaker:
             )
 
     async def _starts(self, record: TopicRecord, info: TopicInfo) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the first mirrored offset of each partition (AL-20), and where the source's log ends now."""
+        """Return the first mirrored offset of each partition, and the present log ends of the source."""
         keys = [(info.name, partition) for partition in sorted(info.partitions)]
         wanted = {"earliest": EARLIEST, "latest": LATEST}.get(record.start)
         told = await self._source.list_offsets(dict.fromkeys(keys, int(record.start) if wanted is None else wanted))
@@ -251,7 +251,7 @@ class TopicMaker:
 
 
 def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:
-    """Whether a log cleaner works on a topic, by its own policy or by its cluster's."""
+    """Return whether a log cleaner works on a topic, by its own policy or by its cluster's policy."""
     return "compact" in configs["cleanup.policy"].value
 
 

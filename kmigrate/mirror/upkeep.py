@@ -1,13 +1,15 @@
-"""The target topics follow their source while they are mirrored: partitions, configs, access rules.
+"""Upkeep of target topics while they are mirrored: partitions, configs and ACLs follow the source.
 
-A round compares what both clusters say now; nothing is remembered but what the topic's record holds, so another
-process goes on where this one stopped. Rules:
+A round compares the present state of both clusters. Only the topic's record keeps facts from round to round, so another
+process continues where this process stopped. Rules:
 
-A  Partitions are created on the target first; the record grows after that, and with it what is copied (MM-28).
-B  For replicated configs and for rules that kmigrate made, the source decides (MM-27, `configs`, `model.acls`).
-C  A topic that is being promoted is looked after once, and the promote waits for that word (`Upkept`): what the promote
-   puts in force is the newest, and no round comes after it.
-D  What fails with one topic or group, or with new names, is told of that one, and the round goes on with the others.
+A  Partitions are created on the target first. The record grows after that, and with the record the set of copied
+   partitions.
+B  The source decides replicated configs and the ACLs that kmigrate made (`configs`, `model.acls`).
+C  A topic in a promote gets one last round, and the promote waits for its report (`Upkept`). So the promote puts the
+   newest configs and ACLs in force, and no round comes after that.
+D  A failure with one topic or group, or with new names, is reported for it alone, and the round continues with the
+   others.
 """
 
 from __future__ import annotations
@@ -36,35 +38,35 @@ from kmigrate.state.log import StateLog
 __all__ = ["Upkeep", "round_s"]
 
 _AT_ONCE = 100
-"""Topics of one question about configs: an answer has some 30 values for each."""
+"""Number of topics in one request for configs: a response has some 30 values for each topic."""
 _TOPIC_COST_S = 0.03
 _LEADERS_S = 30.0
 _LOOKED_AFTER = frozenset({TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING})
 
 
 def round_s(interval: float, topics: int) -> float:
-    """Time from round to round: reading the configs of very many topics must stay a small part of the work."""
+    """Return the time between rounds: reading the configs of very many topics must stay a small part of the work."""
     return max(interval, topics * _TOPIC_COST_S)
 
 
 class _OvertakenError(Exception):
-    """The record is no longer the one that was looked at."""
+    """Raised when the record is no longer the version that was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One topic as both clusters tell of it now."""
+    """One topic as both clusters report it now."""
 
     source: TopicInfo | None
     target: TopicInfo | None
     source_configs: Mapping[str, ConfigValue] | KmigrateError
     target_configs: Mapping[str, ConfigValue] | KmigrateError
     target_defaults: Mapping[str, str] | KmigrateError
-    """What the target's brokers give a topic that does not say: one answer for all topics of a look."""
+    """The configs that a topic inherits from the target's brokers: one answer for all topics of a look."""
 
 
 class Upkeep:
-    """Looks after the topics and groups of one link for as long as its process holds the lease."""
+    """Maintains the topics and groups of one link for as long as its process holds the lease."""
 
     def __init__(
         self,
@@ -97,20 +99,20 @@ class Upkeep:
         self._access = Access(source, target, target_admin, settings)
         self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
         self.working: set[str] = set()
-        """Records of topics and groups that are being looked after just now."""
+        """Keys of the records of topics and groups that a round works on just now."""
         self._words: dict[str, Upkept] = {}
         self._missed: dict[tuple[str, int], float] = {}
-        """When a topic was first found gone on the source, by its record's `since_ms`."""
+        """Time when a topic was first found gone on the source, by topic and its record's `since_ms`."""
         self._grown: dict[str, int] = {}
         self._judged: object = None
-        """What was known when nothing was due: until it changes nothing is."""
+        """The known state when nothing was due: while it is unchanged, nothing is due."""
         self._groups: set[str] = set()
         self._patterns: object = None
         self._notes: tuple[str, ...] = ()
 
     @property
     def words(self) -> dict[str, Upkept]:
-        """What must be told: the word that a promote waits for, and every problem."""
+        """The reports to announce: those that a promote waits for, and every problem."""
         told: dict[str, Upkept] = {}
         for topic, word in self._words.items():
             record = self._log.state.topic(self._link, topic)
@@ -126,7 +128,7 @@ class Upkeep:
         return (*self._notes, *([f"{broken.ref}: {broken.what}"] if broken is not None else []))
 
     async def run(self) -> None:
-        """Round after round, until cancelled."""
+        """Run round after round, until cancelled."""
         while True:
             began = monotonic()
             await self._guarded(None)
@@ -138,7 +140,7 @@ class Upkeep:
                 await self._log.changed(min(1.0, max(0.05, until - monotonic())))
 
     def _due(self) -> set[str]:
-        """Topics that shall not wait for the next round."""
+        """Return the topics that must not wait for the next round."""
         added = self._added()
         now = (self._log.state.epoch, tuple(added.items()))
         if now == self._judged:
@@ -159,13 +161,13 @@ class Upkeep:
         return out
 
     def _new_names(self) -> bool:
-        """Whether a person has just named groups or expressions."""
+        """Return whether a person has just named new groups or expressions."""
         link = self._log.state.link(self._link)
         groups = {group.group for group in self._log.state.groups(self._link)}
         return link is not None and (_patterns(link) != self._patterns or not groups <= self._groups)
 
     async def _guarded(self, only: Collection[str] | None) -> None:
-        """One round, of all topics or of some; what fails in it is told, and tried again in the next one."""
+        """Run one round for all topics or for some; a failure is reported, and tried again in the next round."""
         try:
             await self._round(only)
         except StateLogBroken:
@@ -194,8 +196,10 @@ class Upkeep:
                 await self._look_after(record, seen[record.topic])
 
     def _forget(self) -> None:
-        """Drop what is known of topics and groups that the link has no more: others come and go for as long as it is
-        led."""
+        """Drop the facts about topics and groups that the link no longer has.
+
+        Other topics and groups come and go for as long as this process leads the link.
+        """
         topics = {record.topic: record.since_ms for record in self._log.state.topics(self._link)}
         self._groups &= {record.group for record in self._log.state.groups(self._link)}
         self._missed = {key: at for key, at in self._missed.items() if topics.get(key[0]) == key[1]}
@@ -223,7 +227,7 @@ class Upkeep:
         return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {}), defaults) for t in topics}
 
     async def _pick_up(self, link: LinkRecord) -> list[str]:
-        """What cannot be picked up, or why new names cannot be read: rule D for those that are mirrored already."""
+        """Return notes on names that cannot be picked up, or the reason why new names cannot be read (rule D)."""
         try:
             return [*await self._pickup.look(link)]
         except StateLogBroken:
@@ -232,7 +236,7 @@ class Upkeep:
             return [f"{error.ref}: {error.what}"]
 
     async def _look_after_group(self, record: GroupRecord) -> list[str]:
-        """Rule D; returns what failed, which is tried again in the next round."""
+        """Apply the ACLs of a group (rule D); return the failures, which the next round tries again."""
         self._groups.add(record.group)
         if record.phase is not GroupPhase.MIRRORED:
             return []
@@ -270,7 +274,11 @@ class Upkeep:
         self._words[record.topic] = Upkept(record.since_ms, problem, gone_s)
 
     async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
-        """Whoever forgets it wants to know: until then a producer without an answer may still repeat its last write."""
+        """Return the seconds since the topic was first found gone on the source; None if the topic is there.
+
+        A person who forgets the topic needs this time, because a producer without an answer may repeat its last write
+        for a while.
+        """
         key = record.topic, record.since_ms
         if seen.source is not None or await self._source.find_topic(record.topic) is not None:
             self._missed.pop(key, None)
@@ -282,7 +290,7 @@ class Upkeep:
         if source is None or target is None:
             raise self._gone(record, self._source if source is None else self._target)
         if source.is_other_than(record.source_topic_id) or target.is_other_than(record.target_topic_id):
-            return  # the copier stops such partitions by name; nothing of another topic is followed
+            return  # the copier stops such partitions by name; nothing of another topic is copied
         if not source.partitions or not target.partitions:
             raise Unreachable("no-partitions", f"the partitions of {record.topic} cannot be read now")
         record = await self._follow_partitions(record, len(source.partitions), len(target.partitions))
@@ -298,9 +306,9 @@ class Upkeep:
         )
 
     async def _write(self, record: Kept, changed: Kept) -> Kept:
-        """Put `changed` in the place of `record`, unless it is another one by now.
+        """Replace `record` by `changed`, unless the record has changed meanwhile.
 
-        Where nothing changes it is looked at all the same: what is done to the cluster next follows from it.
+        The record is checked even if nothing changes, because the next change on the cluster follows from the record.
         """
         state = self._log.state
         if changed != record:
@@ -310,7 +318,10 @@ class Upkeep:
         return changed
 
     async def _follow_partitions(self, record: TopicRecord, ours: int, theirs: int) -> TopicRecord:
-        """Rule A; a partition that came later is mirrored from its first record, wherever the topic began."""
+        """Create partitions that the source has gained (rule A).
+
+        A later partition is mirrored from its first record, wherever the topic began.
+        """
         if theirs > ours:
             raise Refused(
                 "target-has-more-partitions",
@@ -320,11 +331,11 @@ class Upkeep:
             )
         if ours <= record.partitions:
             return record
-        record = await self._write(record, record)  # one that is promoted grows no more with the source
+        record = await self._write(record, record)  # a promoted topic no longer grows with the source
         starts = await self._first_offsets(record.topic, range(record.partitions, ours))
         filled = () if record.mapped else tuple(partition for partition, start in starts.items() if start)
         record = await self._write(record, replace(record, aligning=filled))
-        if filled:  # before they are made: clients see them from then on
+        if filled:  # before the partitions are created: clients see them from then on
             await wait_hidden(self._log, record.topic, self._log.state.epoch)
         if theirs < ours:
             await self._target_admin.create_partitions(record.topic, ours)
@@ -362,11 +373,11 @@ class Upkeep:
             await sleep(0.02)
 
     async def _with_cleaner(self, record: TopicRecord, compacted: bool) -> TopicRecord:
-        """The record with whether a log cleaner works on the source, and up to where one has that does so no more."""
+        """Note in the record whether a log cleaner works on the source, and the log ends when the cleaning stopped."""
         if compacted == record.compacted:
             return record
         cleaned_to = record.cleaned_to
-        if not compacted:  # the ends are read after the policy was: what is written from now on nobody cleans
+        if not compacted:  # the ends are read after the policy: nothing written from now on is cleaned
             keys = [(record.topic, partition) for partition in range(record.partitions)]
             ends = await self._source.log_ends(keys)
             if any(end.error for end in ends.values()):
@@ -379,7 +390,7 @@ class Upkeep:
         noted = record
         if not isinstance(ours, KmigrateError) and "cleanup.policy" in ours:
             noted = await self._with_cleaner(record, is_compacted(ours))
-        if any(record.target_starts.values()):  # it held data before it was mirrored: its configs are its own
+        if any(record.target_starts.values()):  # the target topic held data before the mirror: it keeps its own configs
             return await self._write(record, noted) if noted != record else record
         if isinstance(ours, KmigrateError):
             raise ours
@@ -397,8 +408,11 @@ class Upkeep:
         return record
 
     async def _put_back_late(self, record: TopicRecord) -> None:
-        """Take back what came to a topic that is mirrored no longer: the target's controller may have let us wait until
-        another process led the link, and nobody would look at it again."""
+        """Restore the configs of a topic that was promoted while this round changed its configs.
+
+        The target's controller may have delayed the change until another process led the link, and nobody would look at
+        the topic again.
+        """
         state = await self._log.read_to_end()
         now = state.topic(self._link, record.topic)
         if now is None or now.phase is TopicPhase.PROMOTED:

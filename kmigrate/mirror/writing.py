@@ -1,9 +1,9 @@
 """Writing to the target: requests of one batch per partition (A2) over a few connections per leader, some in flight.
 
-A broker works on one request of a connection at a time, so a leader gets more than one; each partition keeps to its
-own, for there its batches stay in order. What is in flight is bounded by the requests in flight and their size. What is
-being promoted goes over a connection of its own, as it is read over one: however much of other partitions is on its way
-does not stand in its way.
+A broker works on one request of a connection at a time, so each leader has more than one connection. Each partition
+keeps to its own connection, where its batches stay in order. The number and the size of requests limit the bytes in
+flight. Partitions in a promote are written over a connection of their own, as they are read over a connection of their
+own. So the batches of other partitions in flight do not delay a promote.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = ["TargetWriter"]
 _PRODUCE_TIMEOUT_S = 30.0
 _OVERDUE_S = _PRODUCE_TIMEOUT_S + 5
 _MOVED_S = 3.0
-"""A broker that has just handed a partition over answers what it was sent before in less."""
+"""Seconds in which a broker that has just handed a partition over answers its earlier requests."""
 _LEAST_WAIT_S = 1.0
 _PROMOTED = -1
-"""The connection of what is being promoted: behind requests of partitions that lag it would wait for seconds."""
+"""The connection of partitions in a promote, which would wait for seconds behind requests of lagging partitions."""
 _REQUEST_HEAD = 64 << 10
-"""More than a request has beside its batches."""
+"""Upper bound of a request's bytes beside its batches."""
 
 
 class _Owed(NamedTuple):
@@ -55,11 +55,11 @@ class _Owed(NamedTuple):
 
 
 class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
-    """Requests without an answer yet, those that were sent first at first.
+    """Requests without an answer yet, oldest first.
 
-    A connection with an overdue one is given up, and soon where `moved` says of its batches that others lead their
-    partitions by now: a broker that stands still answers nothing, and they wait. One timer looks after them all: each
-    with its own would cost as much as a batch.
+    A connection with an overdue request is given up. The connection is given up sooner if `moved` says that other
+    brokers lead the partitions of the batches by now. A broker that stands still answers nothing, and the batches wait.
+    One timer watches all requests: a timer for each request would cost as much as a batch.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
         self._full = False
 
     def take_more(self, most: int) -> bool:
-        """Whether more shall be sent. Once `most` are on their way it is so again when half of them are answered.
+        """Return whether more requests may be sent; after `most` in flight, sending pauses until half are answered.
 
-        A broker has enough to work on meanwhile. Each request that leaves on its own has this process wake for it, and
-        what it needs fetched into the processor's cache anew.
+        A broker has enough work meanwhile. Each request that is sent on its own wakes this process, whose data must
+        then be fetched into the processor's cache anew.
         """
         if len(self) >= most:
             self._full = True
@@ -91,7 +91,7 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
             self._loop.call_later(_MOVED_S, self._look)
 
     def answered(self, future: asyncio.Future[bytearray], size: int) -> None:
-        """Its answer has come, or never will."""
+        """Remove a request whose answer has come, or will never come."""
         owed = self.pop(future)
         if not future.cancelled() and future.exception() is None:
             self._portion.answered(size, monotonic() - owed.sent)
@@ -115,7 +115,7 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
 
 
 class TargetWriter:
-    """Produces what lanes have read to the target's leaders; `answered` hears of each lane that got its answer."""
+    """Produces the batches of lanes to the target's leaders; `answered` is called for each lane that got its answer."""
 
     def __init__(
         self,
@@ -142,11 +142,11 @@ class TargetWriter:
         self._attend = attend
         self._answered = answered
         self._left_out: dict[tuple[int, int], Lane | None] = {}
-        """By connection, the first lane that had no room in its last request."""
+        """The first lane without room in the last request, by connection."""
         most = settings.request_max_bytes
         self._portions: dict[tuple[int, int], Portion] = defaultdict(lambda: Portion(most, _OVERDUE_S))
         self._held: dict[int, float] = {}
-        """Brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
+        """Time until which a broker with an exceeded quota asks for a pause, by broker (KIP-219)."""
 
     async def run(self, node: int) -> None:
         """Produce to one target leader for ever."""
@@ -165,7 +165,7 @@ class TargetWriter:
                 await assigned.wait()
                 continue
             held = self._held.get(node)
-            # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
+            # A broker with an exceeded quota reads no more from us meanwhile: answers would become overdue behind it.
             most = self._settings.in_flight if held is None else 1
             mine = self._mine(node, slot) if in_flight.take_more(most) else []
             if not mine and (slot != _PROMOTED or connection is not None):
@@ -193,9 +193,9 @@ class TargetWriter:
             await connection.drain()
 
     def _mine(self, node: int, slot: int) -> list[Lane]:
-        """The lanes that one connection serves and that have something to be written, the one left out last at first.
+        """Return the lanes of one connection that have something to write, first the lane that was last left out.
 
-        Without that the first of many that lag would have every request, for as long as they lag.
+        Otherwise the first of many lagging lanes would be in every request, for as long as they lag.
         """
         promoted = slot == _PROMOTED
         place = () if promoted else (slot, self._settings.write_connections)
@@ -208,7 +208,7 @@ class TargetWriter:
         return mine[at:] + mine[:at]
 
     def _gather(self, node: int, slot: int, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
-        """At most one batch of each lane, of as many as have room."""
+        """Return at most one batch of each lane, for as many lanes as have room."""
         out: list[Sent] = []
         most = self._portions[node, slot].size
         size, now = 0, now_ms()
@@ -235,7 +235,10 @@ class TargetWriter:
         return out
 
     def _refuse_too_large(self, lane: Lane, head: Append) -> None:
-        """A broker closes the connection on a larger request without a word; what fits alone goes with the next."""
+        """Stop a lane whose batch alone exceeds the request limit; a batch that fits alone goes with the next request.
+
+        A broker closes the connection on a larger request without an error.
+        """
         if len(head.view) > self._request_limit:
             lane.stop(
                 f"batch-too-large: the batch at offset {head.start} has {len(head.view):,} bytes; the target takes "
@@ -260,7 +263,7 @@ class TargetWriter:
         future.add_done_callback(answered)
 
     def _take(self, node: int, batches: list[Sent], done: asyncio.Future[bytearray]) -> None:
-        """Hand a Produce answer, or its absence, to the lanes."""
+        """Hand a Produce response, or its absence, to the lanes."""
         failure = done.exception() if not done.cancelled() else Unreachable("cancelled", "the copier was closed")
         answers: dict[Key, ProduceAnswer] = {}
         if failure is None:
@@ -276,7 +279,7 @@ class TargetWriter:
                 lane.unanswered(step, str(failure or "no answer for this partition"))
             else:
                 code, base_offset, append_time, _ = answer
-                # Topics are CreateTime while they are mirrored: only a repeat is answered with a time (A14).
+                # A mirrored topic uses CreateTime: only a repeated batch is answered with an append time (A14).
                 if lane.answered(step, code, base_offset, repeated=append_time >= 0):
                     lane.tally.copied(step, now)
                 elif code and reaction_to(Asked.PRODUCE, code).action is Action.REFRESH:
@@ -285,7 +288,7 @@ class TargetWriter:
         self._signals.wake()
 
     def _hold(self, node: int, batches: list[Sent], throttle_ms: int) -> None:
-        """Send nothing to a broker for as long as its quota asks for, and say so."""
+        """Send nothing to a broker for as long as its quota asks, and report the pause."""
         if throttle_ms:
             self._held[node] = monotonic() + throttle_ms / 1000
             self._meter.slowed_s[Slowed.TARGET_QUOTA] += throttle_ms / 1000
