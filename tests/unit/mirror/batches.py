@@ -1,4 +1,4 @@
-"""Batches for the mirror's tests, packed by hand and on purpose without the code under test."""
+"""Batches for the mirror's tests, packed by hand so that the code under test does not build its own input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batch(
     text: bytes = b"",
     timestamp: int = 1_000,
 ) -> bytes:
-    """One batch of `count` offsets from `base` on; `records` is the record count where it differs."""
+    """Return one batch of `count` offsets that starts at `base`; `records` is the record count if that differs."""
     body = struct.pack(
         ">hiqqqhii",
         attributes,
@@ -40,13 +40,13 @@ def batch(
 
 
 def record(delta: int, *, timestamp_delta: int = 0, key: bytes = b"k", value: bytes = b"v") -> bytes:
-    """One record whose lengths and deltas are below 64: each varint is then the number doubled."""
+    """Return one record whose lengths and deltas are below 64, so that each varint is the number doubled."""
     body = bytes((0, timestamp_delta * 2, delta * 2, len(key) * 2)) + key + bytes((len(value) * 2,)) + value + b"\0"
     return bytes((len(body) * 2,)) + body
 
 
 def zstd_of_zeros(blocks: int) -> bytes:
-    """A frame of so many blocks of 128 KiB, each of which says in four bytes that it is one byte repeated."""
+    """Return a zstd frame of `blocks` blocks; each block says in four bytes that 128 KiB repeat a single byte."""
     more, last = ((128 << 10 << 3 | 1 << 1 | end).to_bytes(3, "little") + b"\0" for end in (0, 1))
     return b"\x28\xb5\x2f\xfd\0\x38" + more * (blocks - 1) + last
 

@@ -1,4 +1,7 @@
-"""What is written of a link before its mirror copies: its ids once, and what its target's memory was."""
+"""Activation of a link, before its mirror copies anything.
+
+The state log gets the link's producer ids once, and the former `producer.id.expiration.ms` of the target.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
 
 
 class Cluster:
-    """A cluster that takes every setting, and obeys those that it knows."""
+    """A cluster that accepts every setting, and obeys the settings that are known to this Kafka version."""
 
     def __init__(self, name: str, shown: ConfigValue | None = None) -> None:
         self.name = name
@@ -67,7 +70,7 @@ def test_the_targets_own_memory_is_written_down_before_it_is_raised(shown: Confi
 
 
 def test_of_two_links_to_a_target_each_knows_what_it_was_before_the_first_raised_it() -> None:
-    """Whichever is deleted last puts it back."""
+    """Both links keep the former value, so the link that is deleted last can restore that value."""
     first = replace(LINK, name="first", restore_expiration="3600000")
     log, target = MemoryLog(first, LINK), Cluster("target", ConfigValue(RAISED_EXPIRATION, True))
     assert activated(log, target) == ""
@@ -83,7 +86,10 @@ def test_what_a_person_has_raised_stays_so_in_the_end() -> None:
 
 
 def test_a_target_before_3_4_is_not_taken_to_remember_neither_at_first_nor_on_a_later_start() -> None:
-    """It takes the setting as one that it does not know: it would forget records of a week that are pipelined."""
+    """A broker before Kafka 3.4 accepts the setting but does not know the setting.
+
+    Such a broker would forget the producer of week-old records while they are pipelined.
+    """
     log, target = MemoryLog(LINK), Cluster("target")
     for _ in range(2):
         assert "Kafka before 3.4" in activated(log, target)

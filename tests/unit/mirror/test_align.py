@@ -1,4 +1,4 @@
-"""Where a mirrored partition's log begins on the target: looked at again and again, whatever its start is."""
+"""The log start of a mirrored partition on the target is checked again and again, whatever the start is."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_records_that_somebody_deleted_on_the_target_are_missed_also_where_the_l
 
 
 class Logs:
-    """A cluster of topic `t`: log starts and log ends by partition."""
+    """A cluster with topic `t`, given by log starts and log ends of its partitions."""
 
     def __init__(self, begins: dict[int, int], ends: dict[int, int], topic_id: str = "") -> None:
         self.begins, self.ends, self.topic_id = begins, ends, topic_id
@@ -94,7 +94,10 @@ def test_what_the_source_has_deleted_is_deleted_from_the_copy_at_the_next_look()
 
 
 def test_a_copy_that_has_not_come_to_the_sources_beginning_keeps_what_it_has() -> None:
-    """A person decides about the range that was lost."""
+    """The target's log start moves only where the copy reaches beyond the source's log start.
+
+    Otherwise a range may be lost, and a person decides about the range.
+    """
     target = Logs(dict(STARTS), {0: 60, 1: 60, 2: 60})
     followed(Logs({0: 60, 1: 61, 2: 59}, ENDS), target, looks=2)
     assert target.begins == {0: 0, 1: 7, 2: 59}
@@ -123,7 +126,10 @@ PLACES = {0: 33, 1: 44, 2: 55}
 
 
 def followed_mapped(begins: dict[int, int], places: Mapping[int, int] = PLACES) -> dict[int, int]:
-    """Return log starts of the target after two looks: the source begins at 60, its record stands at these places."""
+    """Return the target's log starts after two looks at a source that begins at offset 60.
+
+    `places` says by partition where the record of source offset 60 stands on the target.
+    """
     source, target = Logs({0: 60, 1: 60, 2: 60}, ENDS), Logs(dict(begins), ENDS)
 
     def place(key: tuple[str, int], offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Sharing partitions out: balanced, sticky, and never two owners that both live (rules A to D of `assignment`)."""
+"""The assignment of partitions is balanced and sticky, and no partition has two live owners (rules A to D)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def owners_of(made: AssignmentRecord) -> dict[Key, str]:
 def word(
     instance: str, made: AssignmentRecord | None, *, holding: Mapping[str, list[int]] | None = None, shares: bool = True
 ) -> MirrorPresence:
-    """A member that has acted on an assignment; `holding` what it copies, else what that names it for."""
+    """Return the presence of a member that has acted on an assignment.
+
+    `holding` says which partitions the member copies; by default the partitions that the assignment gives the member.
+    """
     if holding is None:
         holding = {}
         for (topic, partition), owner in (owners_of(made) if made else {}).items():
@@ -46,7 +49,7 @@ def word(
 
 
 def settled(before: AssignmentRecord | None, members: set[str], topics: Mapping[str, int]) -> AssignmentRecord:
-    """The assignment that members come to which obey at once."""
+    """Return the final assignment of members that obey each assignment at once."""
     made = before
     while True:
         words = [word(member, made) for member in members]
@@ -172,7 +175,10 @@ def test_nothing_is_written_where_nothing_changes() -> None:
 
 
 def test_what_was_let_go_of_is_given_out_while_one_topic_after_another_comes_up() -> None:
-    """Its owner's word is of the assignment before the newest each time, and each new topic makes a newer one."""
+    """A released partition is given out although new topics keep making newer assignments.
+
+    The presence of the former owner always speaks of the assignment before the newest.
+    """
     topics, releases, rests = {"t": 4}, Releases(), 0
     before = made = settled(None, {"a"}, topics)
     for number in range(20):
@@ -211,7 +217,7 @@ def test_whatever_is_heard_late_no_partition_is_given_away_that_its_owner_may_st
             term, releases = term + 1, Releases()
         else:
             newest = written[-1]
-            members = {*newest.members, name}  # nobody ends here
+            members = {*newest.members, name}  # no member ends in this test
             since = releases.since(term, newest)
             made = next_assignment("l", newest, members, topics, words.values(), term=term, since=since)
             if made is not newest:

@@ -1,4 +1,7 @@
-"""One try of a Spark task does as the state log says, and ends when all of its partitions have, whoever copied them."""
+"""One try of a Spark task obeys the state log.
+
+The try ends when all its partitions have reached their ends, no matter which process copied them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ NOWHERE = ClusterSettings("nowhere", (("127.0.0.1", 1),))
 
 
 class Stage:
-    """A try that copies nothing: a test says how far its lanes are."""
+    """A try that copies nothing; the test sets the positions of its lanes."""
 
     def __init__(self, ends: Mapping[int, int], *, endless: bool = False, throttle: int = 0) -> None:
         self.log = MemoryLog(LINK, TOPIC)

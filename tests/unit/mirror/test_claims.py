@@ -1,4 +1,4 @@
-"""Tries of Spark tasks own a partition one at a time, and only once no mirror process owns it any more."""
+"""Only one try of a Spark task owns a partition at a time, and no mirror process owns the partition then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOPIC = TopicRecord(
 )
 LEASE = LeaseRecord("mirror/l", "a", 4)
 GONE = AssignmentRecord("l", 7, ("a", "b"), {"other": (0, 1)})
-"""The newest assignment, which names nobody for the topic any more."""
+"""Newest assignment, which no longer names an owner for the topic."""
 
 
 def state(*records: Record) -> State:
@@ -95,7 +95,7 @@ def test_nothing_of_a_topic_that_is_not_sparks_may_be_claimed(topic: TopicRecord
 
 
 class Stage:
-    """One try, `me`, beside a state log in memory."""
+    """One try, named `me`, with a state log in memory."""
 
     def __init__(self, *records: Record) -> None:
         self.log = MemoryLog(*records)

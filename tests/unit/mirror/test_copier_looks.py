@@ -1,4 +1,4 @@
-"""How often a copier looks at both clusters, whatever its partitions meet; and at each for itself."""
+"""A copier limits how often it looks at the metadata of the clusters, and looks at each cluster separately."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kmigrate.model.settings import ClusterSettings
 
 
 class _Calling(Copier):
-    """Each of its looks finds something for which another one is called at once, as refused partitions do.
+    """A copier in which every look calls for another look at once, as refused partitions do.
 
-    Those at the source are noted.
+    The times of the looks at the source are noted.
     """
 
     def __init__(self) -> None:
         nowhere = cast("ClusterClient", None)
-        settings = MirrorSettings(disk_min_free_percent=0, disk_min_free_bytes=0)  # no disk is watched
+        settings = MirrorSettings(disk_min_free_percent=0, disk_min_free_bytes=0)  # watch no disk
         super().__init__(nowhere, nowhere, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), settings)
         self.looks: list[float] = []
         self.calls = True
@@ -90,7 +90,7 @@ def test_a_task_that_failed_ends_the_copier_although_looks_are_called_for() -> N
 
 
 class _Cluster(ClusterClient):
-    """One that answers no look any more once it is silent; until then another broker leads with each of them."""
+    """A cluster whose leader moves to another broker with each look, and which answers no look once silent."""
 
     def __init__(self, topic_id: int) -> None:
         super().__init__(ClusterSettings("c", (("127.0.0.1", 1),)))
@@ -108,14 +108,14 @@ class _Cluster(ClusterClient):
 
 
 class _Resting(Copier):
-    """Nothing is done for its lanes."""
+    """A copier that does no work for its lanes."""
 
     def _attend(self, lane: Lane, *, told: bool = False) -> None: ...
 
 
 @pytest.mark.parametrize("heard", [0, 1])
 def test_new_leaders_of_one_cluster_are_asked_while_the_other_cluster_is_silent(heard: int) -> None:
-    """What was promoted waited at its new leader on the target for as long as the source was asked in vain."""
+    """A silent source does not keep a promote waiting for the partition's new leader on the target."""
 
     async def scene() -> None:
         clusters = _Cluster(1), _Cluster(2)

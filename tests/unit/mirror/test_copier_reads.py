@@ -1,4 +1,4 @@
-"""What a copier makes of a source that says less than it said before."""
+"""A copier compares what the source and the target say now with what they said before."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scene:
         self.copier.assign([MirroredTopic("t", "", "", {0: 0})])
         self.lane: Lane = self.copier.lanes[KEY]
         self.lane.recovered(10, 0, 10)
-        monkeypatch.setattr(self.copier, "_attend", lambda lane, told: None)  # recovery is the lane's own affair
+        monkeypatch.setattr(self.copier, "_attend", lambda lane, told: None)  # this test recovers the lane itself
 
     def answer(self, part: FetchedPartition, after_s: float = 0.0) -> None:
         self.now += after_s
@@ -67,7 +67,7 @@ def test_a_source_that_ends_too_early_stops_the_partition_only_if_it_says_so_for
 def test_where_a_silent_partition_ends_is_asked_also_after_the_clock_was_put(
     monkeypatch: pytest.MonkeyPatch, put_back_s: int
 ) -> None:
-    """It was taken for heard until the clock had come back to where it was."""
+    """A changed wall clock does not make a partition count as recently heard, so its log end is asked for."""
     scene, rounds = Scene(monkeypatch), 0
     told_ms = now_ms() - 5_000
     scene.lane.ends_at(10, told_ms + put_back_s * 1000)
@@ -138,7 +138,11 @@ def test_topics_that_were_copied_and_went_are_not_remembered(monkeypatch: pytest
 
 
 def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() -> None:
-    """Upkeep reads the layout, too: until the copier looked, the new topic's records went behind the old one's."""
+    """The fetch session asks for the mirrored topic id, although the metadata already show the new topic.
+
+    Upkeep may read the metadata before the copier looks. Without the id, records of the new topic would be appended
+    to the copy of the old topic.
+    """
     mirrored, other = UUID(int=1), UUID(int=2)
     source = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
     copier = Copier(source, source, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
@@ -151,7 +155,10 @@ def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() ->
 
 
 def test_a_topic_that_was_made_anew_on_the_target_is_not_written() -> None:
-    """Its broker takes any sequence of a producer that it does not know, and the batch stands at another offset."""
+    """The writer takes no lane whose target topic has another id.
+
+    A broker accepts any first sequence from a producer that it does not know, so the batch would get another offset.
+    """
     source, target = (ClusterClient(ClusterSettings(name, (("127.0.0.1", 1),))) for name in ("s", "t"))
     copier = Copier(source, target, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
     copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
@@ -165,7 +172,7 @@ def test_a_topic_that_was_made_anew_on_the_target_is_not_written() -> None:
 def test_a_copy_from_the_start_that_was_begun_while_this_process_slept_gets_a_lane_of_its_own(
     monkeypatch: pytest.MonkeyPatch, now: dict[str, Any]
 ) -> None:
-    """It read of the old copy and of the new one at once, and went on in the new topic where it stood in the old."""
+    """The new copy gets a new lane, so that no position of the old copy is continued in the new topic."""
     scene = Scene(monkeypatch)
     first = MirroredTopic("t", "S", "T", {0: 0})
     scene.copier.assign([first])
@@ -182,7 +189,10 @@ def test_a_copy_from_the_start_that_was_begun_while_this_process_slept_gets_a_la
 def test_a_copy_from_the_start_begins_once_nothing_of_the_copy_before_is_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the old one had sent arrived behind the tail that the new one had read, and was taken for its own."""
+    """The new lane starts only when every request of the old lane has an outcome.
+
+    A late batch of the old lane would arrive behind the tail that the new lane has read.
+    """
     scene = Scene(monkeypatch)
     first = MirroredTopic("t", "S", "T", {0: 0})
     scene.copier.assign([first])

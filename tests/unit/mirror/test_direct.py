@@ -1,4 +1,4 @@
-"""A lane's memory of the producers that write past the routers."""
+"""A lane remembers the producers that write to the source without a router."""
 
 from __future__ import annotations
 

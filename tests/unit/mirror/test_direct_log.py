@@ -1,4 +1,4 @@
-"""The state log's record of direct writers."""
+"""The state log keeps the direct writers of each mirrored topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room on the target's disks: when a copy waits for more, what is said then, and how fast a size grows."""
+"""Free space on the target's disks: when a copy waits for space, what is reported, and how fast a topic grows."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_a_broker_that_is_away_said_before_stays_and_other_figures_are_no_f
 
 
 class Scene:
-    """A guard, and the brokers' answers at the next look."""
+    """A disk guard, and the answers that the brokers give at the next look."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""What one process says when it leaves, and how much of a link's limit is its own."""
+"""A mirror process announces its presence, leaves cleanly, and takes its share of the link's rate limit."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def test_one_that_begins_anew_after_a_failure_in_the_middle_of_a_hole_keeps_sile
 def test_one_that_begins_anew_lets_the_tail_rest_of_a_partition_whose_markers_may_still_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It took the log's end for settled, sent a batch, and the late markers of its own stood before that."""
+    """After a failure the process knows which partitions may still get markers of its own.
+
+    Their log ends are not settled: a late marker may be written before the next batch.
+    """
     link = LinkRecord("l", "u", ClusterRef("s", ""), ClusterRef("t", ""), 1, copy=CopyIdentity(1, 0, 2, 0))
     it, unknown = engine(MemoryLog(link, TOPIC, replace(SHARED, owners={"t": (0, 0)}))), list[list[bool]]()
 
@@ -173,7 +176,7 @@ def test_status_is_told_why_nothing_is_pipelined() -> None:
 
 
 def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands of partitions, twenty times a second, while one topic is fenced."""
+    """While one topic is fenced, the frequent announcements leave out the partitions of all other topics."""
     log = MemoryLog(LEASE, TOPIC, SHARED)
     it = engine(log)
     lanes = {(t, 0): Lane(t, 0, producer_id=1, epoch=0, hole_limit=1) for t in ("t", "fenced")}

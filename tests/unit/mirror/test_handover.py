@@ -1,4 +1,4 @@
-"""A partition that goes to another process: what is under way ends first, and nothing begins any more."""
+"""A partition that moves to another process ends its requests first, and begins no new request."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ def test_a_copier_keeps_the_lane_of_another_process_partition_until_it_is_releas
 
 
 def test_a_copier_tells_of_a_topic_that_is_forgotten_until_its_last_answer() -> None:
-    """Its lanes end at once; what is on its way to the target, or into an offset map, comes there all the same."""
+    """The lanes of a forgotten topic end at once, but the topic counts as leaving until the last answer.
+
+    Requests to the target, or to the topic of offset maps, may still arrive.
+    """
     made = copier(topic(0, 1))
     writing, filling = made.lanes.values()
     writing.take(0, fetched(batch(0, 1)), 5)
@@ -104,7 +107,10 @@ def test_a_copier_tells_of_a_topic_that_is_forgotten_until_its_last_answer() -> 
 
 
 def test_a_copier_tells_of_markers_that_may_still_come_also_where_their_topic_was_forgotten_meanwhile() -> None:
-    """Its process said then that nothing was under way, and began on the topic anew without letting its tail rest."""
+    """A forgotten partition stays torn while its markers may still be written.
+
+    So its process reports the markers, and lets the tail rest before the topic is mirrored anew.
+    """
     made = copier(topic(0, 1))
     filling, idle = made.lanes.values()
     filling.take(0, fetched(batch(0, 1, attributes=CONTROL | TRANSACTIONAL)), 5)

@@ -1,4 +1,4 @@
-"""Fillers are written only once every registered router hides the partitions that they go to."""
+"""Fillers are written to a partition only when every registered router hides the partition from clients."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ def test_a_topic_is_filled_up_only_once_it_is_hidden(record: TopicRecord, waited
 
 
 def test_a_later_partition_is_hidden_before_clients_can_see_it() -> None:
-    """The source log may have lost its beginning already, while no mirror ran."""
+    """Routers hide an added partition before the target gets the partition.
+
+    The source may have deleted the beginning of the added partition while no mirror ran, so fillers may be needed.
+    """
     record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})
     log, done = MemoryLog(LINK, record, ONE), []
 
@@ -115,7 +118,7 @@ def test_a_later_partition_is_hidden_before_clients_can_see_it() -> None:
 
 
 class Source:
-    """A cluster of a topic with three partitions."""
+    """A cluster that has a topic with three partitions."""
 
     async def list_offsets(self, wanted: Any) -> Any:
         return {key: LogOffset(0, 40 if key[1] == 2 else 0, 0) for key in wanted}

@@ -1,4 +1,7 @@
-"""Holes by markers are told with where the log ends behind them; by transactions, an identity is given up in time."""
+"""Holes are filled by control markers or by empty transactions.
+
+Behind markers the log end is read at once. A transactional identity is given up when a broker refuses the identity.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ IDENTITY = CopyIdentity(77, 0, 78, 0)
 
 
 class Target:
-    """A leader, and a coordinator: the newest epoch of each transactional id is the only one that may write."""
+    """A leader and a coordinator; only the newest epoch of each transactional id may write."""
 
     settings = SimpleNamespace(request_timeout_s=5.0)
 
@@ -31,12 +34,12 @@ class Target:
         self.made = 0
         self.markers = markers
         self.asked: list[tuple[str, str]] = []
-        """What was asked for, and on which connection."""
+        """Requests, and the connection of each."""
         self.goes_at_once = True
         self.fences: list[int] = []
         """Coordinator epochs of the requests for markers, in order."""
         self.lost: Exception | None = None
-        """Why no answer comes."""
+        """Error that stands for a lost answer."""
 
     def leader(self, topic: str, partition: int) -> int:
         return 1
@@ -90,7 +93,7 @@ def maker(target: Target, filler: HoleFiller = HoleFiller.TRANSACTIONS) -> HoleM
 
 
 async def hole(of: HoleMaker, count: int, term: int = 1) -> int:
-    """As it is made: the identity first, then a look at the log's end, then the hole; the error code."""
+    """Prepare the identity, read the log end, make the hole, and return the error code."""
     await of.prepare("t", 0, term)
     start = cast("Target", of._target).made
     made = await of.make("t", 0, Hole(start, start + count), term)
@@ -113,7 +116,10 @@ def test_the_logs_end_is_asked_for_right_behind_the_markers_on_their_connection(
 
 
 def test_no_markers_are_left_to_wait_for_a_connection() -> None:
-    """It takes up to ten seconds to open, or to log in anew; others take over after three of silence."""
+    """Markers are not sent while their connection is not open.
+
+    Opening a connection, or a new login, takes up to ten seconds. Other processes take over after three silent seconds.
+    """
     target = Target()
     it = maker(target, HoleFiller.MARKERS)
     target.goes_at_once = False
@@ -147,7 +153,10 @@ def test_one_identity_serves_a_term_and_another_one_the_next() -> None:
 
 @pytest.mark.parametrize("gone", ["expired", "fenced"])
 def test_an_identity_that_is_refused_is_given_up_and_the_next_try_has_another(gone: str) -> None:
-    """An id is forgotten that was idle for a week, and fenced where its coordinator, or another owner, ended it."""
+    """The next try uses another transactional identity when a broker has refused the present identity.
+
+    A coordinator forgets a transactional id after an idle week. The coordinator or another owner may fence the id.
+    """
     target = Target()
     it = maker(target)
 
@@ -167,7 +176,7 @@ def test_an_identity_that_is_refused_is_given_up_and_the_next_try_has_another(go
 
 
 def test_where_markers_are_not_allowed_the_hole_is_begun_anew_with_an_identity() -> None:
-    """Nothing is written under an identity that was made after the log's end was looked at."""
+    """A transactional identity is made before the log end is read, so the first try writes nothing."""
     target = Target(markers=Code.CLUSTER_AUTHORIZATION_FAILED)
     it = maker(target, HoleFiller.MARKERS)
 
@@ -185,7 +194,10 @@ GONE = Unreachable("no-answer", "it did not answer")
 
 
 def test_markers_whose_outcome_is_unknown_are_fenced_by_the_next_ones_and_by_every_later_term() -> None:
-    """The first may wait unread in the broker's memory, and would be written behind the second."""
+    """An unknown outcome raises the coordinator epoch of the next markers.
+
+    The earlier request may wait unread in the broker's memory, and would otherwise be written behind the later request.
+    """
     target = Target()
     it = maker(target, HoleFiller.MARKERS)
 
@@ -214,7 +226,10 @@ def test_markers_whose_outcome_is_unknown_are_fenced_by_the_next_ones_and_by_eve
 
 
 def test_a_process_that_has_raised_its_own_fence_before_comes_over_it() -> None:
-    """The hole maker is new under the same term, as after a lease that was not confirmed for a while."""
+    """A new hole maker under the same term raises its coordinator epoch until the broker accepts the epoch.
+
+    A process gets a new hole maker when its lease was not confirmed for a while.
+    """
     target = Target(markers=Code.TRANSACTION_COORDINATOR_FENCED)
     it = maker(target, HoleFiller.MARKERS)
 

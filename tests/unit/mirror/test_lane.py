@@ -1,4 +1,4 @@
-"""One partition's machine: what is sent when, and what each answer means."""
+"""The lane as the state machine of one partition: what is sent when, and what each answer means."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKER = CONTROL | TRANSACTIONAL
 
 
 def lane(position: int = 0, sequence: int = 100, *data: bytes) -> Lane:
-    """A lane that has read its tail and, if given, one answer."""
+    """Return a lane that has read its tail on the target and, if `data` is given, one fetch answer."""
     made = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
     made.recovered(position, sequence, position)
     if data:
@@ -36,7 +36,7 @@ def send(of: Lane, connection: object = CONNECTION) -> Sent:
 
 
 def producer_fields(sent: Sent) -> tuple[int, int, int, int]:
-    """Base offset, producer id, epoch and sequence as they go out, under a CRC that fits."""
+    """Return base offset, producer id, epoch and sequence of a sent batch; check that the CRC fits."""
     view = bytes(sent.step.view)
     assert struct.unpack_from(">I", view, 17) == (crc32c(view[21:]),)
     return (*struct.unpack_from(">q", view, 0), *struct.unpack_from(">qhi", view, 43))
@@ -160,7 +160,10 @@ def test_a_tail_beyond_all_that_was_read_makes_the_lane_read_on_there() -> None:
 
 
 def test_what_the_target_has_lost_is_told_with_its_range_and_copied_again() -> None:
-    """An unclean election there: the copy is whole again at once, but its readers may have seen what was gone."""
+    """An unclean election on the target is reported with the lost range, also after the range is copied again.
+
+    Consumers of the target may have read records that were lost for a time.
+    """
     it = lane(0, 100, *(batch(n, 1) for n in range(7)))
     for number in range(6):
         it.answered(send(it).step, 0, number)
@@ -221,7 +224,7 @@ def test_a_marker_too_many_on_the_target_is_found_when_the_tail_is_read() -> Non
     it = lane(0, 0, batch(0, 1), batch(1, 1))
     it.answered(send(it).step, 0, 0)
     it.answered(send(it).step, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-    it.recovered(2, 1, 1)  # a control record at 1, where the source has data
+    it.recovered(2, 1, 1)  # a control record at offset 1, where the source has data
     assert it.progress().problem.startswith("diverged: the target holds a control record")
 
 
@@ -289,7 +292,7 @@ def test_where_a_cleaner_works_the_lane_doubts_until_it_has_compared() -> None:
     assert not it.doubtful
     sent = send(it)
     it.answered(sent.step, 0, 0, repeated=True)
-    assert it.doubtful  # the broker held that batch already: another copier wrote it, from a read of its own
+    assert it.doubtful  # the broker had the batch already, from another copier's read of the source
     assert it.must_recover
 
 
@@ -426,7 +429,10 @@ def test_an_append_under_way_tears_a_lane_only_where_a_log_cleaner_works(compact
 
 
 def cleaned() -> Lane:
-    """Records 0 to 4 and the hole 5 to 7, which a log cleaner made on the source, are on the target; more was sent."""
+    """Return a lane whose last batch has an unknown outcome after a hole that a log cleaner made on the source.
+
+    The target holds records 0 to 4 and the hole 5 to 7.
+    """
     it = lane(0, 0, batch(0, 5), batch(8, 2))
     it.recovered(0, 0, 0)
     it.answered(send(it).step, 0, 0)
@@ -438,7 +444,7 @@ def cleaned() -> Lane:
 
 
 def test_what_another_replicas_cleaner_has_left_of_a_hole_that_is_filled_is_no_difference() -> None:
-    """Both leaders had moved: the partition stopped as diverged."""
+    """After both leaders move, the source may show records inside the filled hole; the partition does not stop."""
     it = cleaned()
     it.recovered(8, 5, 5)
     assert it.read_at == 10, "what is at hand goes on"
@@ -469,7 +475,10 @@ def test_nor_is_it_where_a_part_of_the_hole_is_filled_and_the_next_may_be(end: i
 
 @pytest.mark.parametrize(("end", "cut"), [(9, False), (8, True)])
 def test_a_marker_too_many_is_found_also_where_a_log_cleaner_works(end: int, cut: bool) -> None:
-    """One more than we have made, or where the source was cut and holds a record by now."""
+    """The lane stops as diverged where the target has a marker too many.
+
+    The marker may be more than the lane has made, or the source was truncated and holds a record by now.
+    """
     it = cleaned()
     if cut:
         it.cut(8)
@@ -527,15 +536,16 @@ def test_a_success_ends_the_slow_tries() -> None:
     assert it.write_pause_s == 0.0
 
 
-# Two copiers of one id against a broker that keeps M1's rules, with answers lost: the log comes out once.
+# Two copiers with the same producer id write to a broker that follows rule M1, and answers are lost.
+# The target still gets the source log exactly once.
 
 
 @dataclass
 class FakeBroker:
-    """A log with producer state as Kafka keeps it for one id: last sequence, the five newest batches."""
+    """A log with Kafka's producer state for a single id: the last sequence and the five newest batches."""
 
     log: list[tuple[int, int, int | None]] = field(default_factory=list)
-    """(start, end, sequence); None is a control record."""
+    """Entries of start, end and sequence; the sequence of a control record is None."""
     next_sequence: int | None = None
 
     @property
@@ -568,7 +578,7 @@ class FakeBroker:
 
 @dataclass
 class World:
-    """A source log, one fake target and two lanes; the first one owns the holes."""
+    """A source log, a fake target and two lanes; the first lane owns the holes."""
 
     source: list[tuple[int, int, bool]]
     broker: FakeBroker = field(default_factory=FakeBroker)
@@ -598,7 +608,7 @@ class World:
                 it.answered(sent.step, error, base)
             else:
                 it.unanswered(sent.step, "lost")
-                for lost in wire:  # the connection is gone: later ones may have arrived as well
+                for lost in wire:  # the connection is lost: later requests may have arrived, too
                     it.unanswered(lost.step, "lost")
                 wire.clear()
         elif what == 5 and who == 0 and (hole := it.hole_due()) is not None:
@@ -626,7 +636,7 @@ def test_two_lanes_of_one_id_write_the_source_log_once_and_in_order(
     world.lanes = [Lane("t", 0, producer_id=77, epoch=0, hole_limit=100) for _ in range(2)]
     for who, what in schedule:
         world.act(who, what)
-    for _ in range(200):  # then the owner alone, with nothing lost, comes to the end
+    for _ in range(200):  # then the owner alone reaches the end, without lost answers
         for what in (0, 1, 3, 5):
             world.act(0, what)
     assert not world.lanes[0].problem

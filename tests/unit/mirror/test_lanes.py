@@ -1,4 +1,4 @@
-"""Which lanes a broker's reader and writers take: kept between two looks, and never out of date."""
+"""The lanes that a broker's reader and writers take are cached between two looks, and are never out of date."""
 
 from __future__ import annotations
 

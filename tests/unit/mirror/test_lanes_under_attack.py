@@ -1,10 +1,16 @@
-"""Lanes of one id that merge small batches in different places, against a broker that keeps M1's rules.
+"""Two lanes with the same producer id merge small batches in different places, under faults of every kind.
 
-Requests are lost before or after they are stored, refused though others are behind them (W3), stored on a leader that
-dies before any other has them, or still on their way when their copier is killed; a barrier comes when batches across
-it were merged already. Holes are one copier's under a term, and the other's under the next, with markers of the first
-still on their way. The log comes out once, in order and with every record at its offset. Batches are built and read by
-another project's codec.
+The broker follows rule M1. The faults are:
+
+- A request is lost before or after the broker stores the batch.
+- A request is refused although other requests follow behind it (W3).
+- A leader stores a batch and dies before a follower has the batch.
+- A request is still on its way when its copier is killed.
+- A barrier comes after batches across the barrier are merged.
+- The other copier owns the holes under the next term, while markers of the former owner are still on their way.
+
+The target gets the source log exactly once, in order, and each record has its offset. The codec of another project
+builds and reads the batches.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ HOLE = b""
 
 
 def data(base: int, count: int) -> bytes:
-    """A small plain batch whose records name their offsets."""
+    """Return a small batch without transaction whose record values are their offsets."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, 4711, 0, 0, 1 << 20)
     for number in range(count):
         assert builder.append(number, 1_760_000_000_000 + base + number, None, b"%d" % (base + number), [])
@@ -40,7 +46,7 @@ def data(base: int, count: int) -> bytes:
 
 @dataclass
 class Request:
-    """What went to the broker, as it was when it went."""
+    """A request to the broker, with the bytes of the moment when it was sent."""
 
     step: Append
     sent: bytes
@@ -58,16 +64,16 @@ class Request:
 
 @dataclass
 class Broker:
-    """The target's log by offset, and what Kafka remembers of the id: its next sequence and its last five batches."""
+    """The target's log by offset, and Kafka's state of the producer id: next sequence and last five batches."""
 
     log: list[bytes] = field(default_factory=list)
     next_sequence: int | None = None
     data_end: int = 0
     stored: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
     replicated: int = 0
-    """What a new leader is sure to have: all that was acknowledged, or read."""
+    """End of the offsets that every new leader has: all offsets that were acknowledged or read."""
     marked_under: int = 0
-    """The newest term of which it holds a marker: those of older ones are refused (V3)."""
+    """Newest term with a marker in the log; markers of older terms are refused (V3)."""
 
     def produce(self, request: Request) -> tuple[int, int]:
         values = request.values
@@ -92,7 +98,7 @@ class Broker:
         return 0
 
     def fail_over(self) -> None:
-        """A new leader, with nothing but what is replicated."""
+        """Elect a leader that has only the replicated offsets."""
         del self.log[self.replicated :]
         while self.stored and self.stored[-1][2] >= self.replicated:
             self.next_sequence = self.stored.pop()[0]
@@ -103,24 +109,24 @@ class Broker:
 
 @dataclass
 class Scene:
-    """A source log, the target and two copiers of which one fills the holes."""
+    """A source log, the target and two copiers; the owner among the copiers fills the holes."""
 
     source: list[bytes]
     ends: list[int]
-    """Offsets at which a batch of the source ends: where a barrier may be."""
+    """Ends of the source's batches: the possible offsets of a barrier."""
     target: Broker = field(default_factory=Broker)
     lanes: list[Lane] = field(default_factory=list)
     wire: list[list[Request]] = field(default_factory=lambda: [[], []])
     orphans: list[Request] = field(default_factory=list)
     barrier: int | None = None
     owner: int = 0
-    """Who fills the holes."""
+    """Index of the copier that fills the holes."""
     term: int = 1
     late: list[tuple[int, int]] = field(default_factory=list)
-    """Markers that an owner before has sent, by number and term, which come behind the next owner's first."""
+    """Markers of a former owner, by count and term, that arrive after the next owner's first markers."""
 
     def start(self, who: int) -> None:
-        """A new process in the place of a killed one, whose requests may still arrive."""
+        """Start a process in place of a killed process, whose requests may still arrive."""
         self.orphans += self.wire[who]
         self.wire[who] = []
         self.lanes[who] = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
@@ -129,7 +135,7 @@ class Scene:
     def act(self, who: int, what: str, much: int) -> None:
         lane = self.lanes[who]
         if what == "let_go":
-            lane.let_go()  # also of what stands in a lane that has lost its place
+            lane.let_go()  # also records in a lane that has lost its place
         if lane.must_recover:
             tail = self.target
             tail.replicated = len(tail.log)
@@ -167,7 +173,7 @@ class Scene:
             lane.answered(self.wire[who].pop(0).step, Code.NOT_ENOUGH_REPLICAS, -1)
 
     def disconnect(self, who: int, lane: Lane, much: int) -> None:
-        """The first so many are stored, no answer comes for any."""
+        """Store the first `much % 4` requests, and lose all answers."""
         for request in self.wire[who][: much % 4]:
             self.target.produce(request)
         for request in self.wire[who]:
@@ -182,7 +188,10 @@ class Scene:
             self.target.produce(self.orphans.pop(0))
 
     def fill(self, who: int, lane: Lane, much: int, *, told: bool = False) -> None:
-        """As `Mender.fill`: the log's end is looked at before, but where it was told (D), and always after."""
+        """Fill a hole as `Mender.fill` does.
+
+        The log end is read before the hole unless an answer has just told the log end (D), and always after the hole.
+        """
         hole = lane.hole_due() if who == self.owner else None
         if hole is None:
             return
@@ -191,17 +200,17 @@ class Scene:
             lane.fill_failed("moved", unknown=False)
             return
         if much == 9:
-            lane.fill_failed("no answer", unknown=True)  # it has not arrived
+            lane.fill_failed("no answer", unknown=True)  # the markers have not arrived
             return
         assert self.target.mark(hole.end - hole.start, self.term) == 0
         assert len(self.target.log) == hole.end, "a marker in another place"
         if much == 8:
-            lane.fill_failed("no answer", unknown=True)  # it has
+            lane.fill_failed("no answer", unknown=True)  # the markers have arrived
         else:
             lane.filled(hole.end, self.term)
 
     def take_over(self, who: int, lane: Lane, much: int) -> None:
-        """The other one owns the holes from now on; what its forerunner is just sending comes in time, or too late."""
+        """Make the other copier the owner of the holes; markers of the former owner arrive in time or too late."""
         before = self.lanes[self.owner]
         hole = before.hole_due()
         if hole is not None and hole.start == len(self.target.log):
@@ -218,14 +227,14 @@ class Scene:
             assert self.target.mark(*self.late.pop(0)) == Code.TRANSACTION_COORDINATOR_FENCED
 
     def elect(self, who: int, lane: Lane, much: int) -> None:
-        """A leader dies with what it alone held; nobody hears of what was on its way to it."""
+        """Kill the leader with the offsets that no follower has; requests on their way get no answer."""
         for each in (0, 1):
             self.disconnect(each, self.lanes[each], 0)
         self.orphans = []
         self.target.fail_over()
 
     def fence(self, who: int, lane: Lane, much: int) -> None:
-        """A barrier at a batch's end, behind all that was sent, in the midst of what was read and merged."""
+        """Set a barrier at the end of a batch, behind all sent requests, but within the batches read and merged."""
         if self.barrier is None:
             sent = [request.step.end for wire in (*self.wire, self.orphans) for request in wire]
             behind = max([len(self.target.log), *sent])
@@ -238,7 +247,7 @@ class Scene:
             lane.barrier = offset
 
     def drain(self) -> None:
-        """Nothing is lost from here on: the first copier alone comes to the end."""
+        """Let the first copier alone reach the end, with nothing lost any more."""
         while self.orphans:
             self.target.produce(self.orphans.pop(0))
         self.owner, self.term = 0, self.term + 1
@@ -258,7 +267,7 @@ ACTIONS = {
 
 
 def scene_of(dice: random.Random) -> tuple[Scene, list[bytes]]:
-    """A source of small batches and some markers, and what the target must come to hold."""
+    """Return a source of small batches and some markers, and the content that the target must get."""
     scene = Scene([], [])
     wanted: list[bytes] = []
     for _ in range(dice.randint(1, 30)):

@@ -1,4 +1,7 @@
-"""The lease's holder shares partitions out among those that live and ask, and writes nothing once it is another's."""
+"""The holder of the lease shares partitions out among the live processes that ask for partitions.
+
+A process that has lost the lease writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class _NothingForgotten:
 
 
 class Stage:
-    """A leader, `me`, and other processes that say what a test lets them say."""
+    """A leader, named `me`, and other processes whose presence the test sets."""
 
     def __init__(self, *topics: TopicRecord) -> None:
         self.log = MemoryLog(LINK, LEASE, *topics)
@@ -54,7 +57,7 @@ class Stage:
         return self.log.state.assignment("l")
 
     def say(self, instance: str, *partitions: int, shares: bool = True) -> None:
-        """What a process says that has acted on the newest assignment and copies these partitions."""
+        """Announce a process that has acted on the newest assignment and copies these partitions."""
         generation = self.made.generation if self.made is not None else -1
         topics = {"t": dict.fromkeys(partitions, PartitionProgress(5))} if partitions else {}
         word = MirrorPresence(instance, "l", 1, False, 500, topics, shares=shares, generation=generation)
@@ -222,7 +225,7 @@ def test_what_is_being_made_when_it_is_forgotten_is_made_to_its_end_so_that_its_
 
 
 class Starts:
-    """An aligner whose looks end as a test says, one after the other; then all is well."""
+    """An aligner whose first looks raise the given errors in order; every later look succeeds."""
 
     def __init__(self, *ends: Exception) -> None:
         self.ends = list(ends)
@@ -236,7 +239,10 @@ class Starts:
 
 
 def looked_at(stage: Stage, starts: Starts, monkeypatch: pytest.MonkeyPatch, looks: int) -> list[dict[str, str]]:
-    """What the leader tells of its topics before each wait for the next look at their log starts, none of them long."""
+    """Return the leader's problems of topics before each wait for the next look at log starts.
+
+    The waits are cut short.
+    """
     told: list[dict[str, str]] = []
     enough = asyncio.Event()
 
@@ -259,7 +265,10 @@ def looked_at(stage: Stage, starts: Starts, monkeypatch: pytest.MonkeyPatch, loo
 def test_a_log_start_that_a_moved_leader_does_not_tell_is_looked_at_again_soon_and_is_no_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It stood as one for a minute, and a promote that had fenced its writers by then waited for it to go."""
+    """A log start that cannot be read during a change of leader is read again soon, and is not reported.
+
+    A reported problem would keep a promote waiting after the producers are fenced.
+    """
     away = Unreachable("no-log-start", "t-3: NOT_LEADER_OR_FOLLOWER")
     starts = Starts(away, away)
     assert looked_at(Stage(TOPIC), starts, monkeypatch, 3) == [{}, {}, {}]

@@ -1,4 +1,7 @@
-"""A target topic that is made or adopted: what it had before is in its record before the target is touched."""
+"""A target topic is created or adopted.
+
+The topic's record keeps the former configs of the target topic before the target changes.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ from tests.fakes.state_log import MemoryLog
 from tests.unit.mirror.test_leading import LEASE, LINK
 
 KEYS = ("retention.ms", "retention.bytes", "cleanup.policy", "segment.bytes")
-"""All that these clusters know."""
+"""All configs that these clusters know."""
 ASKED = TopicRecord("l", "t", TopicPhase.INITIALISING, 1)
 
 
 class Killed(BaseException):
-    """As kill -9."""
+    """A stand-in for the death of the process by kill -9."""
 
 
 @dataclass
 class Cluster:
-    """Topics with one partition each, by name: their own configs; `end` is where they all end."""
+    """A cluster of topics with one partition each: own configs by topic name, and `end` as the log end of all."""
 
     topics: dict[str, dict[str, str]]
     end: int = 0
@@ -86,7 +89,7 @@ class Cluster:
 
 
 class Stage:
-    """A leader that makes topic `t`, and dies where a test says so."""
+    """A leader that creates topic `t`, and dies where the test says so."""
 
     def __init__(self, source: dict[str, str], target: dict[str, str] | None, *, exclude: tuple[str, ...], end: int):
         standing = {"t": target} if target is not None else {}
@@ -108,7 +111,7 @@ class Stage:
         asyncio.run(leader._prepare(self.record))
 
     def as_it_will_be(self) -> dict[str, str]:
-        """The target topic's own configs after its promote."""
+        """Return the target topic's own configs after its promote."""
         own = {**self.target.topics["t"], **self.record.restore_configs}
         return {key: value for key, value in own.items() if key not in self.record.drop_configs}
 
@@ -126,7 +129,10 @@ CASES = [
 def test_a_topic_is_given_its_own_configs_back_though_its_making_was_broken_off(
     source: dict[str, str], target: dict[str, str] | None, exclude: tuple[str, ...], end: int, ends_in: str
 ) -> None:
-    """Whoever goes on finds it relaxed already, and took that for what it was: nothing of it ever aged out again."""
+    """The next process does not take the relaxed configs of the target for the topic's own configs.
+
+    Otherwise retention would stay off after the promote.
+    """
     through = Stage(source, dict(target) if target is not None else None, exclude=exclude, end=end)
     through.make()
     assert through.target.topics["t"]["retention.ms"] == "-1"
@@ -159,7 +165,7 @@ def test_what_somebody_sets_on_a_topic_that_is_being_adopted_is_its_own_by_then(
 
 
 def test_who_comes_late_to_a_topic_that_was_made_by_another_leaves_the_target_alone() -> None:
-    """A process that stood still while another took its place: the topic may be promoted by now."""
+    """A process that stood still while another process took over leaves the target alone: the topic may be promoted."""
     stage = Stage({}, dict(ADOPTED), exclude=(), end=7)
     promoted = replace(stage.record, phase=TopicPhase.PROMOTED)
     ends = stage.target.log_ends
@@ -174,7 +180,10 @@ def test_who_comes_late_to_a_topic_that_was_made_by_another_leaves_the_target_al
 
 
 def test_of_two_processes_that_make_a_topic_at_once_the_later_looks_at_it_anew() -> None:
-    """It may have found relaxed by the other what it would note as the topic's own."""
+    """The later process notes no configs, and reads the topic again.
+
+    The configs that it has read may be those that the other process relaxed.
+    """
     stage = Stage({}, dict(ADOPTED), exclude=(), end=7)
     noted = replace(stage.record, restore_configs={"retention.ms": "86400000"}, drop_configs=("retention.bytes",))
     configs = stage.target.topic_configs

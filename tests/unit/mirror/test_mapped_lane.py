@@ -1,4 +1,4 @@
-"""A lane with offsets of its own: holes are passed, runs are stored first, the map follows the target's log."""
+"""A mapped lane passes holes, stores each run before its first batch, and keeps the map equal to the target's log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_MAP = OffsetMap()
 def lane(
     *data: bytes, start: int = 0, target_start: int = 50, stored: OffsetMap | None = None, compacted: bool = True
 ) -> MappedLane:
-    """A lane that has read its tail and, if given, one answer."""
+    """Return a mapped lane that has read its tail on the target and, if `data` is given, one fetch answer."""
     made = MappedLane(
         "t", 0, producer_id=77, epoch=0, log_start=start, target_start=target_start, target_topic_id="T"
     )
@@ -166,7 +166,10 @@ def test_after_a_failure_the_map_is_cut_to_the_log_and_the_source_is_read_from_i
 
 
 def test_what_is_read_while_the_lane_recovers_is_read_again_behind_the_map() -> None:
-    """The map is cut to the log first, and the last batch compared then: an answer may come in between."""
+    """A fetch answer that arrives during recovery is ignored.
+
+    Recovery first cuts the map to the log, and then compares the last batch. An answer may come between the two steps.
+    """
     it = lane(batch(0, 1), batch(1, 1))
     store(it)
     it.answered(send(it).step, 0, 50)
@@ -216,7 +219,7 @@ def test_progress_tells_both_positions_and_the_runs() -> None:
 
 
 class Stored(OffsetMaps):
-    """A map topic that has been read to its end."""
+    """A map topic that is already read to its end."""
 
     async def read_to_end(self) -> None:
         return
@@ -225,7 +228,10 @@ class Stored(OffsetMaps):
 def test_a_lane_made_anew_under_the_same_term_writes_its_map_behind_what_the_one_before_has_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As after a stop that a person resumed: the lease, and with it the term, has stayed."""
+    """The new lane continues the chunk numbers of the lane before.
+
+    After a person resumes a stopped partition, the lease keeps its term.
+    """
 
     async def tail(*_: object, **__: object) -> LogTail:
         return LogTail(50, 100, 50)
@@ -247,7 +253,10 @@ def test_a_lane_made_anew_under_the_same_term_writes_its_map_behind_what_the_one
 
 
 def test_what_an_earlier_mirror_of_the_topic_stored_says_nothing_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its topic was forgotten, and its map not dropped any more: the new copy goes behind what stands there."""
+    """A stored map of an older term does not count for a new copy.
+
+    The topic was forgotten without dropping the map. The new copy begins behind the records on the target.
+    """
 
     async def tail(*_: object, **__: object) -> LogTail:
         return LogTail(50, 100, 50)
@@ -279,7 +288,7 @@ def test_letting_go_of_what_was_read_leaves_the_map_of_what_stands_on_the_target
 
 
 def test_what_a_thread_has_read_is_planned_unless_the_lane_has_lost_its_place_meanwhile() -> None:
-    """What it planned while it recovers would be taken for what is on the target (K)."""
+    """A recovering lane plans nothing, because the plan would be taken for the content of the target (K)."""
     data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1)) + batch(2, 1, attributes=MARKER)
     for is_lost in (False, True):
         it = lane()

@@ -1,4 +1,7 @@
-"""Two owners of one mapped partition, the former one never knowing that it is: one log, one map, nothing lost."""
+"""Two owners write the same mapped partition, and the former owner does not know about its successor.
+
+The result is a single log and a single map, without loss.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
 CONNECTION = object()
 MARKER = CONTROL | TRANSACTIONAL
 BEFORE = 7
-"""Offsets that the target topic held before the mirror."""
+"""Number of offsets that the target topic held before the mirror."""
 
 
 @dataclass
 class Target:
-    """A log that takes a batch of the mirror's id only where its sequence follows, and the map topic beside it."""
+    """A log that accepts only batches whose sequence follows, and the topic of offset maps."""
 
     log: list[int] = field(default_factory=list)
-    """Source offset of each of the mirror's records."""
+    """Source offset of each record of the mirror."""
     appends: list[tuple[int, int, int]] = field(default_factory=list)
     chunks: dict[ChunkKey, MapChunk] = field(default_factory=dict)
 
@@ -53,17 +56,17 @@ class Target:
 
 @dataclass
 class Owner:
-    """One copier of the partition under one lease term, and what it has on the wire."""
+    """A copier of the partition under a single lease term, with its unanswered requests."""
 
     term: int
     target: Target
     source: list[tuple[int, int, bool]]
     sure: bool = True
-    """Whether the lease is confirmed. A lane that has to recover waits for that; what it has begun goes on."""
+    """True while the lease is confirmed. Recovery waits for the confirmation; requests already begun continue."""
     lane: MappedLane = field(init=False)
     wire: list[tuple[Sent, int]] = field(default_factory=list)
     looked: tuple[int, int] | None = None
-    """End of the target's log and next sequence, as a recovery that is under way has read them."""
+    """Log end of the target and next sequence, read by a recovery that is under way."""
 
     def __post_init__(self) -> None:
         self.lane = MappedLane(
@@ -71,7 +74,7 @@ class Owner:
         )
 
     def look(self) -> None:
-        """The first half of a recovery as `Mender` does it; an earlier question may be answered before the other."""
+        """Do the first half of a recovery as `Mender` does; an earlier fetch may be answered before the second half."""
         it, target = self.lane, self.target
         if it.ledger is None:
             it.ledger = MapLedger("u", "t", 0, term=self.term, target_topic_id="T", stored=target.folded())
@@ -100,7 +103,7 @@ class Owner:
 
     def act(self, what: int) -> None:
         it = self.lane
-        if what == 6:  # of what waits while it is paused, or has lost its place
+        if what == 6:  # drop waiting records while the lane is paused or has lost its place
             it.let_go()
             it.paused = not it.paused
             it.let_go()
@@ -110,7 +113,7 @@ class Owner:
             elif what:
                 self.recover()
         if what == 0 and it.reads:
-            found = [each for each in self.source if each[1] > it.read_at][:2]  # one may have read more than the other
+            found = [each for each in self.source if each[1] > it.read_at][:2]  # owners may differ in what they read
             data = b"".join(
                 batch(start, end - start, attributes=0 if is_data else MARKER) for start, end, is_data in found
             )
@@ -132,7 +135,7 @@ class Owner:
             self.lane.answered(sent.step, error, base)
             return
         self.lane.unanswered(sent.step, "lost")
-        for later, _ in self.wire:  # the connection is gone
+        for later, _ in self.wire:  # the connection is lost
             self.lane.unanswered(later.step, "lost")
         self.wire.clear()
 
@@ -158,7 +161,7 @@ def test_the_log_comes_out_once_and_in_order_and_the_map_finds_every_record(
     for who, what in both:
         owners[who].act(what)
     owners[1].lane.paused = False
-    for _ in range(100):  # then the owner alone, with nothing lost, comes to the end
+    for _ in range(100):  # then the owner alone reaches the end, without lost answers
         for what in (0, 1, 2, 4):
             owners[1].act(what)
     assert not owners[1].lane.problem

@@ -1,4 +1,8 @@
-"""Who counts as gone: the others by the lease time, oneself sooner, and nobody by one who hears nothing."""
+"""A mirror process decides which processes are gone.
+
+Other processes count as silent after the lease time. A process stops being sure of itself earlier. A process that does
+not hear its own presence calls no process silent.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ LEASE_S = 3.0
 
 
 class Scene:
-    """Two processes, `me` and `other`, and a clock that stands still."""
+    """Two processes, `me` and `other`, and a clock that only the test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -75,7 +79,11 @@ def test_a_process_stops_being_sure_of_itself_before_others_call_it_silent(scene
 
 
 def test_a_process_whose_machine_has_slept_is_not_sure_of_itself(scene: Scene) -> None:
-    """By the clock that stands still with it, its word was a moment old: it filled holes that another had filled."""
+    """A process that has slept with its machine is not sure of itself.
+
+    The monotonic clock stands still during sleep, so the last announcement looks recent. Without this rule the process
+    could fill holes that its successor has filled.
+    """
     scene.membership.said(scene.now)
     scene.now += 0.1
     scene.slept += 60
@@ -85,7 +93,7 @@ def test_a_process_whose_machine_has_slept_is_not_sure_of_itself(scene: Scene) -
 
 
 class Returning:
-    """`me` was silent for some time and has just spoken again; the clock moves on with every sleep."""
+    """The process `me`, which has just spoken after a silence; the clock moves with every sleep."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch, silent_s: float) -> None:
         self.scene = scene
@@ -102,12 +110,12 @@ class Returning:
 
     async def sleep(self, seconds: float) -> None:
         until = self.scene.now + seconds
-        while self.scene.now < until:  # it speaks all the while
+        while self.scene.now < until:  # the process keeps announcing itself
             self.scene.now = min(until, self.scene.now + 0.5)
             self.scene.membership.said(self.scene.now)
 
     async def changed(self, timeout: float) -> None:
-        raise asyncio.CancelledError  # nothing more to learn
+        raise asyncio.CancelledError  # end the test: no more records arrive
 
     async def read_to_end(self) -> None:
         self.read.append(round(self.scene.now - self.at, 3))

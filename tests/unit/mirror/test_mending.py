@@ -1,4 +1,7 @@
-"""When a hole is filled without a look at the log's end before it, and what becomes of one that ends elsewhere."""
+"""The mender fills holes and recovers lanes.
+
+A hole may be filled without a look at the log end before the hole. A log that ends elsewhere gets no marker or no data.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ TERM = 4
 
 
 class Target:
-    """One partition's leader, and the markers' connection to it."""
+    """The leader of a single partition, with the connection for markers."""
 
     portion = 5_000
 
@@ -33,7 +36,7 @@ class Target:
         self.end = end
         self.is_ready = is_ready
         self.more = 0
-        """Markers of somebody else that come with ours."""
+        """Number of foreign markers that are written together with the hole."""
         self.asked: list[str] = []
 
     async def log_end(self, key: tuple[str, int]) -> LogOffset:
@@ -53,7 +56,7 @@ class Target:
 
 
 def before_hole(marked_under: int) -> Lane:
-    """A lane at offset 5, where the source holds a marker."""
+    """Return a lane at offset 5, where the source holds a marker."""
     lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
     lane.recovered(5, 100, 5)
     lane.marked_under = marked_under
@@ -106,7 +109,10 @@ def test_a_log_that_ends_elsewhere_behind_a_hole_gets_no_data_until_its_tail_is_
 
 
 def test_markers_without_an_answer_are_waited_for_also_where_the_lane_lost_its_place_meanwhile() -> None:
-    """The source was cut while they were on their way: they may still come behind the tail that is read then."""
+    """Markers without an answer make the outcome unknown, also when the source is truncated meanwhile.
+
+    The markers may still be written behind the tail that the lane reads next.
+    """
     lane, target = before_hole(TERM), Target(5)
 
     async def make(*_: Any) -> Made:
@@ -122,7 +128,7 @@ def test_markers_without_an_answer_are_waited_for_also_where_the_lane_lost_its_p
 def test_a_lane_whose_broker_cannot_be_asked_says_so_and_asks_again(
     monkeypatch: pytest.MonkeyPatch, failure: type[Failed]
 ) -> None:
-    """A broker that is not trusted ended the copier of all partitions."""
+    """A broker with an expired certificate does not end the copier; the lane reports the error and asks again."""
     lane, looks = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100), list[str]()
     lane.busy = True
 
@@ -146,7 +152,10 @@ def test_a_lane_whose_broker_cannot_be_asked_says_so_and_asks_again(
 
 
 def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: bytes) -> Lane:
-    """A lane of a process that has just begun, whose last batches on target and source are these."""
+    """Return a lane of a process that has just started.
+
+    `ours` are the last batches of the target, `theirs` those of the source.
+    """
     lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
     target, source = object(), object()
 
@@ -167,7 +176,10 @@ def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: by
 
 
 def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each may take most of a gigabyte, and a process that begins has all its partitions to compare."""
+    """Only one pair of batches is compared at a time.
+
+    A comparison may need most of a gigabyte of memory, and a process that starts compares all its partitions.
+    """
     lanes = [Lane("t", partition, producer_id=77, epoch=0, hole_limit=100) for partition in range(3)]
     inside, begun, crowds, go_on = threading.Lock(), threading.Event(), list[int](), threading.Event()
 
@@ -197,7 +209,7 @@ def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.Mo
                 group.create_task(mender.recover(lane))
             await asyncio.to_thread(begun.wait)
             for _ in range(20):
-                await asyncio.to_thread(int)  # threads that were asked for before have begun by then
+                await asyncio.to_thread(int)  # threads that were requested before have started by now
             go_on.set()
 
     monkeypatch.setattr(mending, "read_tail", look)
@@ -208,7 +220,10 @@ def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.Mo
 
 
 def test_a_batch_that_went_as_it_was_is_known_again_however_much_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was copied whatever it held, and stopped its partition when a process began behind it."""
+    """A batch that was copied unchanged is recognised after a restart, however many records the batch holds.
+
+    The records of such a large batch are not compared, so the bytes decide.
+    """
     many = MOST_RECORDS + 1
     theirs = batch(0, many, producer=9, epoch=4, sequence=3, text=b"more than are looked at")
     ours = batch(0, many, producer=77, epoch=1, sequence=0, text=b"more than are looked at")

@@ -1,4 +1,7 @@
-"""What is told of a topic before anything is written: whether identical offsets can be had, and what holes take."""
+"""The outlook on a topic, before anything is written.
+
+The outlook says whether identical offsets are possible, and how long the holes take.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ SETTINGS = MirrorSettings(hole_limit=100, align_limit=1_000)
 
 
 class _Source:
-    """Partitions with their log ends, each with its widest gap."""
+    """A source whose partitions end at offset 5,000; `gaps` gives the widest gap of each partition."""
 
     def __init__(self, gaps: dict[int, int]) -> None:
         self.gaps = gaps
@@ -44,14 +47,17 @@ def why(
 
 
 def test_every_partition_of_every_topic_is_probed_for_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nothing is compacted now: a cleaner that worked there once has left its gaps."""
+    """Forty partitions are probed, and a gap that is too wide is found in any partition."""
     assert why(monkeypatch, dict.fromkeys(range(40), 100)) == ""
     told = why(monkeypatch, {**dict.fromkeys(range(40), 0), 33: 101})
     assert told == "compaction left gaps in partition 33 that are too wide to be filled"
 
 
 def test_logs_that_are_not_compacted_are_probed_where_they_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe reads from the source's disks; what is not found stops its partition, and the stop says the way on."""
+    """Logs that are not compacted now are probed for at most 20 partitions, because a probe reads the source's disks.
+
+    A gap that the probes miss later stops its partition, and the stop names the next step.
+    """
     assert "partition 7" in why(monkeypatch, {**dict.fromkeys(range(20), 0), 7: 101}, compacted=False)
     assert why(monkeypatch, {**dict.fromkeys(range(21), 0), 7: 101}, compacted=False) == ""
 
@@ -70,7 +76,7 @@ class _Led:
 
 
 def look(monkeypatch: pytest.MonkeyPatch, log: list[bytes], each: int, *, stretches: int) -> Sample:
-    """A sample of a log whose answers hold `each` batches."""
+    """Return a sample of a log whose fetch answers hold `each` batches."""
 
     async def fetch(_: object, node: int, part: FetchPartition, **__: Any) -> FetchedPartition:
         first = next(n for n, data in enumerate(log) if int.from_bytes(data[:8], "big") >= part.offset)

@@ -1,4 +1,4 @@
-"""Names that an expression chooses are picked up by what the link says when the intent is written."""
+"""Names that match an expression are picked up only if the link still says so when the intent is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINK = LinkRecord(
 
 
 class Cluster:
-    """One with these topics and groups; the link becomes `then` while it is asked."""
+    """A cluster with the given names as topics and groups; the link becomes `then` while the cluster is asked."""
 
     def __init__(self, log: MemoryLog, *names: str, then: LinkRecord | None = LINK) -> None:
         self.log = log
@@ -94,7 +94,10 @@ def test_a_name_that_is_being_forgotten_is_neither_picked_up_nor_called_somebody
 
 
 def test_a_look_at_very_many_names_goes_through_the_records_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for every name, thousands of them kept the process from its lease for seconds."""
+    """A look goes through the records only once, whatever the number of names.
+
+    Otherwise thousands of names would keep the process from renewing its lease for seconds.
+    """
     names = [f"orders-{number}" for number in range(100)]
     log = MemoryLog(LINK, *(TopicRecord("l", name, TopicPhase.MIRRORING, 1) for name in names))
     gone_through = 0

@@ -1,4 +1,4 @@
-"""How much goes over a line at once."""
+"""The size of a request or an answer adapts to the speed of the connection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it_never_grows_beyond_what_is_set() -> None:
 
 
 def _broker(portion: Portion, patience_s: float, wait_s: float, rate: int, answers: int) -> list[int]:
-    """The portions with which a broker is asked that waits first, whatever it is asked for, and sends at a rate."""
+    """Return the sizes asked of a broker that waits before each answer, and then sends at a fixed rate."""
     sizes = list[int]()
     for _ in range(answers):
         sizes.append(portion.size)

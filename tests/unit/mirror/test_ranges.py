@@ -1,4 +1,4 @@
-"""The plan of a bulk copy: who gets which partitions, and whether Spark pays at all."""
+"""The plan of a bulk copy gives partitions to tasks, and decides whether Spark is worth its cost."""
 
 from __future__ import annotations
 

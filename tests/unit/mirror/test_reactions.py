@@ -1,4 +1,4 @@
-"""The error → action table (AL-63), row by row: what it says, and that the mirror does it."""
+"""Each row of the table of errors and actions says what is expected, and the mirror acts as the row says."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def test_pauses_grow_and_end_growing() -> None:
     assert pause_s(99, named=False) == 1.0
 
 
-# What the rows do
+# The mirror acts as the rows say.
 
 
 class World:
-    """A copier of two partitions between clusters that nobody has started."""
+    """A copier of two partitions between clusters that do not run."""
 
     def __init__(self) -> None:
         self.source, self.target = (
@@ -233,7 +233,7 @@ def _sent(world: World, answered: Callable[[Lane, object], None]) -> None:
 
 
 def _mended(world: World, tail: LogTail, *sides: bytes) -> None:
-    """Recover the lane as the mender does, with this tail and these last batches on target and source."""
+    """Recover the lane as the mender does, with this tail; `sides` are the last batches on target and source."""
     lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100, log_start=5)
     held = {id(world.target): sides[0], id(world.source): sides[1]} if sides else {}
 

@@ -1,4 +1,7 @@
-"""What is asked of a source's leader when many partitions lag: who comes first, and how much is kept in memory."""
+"""The fetch requests to a source's leader while many partitions lag.
+
+The tests show which partitions come first, and how much memory the records take.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class EnoughError(Exception):
 
 
 class Still(Signals):
-    """Whoever waits for a change waits for ever, for nothing is written and no time passes."""
+    """Signals without changes: nothing is written and no time passes, so a wait never ends."""
 
     async def wait(self, moved: int, most_s: float = LOOK_S) -> None:
         if self.moved == moved:
@@ -57,7 +60,7 @@ class Still(Signals):
 
 
 class Leader:
-    """Fills its answers as a broker does: in the order of the request, until they are full."""
+    """A leader that fills an answer as a broker does: in the order of the request, until the answer is full."""
 
     def __init__(self, lanes: Lanes, after: Callable[[], None], answers: int) -> None:
         self.lanes = lanes
@@ -93,7 +96,7 @@ class Leader:
 
 
 class Source:
-    """A cluster of one broker."""
+    """A cluster with a single broker."""
 
     metadata = object()
     settings = SimpleNamespace(request_timeout_s=30)
@@ -118,14 +121,14 @@ def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -
 
 
 def _read(monkeypatch: pytest.MonkeyPatch, leader: Leader) -> Counter[Key]:
-    """What the leader has given by the time it was asked often enough, or nothing more was asked for."""
+    """Run the reader until the leader has answered often enough or gets no request; return the records given."""
     with pytest.raises((EnoughError, TimeoutError)):
         asyncio.run(asyncio.wait_for(_reader(monkeypatch, leader, Still()).run(1), 2.0))
     return leader.got
 
 
 class SlowLine(Leader):
-    """A leader over a line of so many bytes a second; who asks gives up after half a minute."""
+    """A leader over a connection of `rate` bytes a second; the reader gives up after half a minute."""
 
     def __init__(self, lanes: Lanes, answers: int, rate: float) -> None:
         super().__init__(lanes, self._take, answers)
@@ -146,11 +149,14 @@ class SlowLine(Leader):
         return answer
 
     def _take(self) -> None:
-        """What was read was written at once."""
+        """Write the read records at once."""
 
 
 def test_over_a_slow_line_less_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each answer was given up when a part of it had come, and the same was asked for again."""
+    """The reader asks for less over a slow connection, so that an answer arrives in time.
+
+    Otherwise the reader would give up each answer halfway, and ask for the same records again.
+    """
     leader = SlowLine(_lanes(bulk=30), 12, rate=8 * KIB)
     monkeypatch.setattr(reading, "monotonic", leader.monotonic)
     monkeypatch.setattr(reading, "sleep", lambda _: asyncio.sleep(0))
@@ -158,7 +164,7 @@ def test_over_a_slow_line_less_is_asked_for_at_once(monkeypatch: pytest.MonkeyPa
 
 
 class Waits(Leader):
-    """Answers at once only what belongs to no session: of the others nothing is new."""
+    """A leader that answers full fetches at once; its fetch session has nothing new."""
 
     async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
         if not full:
@@ -177,7 +183,7 @@ def test_what_writers_wait_for_is_read_while_the_broker_makes_the_others_wait(
 
 
 class Distrusted(Leader):
-    """Its certificate has run out; brokers beside it have good ones."""
+    """A leader whose certificate has expired, beside brokers with valid certificates."""
 
     async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
         if not self.left:
@@ -190,11 +196,11 @@ class Distrusted(Leader):
 
 
 def test_a_broker_that_is_not_trusted_ends_nobody_elses_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole link's copier ended, and began again for as long as that broker was not asked."""
+    """The reader reports the expired certificate and goes on, so the copier of the whole link does not end."""
     monkeypatch.setattr(reading, "sleep", lambda _: asyncio.sleep(0))
     leader, signals = Distrusted(_lanes(bulk=2), lambda: None, 3), Still()
     called = signals.look_now
-    leader.lanes[("bulk", 1)].promoting = True  # its second connection is opened before the fence
+    leader.lanes[("bulk", 1)].promoting = True  # the second connection is opened before the fence
     with pytest.raises(EnoughError):
         asyncio.run(_reader(monkeypatch, leader, signals).run(1))
     assert signals.trouble == "certificate-expired: the certificate of broker 1 has expired"
@@ -231,7 +237,10 @@ def test_an_answer_to_what_was_read_meanwhile_over_the_other_connection_says_not
 
 
 class Stamped(Leader):
-    """Of the first partition it has a batch with broker times, and of the others nothing; it notes who is asked for."""
+    """A leader whose first partition has a batch with broker timestamps; other partitions have nothing.
+
+    The partitions of each request are noted.
+    """
 
     def __init__(self, lanes: Lanes) -> None:
         super().__init__(lanes, lambda: None, 50)
@@ -253,7 +262,10 @@ class Stamped(Leader):
 
 
 def test_while_a_thread_rewrites_for_one_partition_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the process waited for it: leases, heartbeats and every other partition, seconds for a million records."""
+    """The other partitions are read while a thread rewrites a large batch.
+
+    Rewriting a million records takes seconds. Without a thread, leases and announcements would wait, too.
+    """
     monkeypatch.setattr(reading, "_MOST_EFFORT", 1)
     lanes, begun, go_on = _lanes(t=2), threading.Event(), threading.Event()
     leader, lane = Stamped(lanes), lanes[("t", 0)]
@@ -297,7 +309,10 @@ def test_what_a_thread_has_read_of_a_source_that_was_cut_meanwhile_is_forgotten(
 
 
 def test_what_writers_wait_for_is_the_next_that_a_thread_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a fence it waited until the same was done for all partitions that lag, a second or more for each."""
+    """The thread rewrites partitions behind a fence before the partitions that lag.
+
+    Each rewrite may take a second or more.
+    """
     monkeypatch.setattr(reading, "_MOST_EFFORT", 1)
     lanes, read = _lanes(bulk=4, promoted=1), list[Key]()
     begun, go_on = threading.Event(), threading.Event()
@@ -343,7 +358,7 @@ def test_what_a_stopped_partition_was_to_read_is_not_kept_in_memory() -> None:
 
 
 def test_what_waits_for_a_thread_does_not_keep_the_answers_of_others_in_memory() -> None:
-    """Dozens of partitions may wait for it, each for a part of another answer."""
+    """Dozens of partitions may wait for the thread, and each keeps only its own part of an answer."""
     data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1))
     lanes = _lanes(t=20)
     tracemalloc.start()
@@ -366,13 +381,13 @@ def test_what_thousands_that_lag_have_in_memory_is_bounded_together(monkeypatch:
     lanes = _lanes(bulk=300)
     _read(monkeypatch, Leader(lanes, lambda: None, 200))
     held = sum(lane.queued_bytes for lane in lanes.values())
-    fair = 300 * 2 * 64 * KIB  # the least room of each, and what one answer may add to it
+    fair = 300 * 2 * 64 * KIB  # the smallest room of each partition, and what a single answer may add
     assert SETTINGS.backlog_total_bytes < held <= max(fair, 2 * SETTINGS.backlog_total_bytes)
     assert held < 300 * SETTINGS.backlog_bytes
 
 
 class Large(Leader):
-    """Each batch is larger than what a partition may have; as brokers do, it gives the first one whole all the same."""
+    """A leader with batches above a partition's limit; like a broker it still gives the first batch whole."""
 
     size = 512 * KIB
 
@@ -390,7 +405,7 @@ class Large(Leader):
 
 
 def test_large_batches_of_thousands_that_wait_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of each was kept, however large, for as long as the target took none."""
+    """The memory limit also holds when each waiting partition could keep a large batch."""
     lanes = _lanes(bulk=300)
     _read(monkeypatch, Large(lanes, lambda: None, 200))
     held = sum(lane.queued_bytes for lane in lanes.values())
@@ -430,7 +445,10 @@ def _unserved(lane: Lane) -> None:
 def test_partitions_that_no_broker_of_the_target_takes_leave_room_for_the_others(
     monkeypatch: pytest.MonkeyPatch, befallen: Callable[[Lane], None]
 ) -> None:
-    """None of their batches was on its way when the broker went, so that nothing told them that they were held up."""
+    """Partitions without a serving broker on the target give up their queued records.
+
+    No batch of these partitions was in flight when the broker went, so no answer tells their lanes about the failure.
+    """
     lanes = _lanes(gone=30, well=1)
     well = lanes[("well", 0)]
     well.paused = True
@@ -485,7 +503,11 @@ def test_a_partition_that_waits_does_not_keep_the_answers_of_others_in_memory() 
 def test_what_a_whole_request_is_refused_with_is_told_of_all_its_partitions(
     monkeypatch: pytest.MonkeyPatch, error: int, told: str
 ) -> None:
-    """Where topics are named by id a broker names no partition with it. Of its own session it is asked anew at once."""
+    """An error of the whole response is reported by every partition of the request.
+
+    A broker names no partition with such an error where topics are named by id. An error of the fetch session only
+    makes the reader ask again at once.
+    """
     lanes = _lanes(t=2)
     leader = Leader(lanes, lambda: None, 1)
 
@@ -506,7 +528,10 @@ def test_what_a_whole_request_is_refused_with_is_told_of_all_its_partitions(
 
 
 class Bare(Leader):
-    """Leaves out of its answers what it has nothing new of; asked for one partition alone it gives a batch, if any."""
+    """A leader that leaves partitions without news out of its answers.
+
+    Asked for a single partition, the leader gives a batch if the partition has a batch.
+    """
 
     throttle_ms = 0
 
@@ -549,7 +574,10 @@ class Bare(Leader):
 
 
 def test_a_partition_whose_log_cleaner_left_no_batch_up_to_the_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source before Kafka 4.0 (KAFKA-17076): it stood behind, for ever, and nothing said why."""
+    """A partition whose log cleaner left no batch up to the log end is reported.
+
+    The case happens on sources before Kafka 4.0 (KAFKA-17076): the copy would stay behind for ever without a reason.
+    """
     lanes = _lanes(bare=1, full=2)
     source = Bare(lanes)
     source.look(monkeypatch)
@@ -565,7 +593,10 @@ def test_a_partition_whose_log_cleaner_left_no_batch_up_to_the_end_is_named(monk
 def test_a_partition_whose_newest_offsets_the_source_has_lost_is_no_longer_called_bare(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its next leader knows them no more: the log ends where its last batch does, and so does the copy."""
+    """The report ends when a new leader does not know the newest offsets.
+
+    The log of the new leader ends with its last batch, and so does the copy.
+    """
     lanes = _lanes(bare=1)
     Bare(lanes).look(monkeypatch)
     lane = lanes[("bare", 0)]
@@ -575,7 +606,7 @@ def test_a_partition_whose_newest_offsets_the_source_has_lost_is_no_longer_calle
 
 
 def test_what_a_quota_holds_back_is_not_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer is empty then, and each question more would hold up the next."""
+    """Under a quota every answer is empty, and each further request would delay the next request."""
     source = Bare(_lanes(bare=1))
     source.throttle_ms = 1
     source.look(monkeypatch)

@@ -1,4 +1,4 @@
-"""What a mirror picks up by itself, and what it says of expressions that it cannot use."""
+"""A mirror reports expressions that the mirror cannot use, and picks up nothing by such an expression."""
 
 from __future__ import annotations
 

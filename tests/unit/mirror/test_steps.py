@@ -1,4 +1,4 @@
-"""What becomes of fetched batches: appends, holes, or a named reason to stop."""
+"""Fetched batches become appends, holes, or a named reason to stop."""
 
 from __future__ import annotations
 
@@ -158,7 +158,10 @@ def test_messages_of_an_old_format_and_what_is_compressed_are_never_begun_where_
 
 
 def test_an_answer_without_a_whole_batch_stops_with_its_name() -> None:
-    """Brokers give the first one whole; such an answer was asked for again and again, in silence."""
+    """An answer whose first batch is incomplete stops the partition.
+
+    Brokers give the first batch whole. Without the stop the reader would ask for the same answer for ever.
+    """
     reading = read(batch(3, 5)[:-1], read_at=3)
     assert reading.problem == (
         "corrupt-source-batch: the batch at offset 3 says that it is longer than what there is"
@@ -236,8 +239,8 @@ _ANY = st.tuples(
     st.sampled_from((_LARGE, b"", b"\1" * (LARGEST_MERGED - 61))),
     _COUNTS | st.sampled_from((0, 40)),
     st.sampled_from((0, TXN, MARKER, LOG_APPEND_TIME, 0x40)),
-    st.integers(0, 1),  # offsets that are not there before it
-    st.integers(-1, 0),  # records that are not there
+    st.integers(0, 1),  # missing offsets before the batch
+    st.integers(-1, 0),  # missing records
     _PRODUCERS,
 )
 _ENTRIES = st.tuples(st.lists(_PLAIN, max_size=4), st.lists(_ANY, max_size=3), st.lists(_PLAIN, max_size=2))

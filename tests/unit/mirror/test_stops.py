@@ -1,4 +1,4 @@
-"""Which stops of lanes get into a topic's record."""
+"""The stops of a topic's partitions that are written to the topic's record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def test_a_stop_is_written_by_its_partitions_owner() -> None:
 
 
 def test_a_stop_of_the_copy_before_is_none_of_a_topic_that_is_copied_anew() -> None:
-    """Its partition stood still from the start, and helped was only to delete the new copy, too."""
+    """A topic that is copied anew does not inherit a stop of the former copy.
+
+    With the stop the partition would stand still from the start, until a person deletes the new copy, too.
+    """
     anew = replace(MIRRORED, phase=TopicPhase.INITIALISING, starts={}, target_topic_id="old")
     lane = _stopped()
     assert _kept(MemoryLog(anew, SHARED), lane).stops == {}

@@ -1,4 +1,4 @@
-"""What a lane counts of itself, and how far behind it says it is."""
+"""A lane counts records, bytes, holes, retries and latency, and says how far behind the lane is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configs of the target topic while mirroring and after it."""
+"""Configs of the target topic during mirroring and after the promote."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOR_EVER = str((1 << 63) - 1)
 
 
 def told(**values: str) -> dict[str, ConfigValue]:
-    """Configs that brokers give, by names with _ for a dot."""
+    """Return configs as brokers report them; in the names _ stands for a dot."""
     return {key.replace("_", "."): ConfigValue(value, own=False) for key, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""A link's limit: the rate is kept over any span, whatever single answers bring."""
+"""The rate limit of a link holds over any span of time, whatever the size of single answers."""
 
 from __future__ import annotations
 

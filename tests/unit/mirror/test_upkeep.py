@@ -1,4 +1,4 @@
-"""What a round of upkeep changes: rules, configs, and how often it looks; and what keeps it from the rest."""
+"""A round of upkeep changes ACLs and configs, and an error of a single topic or group does not stop the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.fakes.state_log import MemoryLog
 QUIET = MirrorSettings()
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
 ADOPTED = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 7, partitions=1, starts={0: 0}, target_starts={0: 5})
-"""It held data before it was mirrored, so its configs are its own."""
+"""Topic that held data before the mirror, so its configs are its own."""
 BILLING, SHOP = (GroupRecord("l", name, GroupPhase.MIRRORED, 1) for name in ("billing", "shop"))
 
 ANN, BOB, EVE = (Acl("topic", "t", f"User:{name}", "*", "READ") for name in ("ann", "bob", "eve"))
@@ -106,7 +106,7 @@ def test_the_seal_of_a_promote_is_never_taken_for_the_topics_own_limit(
 
 
 class Cluster:
-    """One that has the topic `t`, with one partition, and whose brokers tell these rules."""
+    """A cluster with topic `t` of a single partition, and with the given ACLs."""
 
     def __init__(self, *rules: Acl) -> None:
         self.rules = frozenset(rules)
@@ -117,7 +117,7 @@ class Cluster:
 
 
 class Admin:
-    """One that takes no rule on `refused`, and remembers what it did."""
+    """An admin client that refuses ACLs on the resource `refused`, and notes its changes."""
 
     def __init__(self, refused: str = "") -> None:
         self.refused = refused
@@ -169,7 +169,10 @@ def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_wait
 
 
 def test_what_is_known_of_topics_and_groups_goes_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link is led for weeks, and patterns pick up new names every day."""
+    """Upkeep forgets what it knows of topics and groups that are gone.
+
+    A process leads a link for weeks, and patterns pick up new names every day.
+    """
 
     async def told(cluster: Cluster) -> frozenset[Acl]:
         return cluster.rules
@@ -213,7 +216,10 @@ def test_what_is_known_of_topics_and_groups_goes_with_them(monkeypatch: pytest.M
 def test_configs_are_relaxed_again_only_while_the_topic_is_mirrored_by_us(
     phase: TopicPhase, held: bool, put: list[dict[str, str]]
 ) -> None:
-    """Its record stays as it was looked at, so nothing is written that would tell of another one."""
+    """Upkeep checks the lease and the topic's phase before it relaxes configs again.
+
+    The record of the topic does not change here, so no write of the record would reveal the newer phase.
+    """
     source = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
     target = {"retention.ms": ConfigValue("5", own=True)}
     looked_at = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, restore_configs={"retention.ms": "7"})
@@ -269,7 +275,10 @@ def test_up_to_where_a_log_cleaner_has_worked_is_noted_when_it_does_so_no_more(t
 def test_what_came_late_to_a_topic_that_is_mirrored_no_longer_is_put_back(
     meanwhile: dict[str, Any], put: list[dict[str, str]]
 ) -> None:
-    """The target's controller took its time, or this process stood still, and another one led the link meanwhile."""
+    """A late change of configs is undone when the topic is no longer mirrored.
+
+    The target's controller may be slow, or this process may stand still while another process leads the link.
+    """
     source = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
     target = {"retention.ms": ConfigValue("5", own=True)}
     looked_at = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, restore_configs={"retention.ms": "7"})
@@ -291,7 +300,10 @@ def test_what_came_late_to_a_topic_that_is_mirrored_no_longer_is_put_back(
 
 
 def test_a_default_that_changes_on_the_sources_brokers_is_followed() -> None:
-    """Set on the target at once where it is not relaxed, else kept for the promote; a person may want neither."""
+    """A changed default of the source's brokers is set on the target at once.
+
+    A relaxed config keeps the new default for the promote. The settings can switch both off.
+    """
     source = {key: ConfigValue("7", own=False) for key in ("retention.ms", "delete.retention.ms")}
     source["cleanup.policy"] = ConfigValue("delete", own=False)
     relaxed = {"retention.ms": ConfigValue("-1", own=True), "delete.retention.ms": ConfigValue("5", own=False)}
@@ -324,7 +336,10 @@ def test_a_topic_that_was_promoted_while_it_was_looked_at_is_given_no_partitions
 
 
 def test_a_topic_is_called_worked_on_as_long_as_its_configs_are_on_their_way() -> None:
-    """Who forgets it puts others in their place, and must not be the first of the two."""
+    """A topic counts as worked on while its configs are being written.
+
+    Forgetting the topic writes other configs, and must do so after upkeep.
+    """
     record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
     told = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
     topic = TopicInfo("t", None, {0: PartitionInfo(1, 0, (1,))})
@@ -372,7 +387,10 @@ def test_how_long_a_topic_is_gone_is_counted_from_when_no_broker_of_the_source_k
 
 
 def test_new_names_that_cannot_be_read_keep_no_promote_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As while one broker of the source is away: it does not say which groups it has."""
+    """Upkeep of known topics goes on when new names cannot be read.
+
+    An unreachable broker of the source does not list its groups.
+    """
 
     async def untold(_: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What goes to a broker of the target at once, and how long it may owe an answer."""
+"""The writer decides what a broker of the target gets at once, and how long an answer may take."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_
 
 
 class _Served(ClusterClient):
-    """A target whose one broker leads everything."""
+    """A target whose only broker leads all partitions."""
 
     def __init__(self) -> None:
         super().__init__(ClusterSettings("c", (("127.0.0.1", 1),)))
@@ -70,7 +70,7 @@ MIB = 1 << 20
 
 
 class _Deaf:
-    """A connection to a broker that works on the requests of others."""
+    """A connection whose broker works on other requests, so that no answer comes."""
 
     lost = False
 
@@ -85,7 +85,7 @@ class _Deaf:
 
 
 class Crowd:
-    """Lanes that always have more to be written, of one broker that takes one request after another."""
+    """Lanes that always have more records to write, on a broker that handles requests one after another."""
 
     def __init__(self, count: int, size: int = MIB) -> None:
         client = _Served()
@@ -112,7 +112,7 @@ class Crowd:
         lane.take(lane.read_at, fetched(data), now_ms())
 
     def request(self) -> list[Lane]:
-        """The lanes of the next request, each of which is answered and has the next batch read."""
+        """Send and answer the next request, read each lane's next batch, and return the lanes of the request."""
         writer = self.copier._writer
         sent = writer._gather(1, 0, writer._mine(1, 0), self.connection)
         for lane, step in sent:
@@ -122,14 +122,14 @@ class Crowd:
 
 
 def test_of_more_partitions_than_a_request_holds_each_has_its_turn() -> None:
-    """The first of them had every request for as long as there was anything to be read of them."""
+    """Three requests reach all lanes, so lanes at the front of the list do not take every request."""
     crowd = Crowd(40)
     first = [*crowd.request(), *crowd.request(), *crowd.request()]
     assert set(first) == set(crowd.lanes)
 
 
 def test_a_batch_that_only_fits_alone_has_its_turn_among_others_that_never_end() -> None:
-    """A request takes up to so much, and what others had put in before it left no room each time."""
+    """A batch that needs almost a whole request is sent, although small batches could fill every request."""
     crowd = Crowd(20, size=MIB // 16)
     large = crowd.lanes[11]
     crowd.sizes[large] = 98 * MIB // 16
@@ -140,7 +140,10 @@ def test_a_batch_that_only_fits_alone_has_its_turn_among_others_that_never_end()
 
 
 def test_what_is_promoted_is_not_written_behind_partitions_that_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to 80 MiB were on their way before it, and its producers waited for their answers."""
+    """A partition that is being promoted is written over its own connection.
+
+    Up to 80 MiB of other partitions may be in flight, and its producers would wait for their answers.
+    """
     crowd = Crowd(40)
     opened = {"mirror-write-0": crowd.deaf}
     writer, lane = crowd.copier._writer, crowd.lanes[-1]
@@ -176,7 +179,7 @@ def test_what_is_promoted_is_not_written_behind_partitions_that_lag(monkeypatch:
 def test_while_a_broker_has_enough_to_work_on_requests_are_kept_back_and_leave_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each that leaves on its own wakes this process, and that is dearer than what there is to be done for it."""
+    """Small requests leave together, because waking the process for each request costs more than its work."""
     crowd = Crowd(40)
     writer = crowd.copier._writer
     owed: list[tuple[asyncio.Future[bytearray], list[Sent]]] = []
@@ -197,7 +200,7 @@ def test_while_a_broker_has_enough_to_work_on_requests_are_kept_back_and_leave_t
         return batches[-1]
 
     async def answer() -> int:
-        """The oldest request is answered; how many are on their way once all have had their turns."""
+        """Answer the oldest request, let all tasks have their turns, and return the number of requests in flight."""
         future, sent = owed.pop(0)
         answers: Any = {lane.key: (0, step.start, -1, None) for lane, step in sent}
         future.set_result(answers)
@@ -263,7 +266,7 @@ class _Request:
 
 
 class Scene:
-    """Requests that wait for answers, and a clock with timers."""
+    """Requests without answers, and a clock with timers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -271,7 +274,7 @@ class Scene:
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
         self.portion = Portion(16 * MIB, 35)
         self.moved: set[str] = set()
-        """Topics that another broker leads by now."""
+        """Topics that have moved to another leader."""
         self.requests = _Unanswered(
             cast("asyncio.AbstractEventLoop", self),
             self.portion,
@@ -310,7 +313,10 @@ def test_a_connection_that_owes_an_answer_for_35_seconds_is_given_up(monkeypatch
 def test_a_broker_that_stands_still_is_given_up_once_another_leads_what_it_has_led(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was on its way to it kept its partitions waiting for 35 seconds, though they had leaders after ten."""
+    """Requests to a broker that stands still are given up when another broker leads one of their partitions.
+
+    Otherwise the partitions would wait 35 seconds, although they have new leaders after ten seconds.
+    """
     scene, connection = Scene(monkeypatch), _Connection()
     scene.send(connection, "t", "u")
     scene.after(9)
@@ -350,7 +356,7 @@ def test_each_request_has_its_own_time_though_one_timer_looks_after_all(monkeypa
     first = scene.send(quick)
     scene.after(20)
     scene.send(slow)
-    del scene.requests[first]  # answered
+    del scene.requests[first]  # the first request is answered
     assert len(scene.timers) == 1
     scene.after(34.9)
     assert not slow.given_up
@@ -370,7 +376,10 @@ def test_after_all_have_been_answered_the_next_request_is_looked_after_again(mon
 
 
 def test_over_a_line_that_carries_no_request_in_time_less_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request of 16 MiB was sent again and again for as long as none of them arrived within 35 seconds."""
+    """Requests become smaller over a connection that carries none of them within 35 seconds.
+
+    Otherwise a request of 16 MiB would be sent again and again.
+    """
     scene, sizes = Scene(monkeypatch), list[int]()
     for _ in range(20):
         connection = _Connection()
