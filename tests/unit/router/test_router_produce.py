@@ -1,4 +1,4 @@
-"""Produce through one client connection: split, translated, merged, held, stopped, gated."""
+"""Produce through a single client connection: split, translated, merged, held, stopped, gated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_mixed_request_is_split_and_its_answers_merged_in_request_order(versio
 
 
 def test_topics_whose_names_differ_in_a_dot_and_an_underscore_go_their_own_ways() -> None:
-    """Kafka's metrics confuse such names, so that it makes no second one; old clusters have both."""
+    """Kafka creates no second topic with such a name, because the metrics would collide; old clusters have both."""
     stage = Stage(route("a.b", Serve.FORWARD), route("a_b", Serve.HOLD, fence_epoch=2))
     stage.produce(("a.b", 0, batch()))
     stage.produce(("a_b", 0, batch()))
@@ -158,9 +158,13 @@ def test_batches_behind_a_failed_one_wait_until_it_comes_again() -> None:
 def test_no_batch_goes_to_a_new_leader_while_one_of_its_producer_is_unanswered_at_the_old_one(
     version: int, stored: bool
 ) -> None:
-    """The new leader would tell of a gap (45), or not know the producer and take the second batch for its first."""
+    """While a batch is unanswered at the old leader, later batches of the producer do not go to the new leader.
+
+    The new leader would answer OUT_OF_ORDER_SEQUENCE_NUMBER (45), or take the second batch for the first batch of an
+    unknown producer.
+    """
     stage = Stage(route("t", Serve.FORWARD))
-    stage.outside.produce_version = version  # the request is relayed as it is, or made anew
+    stage.outside.produce_version = version  # Version 9 is relayed unchanged, version 8 is encoded anew.
     stage.produce(("t", 0, batch(sequence=0)))
     stage.outside.leaders["t", 0] = 2
     stage.produce(("t", 0, batch(sequence=1)), ("t", 1, batch(sequence=0)))
@@ -225,7 +229,10 @@ def test_a_source_that_cannot_be_reached_is_a_moved_leader_and_a_lost_one_closes
 
 
 def test_leaders_are_asked_for_anew_when_a_client_lost_patience_with_one() -> None:
-    """It may stand still: it takes connections and writes as before, and others lead what it has led."""
+    """The leader may stand still:
+
+    such a leader still takes connections and writes, while other brokers lead its partitions.
+    """
     stage = Stage(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     stage.produce(("t", 0, batch()))
     stage.produce(("u", 0, batch()))
@@ -259,7 +266,7 @@ def test_a_broken_batch_is_never_given_a_valid_crc() -> None:
     assert stage.told() == [(1, [("t", 0, 2), ("t", 1, 87)])]
 
 
-# fences
+# Fences
 
 
 def test_a_fence_holds_new_writes_and_the_flip_sends_them_to_the_target() -> None:
@@ -275,7 +282,7 @@ def test_a_fence_holds_new_writes_and_the_flip_sends_them_to_the_target() -> Non
 
 
 def test_while_a_transaction_of_this_router_is_open_there_a_fence_holds_nobody_back() -> None:
-    """The fence cannot be complete before it ends, so nobody need wait longer than from then on."""
+    """The fence cannot complete before the transaction ends, so the hold needs to begin only then."""
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
     stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})
     stage.produce(("t", 0, batch(sequence=0)))
@@ -290,13 +297,14 @@ def test_while_a_transaction_of_this_router_is_open_there_a_fence_holds_nobody_b
 
 
 def test_a_router_that_said_it_is_drained_forwards_nothing_though_it_hears_of_an_open_transaction() -> None:
-    """The controller may have read the barrier already, or be about to."""
+    """The controller may have read the barrier already, or may be about to."""
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
     assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].in_flight == 0
-    stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})  # left open by a router that died, and gone on with here
+    # A router that died left the transaction open, and the transaction continues here.
+    stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})
     stage.produce(("t", 0, batch(sequence=0)))
     assert stage.edge.sent == []
-    stage.swap(route("t", Serve.HOLD, fence_epoch=10))  # a later fence of the same topic is another one
+    stage.swap(route("t", Serve.HOLD, fence_epoch=10))  # A later fence of the same topic counts anew.
     stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})
     stage.session.advance()
     assert [sent.where for sent in stage.edge.sent] == ["source 1"]
@@ -325,12 +333,15 @@ def test_a_hold_ends_after_a_quarter_of_the_requests_timeout_and_at_most_five_se
     stage.session.advance()
     assert [(p.topic, p.partition) for p in stage.edge.sent[0].request.parts] == [("free", 0)]
     stage.edge.sent[0].answer()
-    # The second is told the same at once: it stands behind the first.
+    # The second request gets the same answer at once, because it stands behind the first.
     assert stage.told() == [(1, [("t", 0, NOT_LEADER), ("free", 0, 0)]), (2, [("t", 0, NOT_LEADER)])]
 
 
 def test_what_stands_behind_a_held_request_is_held_no_longer_than_that() -> None:
-    """A client with five under way, each of another partition, would else lose patience with the last of them."""
+    """A request behind a held request is held no longer than that request.
+
+    Otherwise a client with five requests in flight, each for another partition, would time out on the last of them.
+    """
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9), route("u", Serve.HOLD, fence_epoch=9))
     stage.produce(("t", 0, batch(sequence=0)), timeout_ms=8_000)
     stage.edge.clock = 0.5
@@ -381,7 +392,7 @@ def test_the_fence_is_drained_when_the_last_forward_is_resolved_and_tells_what_w
     assert ack.producers == {0: (ProducerMark(5, 0, 0),), 1: (ProducerMark(5, 0, 8),)}
 
 
-# the gate
+# The gate
 
 
 def _gated(last: int = 3) -> Stage:
@@ -430,7 +441,7 @@ def test_a_target_that_knows_the_producer_opens_the_gate() -> None:
 
 
 def _refused_at_the_gate(stage: Stage, *sequences: int) -> None:
-    """The target holds nothing of their producer."""
+    """Send batches that the gate refuses, because the target has no batch of the producer."""
     for sequence in sequences:
         stage.produce(("t", 0, batch(sequence=sequence)))
         if stage.outside.asked:
@@ -438,7 +449,7 @@ def _refused_at_the_gate(stage: Stage, *sequences: int) -> None:
 
 
 def test_what_a_client_insists_on_for_seconds_begins_at_the_target_alone_though_that_knows_nothing_before_it() -> None:
-    """The target has forgotten a producer that wrote through another router; or its client has given a batch up."""
+    """The target has forgotten a producer that wrote through another router, or the client has given up a batch."""
     stage = _gated()
     for _ in range(2):
         _refused_at_the_gate(stage, 9, 10)
@@ -511,7 +522,11 @@ def test_what_the_source_has_stored_is_acknowledged_also_by_a_router_through_whi
 def test_who_was_refused_before_the_flip_and_is_new_to_the_target_begins_there_with_what_was_refused(
     waited: bool,
 ) -> None:
-    """The target would take the batch behind it, which its client had sent before it was told, for the first one."""
+    """The producer's first batch at the target is the refused batch.
+
+    The client sent the next batch before the refusal arrived, and the target would take that batch for the producer's
+    first.
+    """
     stage = Stage(route("t", Serve.HOLD if waited else Serve.FORWARD, fence_epoch=9))
     stage.produce(("t", 0, batch(sequence=0)))
     if waited:
@@ -528,7 +543,7 @@ def test_who_was_refused_before_the_flip_and_is_new_to_the_target_begins_there_w
 
 
 def test_what_comes_next_by_the_barrier_passes_though_a_batch_before_it_was_refused_here() -> None:
-    """That one, and those up to the barrier, went another way."""
+    """The refused batch, and all batches up to the barrier, went another way."""
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch(sequence=3)))
     stage.edge.sent.pop().answer(NOT_LEADER)
@@ -566,7 +581,7 @@ class Bystander:
 
 @pytest.mark.parametrize("goes", [True, False])
 def test_what_becomes_of_a_first_write_is_for_those_to_hear_who_wait_for_it(goes: bool) -> None:
-    """After a flip thousands of connections wait: were all of them to look each time, others would have no turn."""
+    """After a flip thousands of connections wait: if all of them looked each time, no other work would be done."""
     stage, bystander = _gated(), Bystander()
     stage.produce(("t", 0, batch(sequence=4)))
     stage.core.waiting[bystander] = None
@@ -606,7 +621,7 @@ def test_a_request_whose_time_was_over_behind_a_held_one_counts_from_its_arrival
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
     stage.produce(("t", 0, batch(sequence=0)))
     stage.produce(("t", 1, batch(sequence=0)))
-    stage.edge.clock = 7.0  # far beyond the time of both
+    stage.edge.clock = 7.0  # The clock is far beyond the time of both requests.
     stage.session.advance()
     assert stage.told() == [(1, [("t", 0, 6)]), (2, [("t", 1, 6)])]
     assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 7000.0, 1: 7000.0}}

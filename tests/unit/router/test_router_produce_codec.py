@@ -1,6 +1,6 @@
-"""What is read of Produce requests, and which answers need no reading or say that all is stored.
+"""Parsing of Produce requests, and of answers: which answers need no parsing, and which say that all is stored.
 
-Judged by requests and answers that kio has written.
+Requests and answers come from kio.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _answer(error: ErrorCode = ErrorCode.none, **odd: Any) -> v11.PartitionProdu
 
 
 def _frame(first: v11.PartitionProduceResponse, **odd: Any) -> bytearray:
-    """An answer to REQUEST whose first partition is given; the others are plain."""
+    """Return an answer to REQUEST with the given first partition; the other partitions are plain."""
     responses = []
     for name, parts in TOPICS.items():
         told = [first if name == "orders" and p == 0 else _answer() for p in parts]
@@ -94,7 +94,7 @@ def test_an_answer_with_words_has_not() -> None:
 
 
 def _told(version: int, errors: list[list[int]], message: str | None) -> bytearray:
-    """An answer of any version, with errors by topic and partition."""
+    """Return an answer in the given version, with errors by topic and partition."""
     schema = importlib.import_module(f"kio.schema.produce.v{version}.response")
 
     def made(kind: type[Any], **fields: Any) -> Any:
@@ -157,7 +157,7 @@ def test_nonsense_is_never_believed_to_say_that_all_is_stored(version: int, nois
 
 
 def _request(version: int, acks: int, client: str, parts: list[tuple[str, int, bytes]]) -> bytearray:
-    """A request as kio writes its body."""
+    """Return a request whose body kio wrote."""
     schema = importlib.import_module(f"kio.schema.produce.v{version}.request")
     topics: dict[str, list[Any]] = {}
     for topic, partition, records in parts:
@@ -223,7 +223,7 @@ def test_the_second_for_one_topic_is_not_read_field_by_field(
     monkeypatch.setattr("kmigrate.router.apis.produce.read_produce", None)
     read = reader.read(second, peek_request(second))
     assert read._replace(answer_begins=b"") == read_produce(second, peek_request(second))
-    first.clear()  # nothing holds it any more
+    first.clear()  # Nothing holds a reference to the first request any more.
 
 
 _HINT = v11.LeaderIdAndEpoch(leader_id=BrokerId(2), leader_epoch=i32(7))

@@ -1,9 +1,10 @@
-"""A consumer behind a router that reads ahead, against a broker with fetch sessions (KIP-227): both are models that
-follow Kafka's own rules, and speak by the codec that is generated from Kafka's schemas.
+"""A consumer behind a router that reads ahead, against a broker with fetch sessions (KIP-227).
 
-Whatever the client does (reads on, jumps, pauses, waits for long, begins its session anew) and however answers come, it
-is given what it has asked for, in one session, and never an error that the broker alone would not have given. And when
-it has come to rest it knows where each log ends, as without a router.
+Consumer and broker are models that follow Kafka's own rules, and use the codec generated from Kafka's schemas.
+
+The client may read on, jump, pause, wait for long, or begin the session anew, and answers may come in any way. In each
+case the client gets the requested records, in a single session, and no error that the broker alone would not have
+given. In the end the client knows the end of each log, as without a router.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.unit.router.router_fakes import FakeEdge, Sent, Stage
 from tests.unit.router.test_router_fetch_requests import framed, message
 
 LARGE = 2000
-"""In place of a megabyte."""
+"""Stands for a megabyte."""
 LAST_EPOCH = (1 << 31) - 1
 IDS = {name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in ("one", "two")}
 NAMES = {of: name for name, of in IDS.items()}
@@ -52,7 +53,7 @@ def after(epoch: int) -> int:
 
 @dataclass
 class Log:
-    """Batches of ten offsets each, but for gaps; each of `size` bytes."""
+    """Batches of ten offsets each, with gaps; each batch has `size` bytes."""
 
     batches: list[tuple[int, bytes]] = field(default_factory=list)
     end: int = 0
@@ -66,7 +67,7 @@ class Log:
         self.end = base + 10
 
     def read(self, offset: int, most: int) -> bytes:
-        """Batches from the one on that holds the offset; the last one may be cut, the first one of all is whole."""
+        """Return batches from the batch with the offset on; the last batch may be cut, but the first batch is whole."""
         out = b"".join(batch for base, batch in self.batches if base + 10 > offset)
         first = next((batch for base, batch in self.batches if base + 10 > offset), b"")
         return out[: max(most, len(first))]
@@ -76,12 +77,12 @@ class Log:
 class Session:
     epoch: int = 1
     offsets: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    """Offset and most bytes by partition, in the order in which they are answered."""
+    """Offset and byte limit by partition, in the order of the answers."""
     told: dict[Key, int] = field(default_factory=dict)
 
 
 class Broker:
-    """What FetchManager and ReplicaManager do of a broker."""
+    """A broker as far as FetchManager and ReplicaManager go."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -144,7 +145,7 @@ class Broker:
             known = session.told.get((name, index)) if session is not None else None
             if session is not None:
                 session.told[(name, index)] = log.end
-                if records:  # whoever got records is answered after the others
+                if records:  # A partition with records moves behind the others.
                     session.offsets[(name, index)] = session.offsets.pop((name, index))
             if records or known != log.end:
                 parts.setdefault(name, []).append(
@@ -168,19 +169,22 @@ class Broker:
 
 
 class Client:
-    """What FetchSessionHandler and the fetcher of a Java consumer do: one fetch at a time, when all is handed out."""
+    """A client that does what FetchSessionHandler and the fetcher of a Java consumer do.
+
+    The client sends a fetch at a time, when all records are handed out.
+    """
 
     def __init__(self, version: int, stage: Stage) -> None:
         self.version = version
         self.stage = stage
         self.session_id, self.epoch = 0, 0
         self.told: dict[Key, int] = {}
-        """The offsets that its session knows."""
+        """Offsets that the client's session knows."""
         self.positions: dict[Key, int] = {}
         self.paused: set[Key] = set()
         self.ends: dict[Key, int] = {}
         self.got: dict[Key, list[int]] = {}
-        """Base offsets, since the last jump."""
+        """Base offsets since the last jump."""
         self.correlation = 0
         self.waits = False
         self.most = 1 << 25
@@ -212,7 +216,7 @@ class Client:
         self.stage.session.frame(framed(said, self.version, self.correlation))
 
     def hear(self) -> None:
-        """Take what has come."""
+        """Take the answer that has arrived."""
         come = b"".join(map(bytes, self.stage.edge.replies))[self._seen :]
         if len(come) < 4 or len(come) < struct.unpack_from(">i", come)[0] + 4:
             return
@@ -282,7 +286,7 @@ class World:
         return fates[Fate.USED], fates[Fate.DROPPED]
 
     def answer_next(self) -> bool:
-        """The broker answers what it was asked first; False where nothing is asked."""
+        """Answer the oldest open request as the broker; return False where no request is open."""
         sent = self.stage.edge.sent
         if self._asked == len(sent):
             return False
@@ -312,7 +316,7 @@ class World:
             yield at
 
     def settle(self) -> None:
-        """Until the client has its answer and nothing is under way."""
+        """Answer requests until the client has its answer and nothing is in flight."""
         while self.answer_next():
             pass
         self.client.hear()
@@ -334,7 +338,7 @@ class World:
         pytest.fail("it never came to the end")
 
     def check_whole(self) -> None:
-        """What was read since the last jump is what the log holds there, once and in order."""
+        """Check that the batches read since the last jump are the log's batches, each of them once and in order."""
         for key, got in self.client.got.items():
             bases = [base for base, _ in self.broker.logs[key].batches]
             if got:
@@ -373,7 +377,7 @@ def test_what_is_asked_ahead_is_what_the_client_would_have_asked_but_for_its_siz
 
 
 def far_behind(seed: int = 1, version: int = 17, batches: int = 300) -> World:
-    """A client for which something was asked ahead, and has come."""
+    """Return a world whose client has a buffered answer to a request that the router sent ahead."""
     world = World(version, seed, batches=batches)
     while not world.stage.core.room_ahead.taken:
         world.poll()
@@ -516,12 +520,12 @@ def test_the_last_epoch_is_followed_by_the_first(monkeypatch: pytest.MonkeyPatch
     assert world.fates[0] > 10
 
 
-# requests that are written by hand
+# Requests made by hand
 
 
 @dataclass
 class Told:
-    """One answer as its client read it: bases of the batches by partition."""
+    """An answer as the client read it: bases of the batches by partition."""
 
     correlation: int
     error: int
@@ -530,7 +534,7 @@ class Told:
 
 
 class ByHand:
-    """A client that sends what it likes, also before it has been answered."""
+    """A client that sends any request, even before the last answer."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -548,7 +552,7 @@ class ByHand:
         return self.correlation
 
     def told(self) -> list[Told]:
-        """The answers that have come since the last look, when the broker has answered everything."""
+        """Let the broker answer everything, and return the answers since the last look."""
         while self.world.answer_next():
             pass
         come = b"".join(map(bytes, self.world.stage.edge.replies))[self._seen :]
@@ -574,7 +578,7 @@ class ByHand:
 
 
 def batch_bases(records: bytes) -> list[int]:
-    """Of the batches that are whole."""
+    """Return the base offsets of the whole batches."""
     bases, at = [], 0
     while at + 12 <= len(records):
         base, length = struct.unpack_from(">qi", records, at)
@@ -585,7 +589,7 @@ def batch_bases(records: bytes) -> list[int]:
 
 
 def asked_ahead(seed: int = 1) -> tuple[World, ByHand]:
-    """An answer waits for its client to ask."""
+    """Return a world in which a buffered answer waits for the client's request."""
     world = far_behind(seed)
     while world.answer_next():
         pass
@@ -777,7 +781,7 @@ def test_offsets_that_cannot_be_are_not_guessed_behind(base: int) -> None:
     assert world.stage.edge.closed == []
 
 
-# a client that logs in again meanwhile (KIP-368), by words that are passed on
+# A client that logs in again meanwhile (KIP-368), with logins that pass to the target
 
 
 def handshake(correlation: int) -> bytearray:
@@ -833,7 +837,7 @@ def test_nothing_is_asked_ahead_once_a_login_ends(monkeypatch: pytest.MonkeyPatc
     assert len(world.stage.edge.sent) == 2
 
 
-# answers that do not come
+# Answers that do not come
 
 
 def test_an_answer_that_was_on_its_way_for_long_is_not_used() -> None:
@@ -877,11 +881,11 @@ def test_an_answer_that_does_not_come_has_its_room_while_memory_is_kept_for_it(b
     world.check_whole()
 
 
-# whatever happens
+# Random sequences of events
 
 
 class Restless:
-    """A client that changes its mind, and a cluster that does not stand still."""
+    """A client that changes its plans, and a cluster that changes."""
 
     def __init__(self, world: World) -> None:
         self.world = world

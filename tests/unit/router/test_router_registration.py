@@ -1,4 +1,4 @@
-"""A router's place in the state log, and what is remembered of those that had it and left without a word."""
+"""A router's entry in the state log, and the list of earlier instances that vanished without signing off."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_replaced_instance_takes_itself_off_and_leaves_its_successor_alone() -
 
 
 def test_a_router_that_dies_again_and_again_leaves_a_record_of_one_size() -> None:
-    """The oldest are not named any more, and no word takes them off: only a person's."""
+    """The oldest instances are no longer named, so their mark remains until a person removes the mark."""
     log = MemoryLog()
     take(log, *(f"i{number}" for number in range(150)))
     (instances,) = strays(log)

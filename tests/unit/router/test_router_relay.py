@@ -1,4 +1,4 @@
-"""Writes that are relayed whole: nothing about them may be seen by which of the two ways they were decided."""
+"""Writes that are relayed whole: nobody can see from outside which of the two ways decided a write."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_an_answer_that_leaves_out_a_partition_acknowledges_nothing_of_it() -> N
     assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].producers == {0: (ProducerMark(5, 0, 0),)}
 
 
-# the two ways
+# The two ways
 
 
 @dataclass(frozen=True)
 class Write:
-    """One request: topic, partition, producer id, epoch and sequence of each batch, and which of them is broken."""
+    """A request: topic, partition, producer id, epoch and sequence of each batch, and the index of the broken batch."""
 
     batches: tuple[tuple[str, int, int, int, int], ...]
     version: int
@@ -75,7 +75,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Answer:
-    """What becomes of a request that is under way: errors by partition, or its end without one."""
+    """The outcome of a request in flight: errors by partition, or an end without an answer."""
 
     which: int
     errors: tuple[int, ...]
@@ -124,7 +124,7 @@ _OF_B = route("b", Serve.FORWARD)
 
 
 class Played:
-    """A script on a stage where partition 2 of both topics has another leader, and no leader speaks version 10."""
+    """A script on a stage where partition 2 of both topics has another leader, and no leader supports version 10."""
 
     def __init__(self) -> None:
         self.stage = Stage(route("a", Serve.FORWARD), _OF_B)
@@ -161,7 +161,7 @@ class Played:
 
     @property
     def seen(self) -> tuple[object, ...]:
-        """Everything that clients, brokers and the controller can tell the two ways by."""
+        """Everything by which clients, brokers and the controller could tell the two ways apart."""
         stage, account = self.stage, self.stage.core.forwards
         return (
             [(sent.where, bytes(sent.frame)) for sent in stage.edge.sent],

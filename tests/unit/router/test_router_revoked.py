@@ -1,4 +1,4 @@
-"""A transactional id whose identity at the source a controller has revoked: no client is told more than it needs."""
+"""A transactional id whose identity at the source was revoked by a controller: no client gets an error without need."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORD = TransactionRecord("l", NAME, *T, *S, ("t",))
 
 
 def revoke(desk: Desk, last_end: LastEnd = LastEnd.COMMITTED, *, proven: bool = True) -> None:
-    """As a controller has it written, and this router has read it."""
+    """Write the revocation as a controller does, and let the router read the record."""
     desk.stage.memory.records[("l", NAME)] = replace(RECORD, revoked=Revoked(last_end, proven))
     desk.stage.memory.changed()
 
@@ -45,7 +45,7 @@ def flipped(desk: Desk) -> None:
 
 
 def while_it_stood_still(desk: Desk, *happened: Callable[[], object]) -> None:
-    """What is found in the state log when it is read the next time."""
+    """Set the events that the next read of the state log finds."""
     changed = desk.stage.memory.changed
 
     def caught_up() -> None:
@@ -56,7 +56,7 @@ def while_it_stood_still(desk: Desk, *happened: Callable[[], object]) -> None:
     desk.stage.memory.changed = caught_up
 
 
-# words that come late
+# Late requests
 
 
 @pytest.mark.parametrize("code", DISOWNED)
@@ -111,7 +111,7 @@ def test_a_router_that_cannot_read_the_log_has_its_client_come_again() -> None:
 def test_an_end_whose_answer_was_lost_is_answered_by_the_record(
     flip: bool, last_end: LastEnd, committed: bool, told: int
 ) -> None:
-    """The source has forgotten how it ended; the target has never heard of it."""
+    """The source has forgotten how the transaction ended; the target never saw the transaction."""
     desk = forwarded()
     desk.codes["target", END] = INVALID_TXN_STATE
     revoke(desk, last_end)
@@ -123,7 +123,7 @@ def test_an_end_whose_answer_was_lost_is_answered_by_the_record(
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_late_end_of_what_has_ended_is_answered_by_the_record(committed: bool) -> None:
-    """The router had the transaction open when it stood still; its client has ended it elsewhere."""
+    """The router had the transaction open when it stood still; the client has ended the transaction elsewhere."""
     desk = forwarded()
     desk.codes["target", END] = INVALID_TXN_STATE
     assert desk.add("t") == {"t": 0}
@@ -165,7 +165,7 @@ def test_one_that_the_source_does_not_let_end_while_its_identity_is_being_revoke
 
 @pytest.mark.parametrize(("committed", "told"), [(False, 0), (True, INVALID_TXN_STATE)])
 def test_the_abort_of_what_a_fence_has_held_has_succeeded(committed: bool, told: int) -> None:
-    """Its client had less patience than the fence; at INVALID_TXN_STATE it would end."""
+    """The client gave up before the fence ended, and INVALID_TXN_STATE would stop the client."""
     desk = forwarded()
     fenced(desk)
     assert desk.add("t") is None
@@ -176,7 +176,7 @@ def test_the_abort_of_what_a_fence_has_held_has_succeeded(committed: bool, told:
     assert desk.end(committed) == told
 
 
-# after a promote that was given up
+# After a promote that was given up
 
 
 def test_who_comes_back_to_the_source_is_told_to_ask_for_the_next_epoch() -> None:
@@ -188,7 +188,7 @@ def test_who_comes_back_to_the_source_is_told_to_ask_for_the_next_epoch() -> Non
 
 
 def test_the_next_epoch_is_asked_for_in_nobodys_name_and_puts_an_end_to_it() -> None:
-    """The source does not know the identity that the client goes on from."""
+    """The source does not know the identity that the client continues."""
     desk = forwarded()
     revoke(desk)
     desk.holders = {"target": (T[0], T[1] + 1), "source": (S[0], S[1] + 2)}
@@ -201,7 +201,7 @@ def test_the_next_epoch_is_asked_for_in_nobodys_name_and_puts_an_end_to_it() -> 
 
 
 def test_a_next_epoch_that_the_source_refuses_to_a_revoked_identity_is_asked_for_in_nobodys_name() -> None:
-    """The router has not read yet that it is revoked."""
+    """The router has not read the revocation yet."""
     desk = forwarded()
     refusing = desk._told
 
@@ -225,19 +225,23 @@ def test_a_next_epoch_that_the_source_refuses_for_good_is_refused() -> None:
 
 
 def test_what_a_router_says_of_a_revoked_identity_does_not_bring_it_back() -> None:
-    """It couples a topic by a record that it had read before."""
+    """The router couples a topic by a record that the router read before the revocation."""
     revoked = replace(RECORD, revoked=Revoked(LastEnd.ABORTED, proven=True))
     assert revoked.merged(replace(RECORD, topics=("u",))) == replace(revoked, topics=("t", "u"))
     newer = replace(RECORD, epoch=4, source_epoch=10, topics=())
     assert revoked.merged(newer) == replace(newer, topics=("t",))
 
 
-# what was cut off
+# Transactions that were cut off
 
 
 @pytest.mark.parametrize(("proven", "told"), [(None, EPOCH), (True, INVALID_TXN_STATE), (False, 6)])
 def test_a_batch_of_an_old_epoch_is_told_as_one_once_the_log_says_nothing_else(proven: bool | None, told: int) -> None:
-    """Its router is cut off from the state log, and forwards as before; the abort of what was open fences it."""
+    """A batch of an old epoch gets that error only when the state log has no other explanation.
+
+    The producer's router cannot reach the state log and still forwards. The abort of the open transaction fences the
+    batch.
+    """
     desk = forwarded()
     desk.add("t")
     sent = desk.produce("t")
@@ -262,7 +266,7 @@ def test_a_batch_of_an_old_epoch_comes_again_while_the_log_cannot_be_read() -> N
 
 @pytest.mark.parametrize("flip", [True, False])
 def test_nothing_of_a_transaction_that_was_cut_off_is_let_in_anywhere(flip: bool) -> None:
-    """A part of it was aborted at the source: what is written now would be committed without that."""
+    """A part of the transaction was aborted at the source: a write now would be committed without that part."""
     desk = forwarded()
     revoke(desk, LastEnd.CUT_OFF)
     if flip:

@@ -1,4 +1,7 @@
-"""A source's "too large" on a topic that may be sealed: no client is told it, and none is told it wrongly."""
+"""A source's MESSAGE_TOO_LARGE on a topic that may be sealed:
+
+a client gets the error only where no seal is the reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Share groups through the router: leaders as it shows them, and no member on a topic that is still mirrored."""
+"""Share groups through the router:
+
+leaders under the router's node ids, and no member on a topic that is still mirrored.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def test_answers_to_reads_name_leaders_and_their_listeners_as_the_router_shows_t
 
 
 def _subscribe(stage: Stage, *topics: str, member: str = "m", epoch: int = 3) -> None:
-    """A member's heartbeat: it says nothing of its topics where they are the same."""
+    """Send a member's heartbeat, which leaves out an unchanged list of topics."""
     kind = entity(76, 1, "request")
     told = blank(kind, group_id="g", member_id=member, member_epoch=epoch, subscribed_topic_names=topics or None)
     _ask(stage, told)
@@ -83,7 +86,7 @@ def test_other_members_pass(topics: tuple[str, ...]) -> None:
 
 
 def _asked(stage: Stage) -> list[int]:
-    """The APIs of what was sent to the target since the last look."""
+    """Return the APIs of the requests to the target since the last look."""
     keys = [int.from_bytes(sent.frame[4:6]) for sent in stage.edge.sent]
     assert {sent.where for sent in stage.edge.sent} <= {"target"}
     stage.edge.sent.clear()
@@ -91,7 +94,7 @@ def _asked(stage: Stage) -> list[int]:
 
 
 def _heard(stage: Stage, error: int = 0) -> list[int]:
-    """Do as `_asked`; the target answers the last request, a member's heartbeat."""
+    """Do as `_asked`, and answer the last request, a member's heartbeat, as the target."""
     done = stage.edge.sent[-1].done
     keys = _asked(stage)
     assert keys[-1] == 76 and done is not None
@@ -100,7 +103,7 @@ def _heard(stage: Stage, error: int = 0) -> list[int]:
 
 
 def _describe(stage: Stage, *topics: str, member: str = "m", error: int = 0) -> None:
-    """The coordinator's answer to the question that is under way."""
+    """Answer the open DescribeShareGroups request as the coordinator."""
     done = stage.edge.sent[-1].done
     assert (_asked(stage), done is not None) == ([77], True)
     kind = entity(77, 1, "response")
@@ -114,7 +117,11 @@ def _describe(stage: Stage, *topics: str, member: str = "m", error: int = 0) -> 
 
 
 def test_one_that_had_subscribed_before_its_topic_was_mirrored_is_refused_at_its_next_heartbeat() -> None:
-    """It names no topics any more, and read on at the target, from wherever it began there."""
+    """The next heartbeat of a member that subscribed before its topic was mirrored is refused.
+
+    The heartbeat names no topics any more. Without the refusal the member would read on at the target, from any
+    starting point.
+    """
     stage = Stage()
     for topics in (["t"], []):
         _subscribe(stage, *topics)

@@ -1,4 +1,4 @@
-"""Other routers in a client's sight, and whose addresses it is told where it asks one of them."""
+"""Other routers that a client sees, and the router whose addresses the client gets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA, FIND_COORDINATOR, LIST_GROUPS, DESCRIBE_CLUSTER, LIST_TRANSACTIONS = 3
 
 
 def presence(home: str, *others: str, name: str = "") -> RouterPresence:
-    """What the router at `home` says, when it receives the clients of `others`."""
+    """Return the presence of the router at `home`, which receives the clients of `others`."""
     host = home.partition(":")[0]
     kept = {other: f"{host}:{9100 + number}" for number, other in enumerate(others)}
     told = RouterPresence(f"i-{name or host}", name or host, 1, 500)
@@ -71,7 +71,7 @@ def test_it_is_shown_three_at_most_and_the_same_ones_whichever_router_it_asks() 
 
 
 def test_the_client_of_a_router_that_does_not_answer_is_shown_the_stand_ins_that_it_knows_already() -> None:
-    """librdkafka drops a broker that is not named again, and bootstraps anew if none is up then."""
+    """librdkafka drops a broker that metadata no longer names, and bootstraps anew when none of its brokers is up."""
     heard = [presence("a:9000"), presence("b:9000", "a:9000"), presence("c:9000", "a:9000", "b:9000")]
     book, known = stand_ins(*heard)
     before = told(known, "b:9000")
@@ -106,7 +106,7 @@ def _reply(stage: Stage, key: int, version: int) -> Any:
 
 
 def at_b() -> Stage:
-    """A client of router b, at the listener that this router keeps for those."""
+    """Return a client of router b, at the listener that this router keeps for such clients."""
     stage = Stage()
     stage.core.stand_ins.addresses["b:9000"] = "router:9100"
     stage.core.stand_ins.follow("router:9000", [presence("b:9000", "router:9000")])
@@ -175,7 +175,7 @@ def test_a_description_of_the_cluster_lists_its_brokers_alone() -> None:
     assert [int(b.broker_id) for b in _reply(stage, DESCRIBE_CLUSTER, 0).brokers] == [1_000_001]
 
 
-# ports
+# Ports
 
 
 def _ports(**settings: Any) -> Ports:
@@ -184,7 +184,7 @@ def _ports(**settings: Any) -> Ports:
 
 @pytest.fixture
 def base() -> int:
-    """A port with two hundred more behind it."""
+    """Return a port with two hundred more ports behind it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return min(int(free.getsockname()[1]), 60_000)
 
@@ -237,7 +237,7 @@ def test_listeners_for_routers_that_are_gone_for_good_are_given_up_first_but_onl
     asyncio.run(scenario())
 
 
-# whether somebody is there
+# Reachability
 
 
 def test_who_takes_connections_is_asked_once_for_all_who_want_to_know() -> None:

@@ -1,4 +1,7 @@
-"""A router that stood still may have been called dead: whom it takes before it has read what was decided meanwhile."""
+"""A router that stood still may have been called dead.
+
+Such a router takes no clients before reading the decisions made meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ PROMOTED = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, partitions=1)
 
 
 class Log(MemoryLog):
-    """A state log that others have written meanwhile; `away` is how often it cannot be read."""
+    """A state log that others have written meanwhile; `away` is the number of failing reads."""
 
     away = 0
     meanwhile_written: tuple[Any, ...] = ()
@@ -43,7 +46,7 @@ class Log(MemoryLog):
 
 
 class Client:
-    """A client connection, as the router sees it."""
+    """A client connection as the router sees it."""
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(host="h")
@@ -62,7 +65,7 @@ class Client:
 
 
 class Scene:
-    """A router that watches itself, and what comes after it has stood still for a minute."""
+    """A router that watches itself, with the events after a standstill of a minute."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
         self.asleep = 0.0
@@ -109,7 +112,10 @@ def played(monkeypatch: pytest.MonkeyPatch, log: Log, scene: Callable[[Scene], A
 def test_who_stood_still_takes_nobody_before_it_has_read_what_was_decided_meanwhile(
     away: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic may be promoted without it: what it forwarded then would be acknowledged, and copied by nobody."""
+    """A topic may have been promoted without the router.
+
+    A write that the router then forwards would be acknowledged, and no mirror would copy the write.
+    """
     log = Log(LINK, ROUTER, MIRRORED)
     log.away, log.meanwhile_written = away, ((PROMOTED.key, PROMOTED),)
 

@@ -1,4 +1,4 @@
-"""Batches behind one that was not taken: until it comes again, went another way, or is given up; and no end of them."""
+"""Batches behind a refused batch: the stop ends when that batch returns, went another way, or is given up."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def told(stage: Stage) -> list[int]:
 
 
 def stopped() -> Stage:
-    """Of a producer's batches 0 to 4 the first was not taken here, and all went to another broker."""
+    """Return a stage that refused the first of a producer's batches 0 to 4; then all went to another broker."""
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch(sequence=0)))
     stage.edge.sent.pop().answer(MOVED)
@@ -68,7 +68,7 @@ def stopped() -> Stage:
 
 
 def test_what_went_another_way_meanwhile_stops_nobody_once_the_source_says_that_it_holds_it() -> None:
-    """Leaders move, and move back: the client that has been elsewhere goes on here."""
+    """Leaders move away and back: the client wrote elsewhere and continues here."""
     stage = stopped()
     stage.produce(("t", 0, batch(sequence=5)))
     assert (told(stage), stage.outside.sought) == ([MOVED], []), "it may stand right behind the one that failed"
@@ -115,7 +115,7 @@ def test_a_client_whose_pipeline_was_refused_behind_the_first_goes_on_here_after
 
 @pytest.mark.parametrize("insisted", [False, True])
 def test_what_is_sent_again_in_a_pipeline_is_let_in_from_its_first_one_on(insisted: bool) -> None:
-    """A broker that knows nothing of the producer would take the one that comes next for its first (B3)."""
+    """A broker that does not know the producer would take the next batch for the producer's first (B3)."""
     stage = stopped()
     for sequence in (1, 2, 3, 1):
         stage.produce(("t", 0, batch(sequence=sequence)))
@@ -135,7 +135,10 @@ def test_what_is_sent_again_in_a_pipeline_is_let_in_from_its_first_one_on(insist
 
 @pytest.mark.parametrize("answer", [False, None])
 def test_what_a_client_insists_on_is_for_the_broker_to_judge(answer: bool | None) -> None:
-    """It may have given up what was not taken: with brokers alone it is told of a gap, and can begin anew."""
+    """The client may have given up the refused batch:
+
+    with brokers alone the client hears of a gap, and can begin anew.
+    """
     stage = stopped()
     for stage.edge.clock in range(6):
         stage.produce(("t", 0, batch(sequence=5)))

@@ -1,4 +1,4 @@
-"""A client that brings an identity which a source has handed out: the source judges the end of its transaction."""
+"""A client with an identity that a source handed out: the source decides on the end of the transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAPPING, EPOCH, FENCED, NOT_FOUND, LOADING, BEGIN_ANEW = 49, 47, 90, 105, 14, 59
 
 
 def strange(serve: Serve = Serve.FORWARD, *, tells: bool = True) -> Desk:
-    """Neither state log nor target has heard of the transactional id."""
+    """Return a client whose transactional id is known neither to the state log nor to the target."""
     desk = Desk(route("t", serve), known=False, tells=tells)
     desk.codes |= {("target", END): MAPPING, ("target", ADD): MAPPING, ("target", DESCRIBE): NOT_FOUND}
     return desk
@@ -59,7 +59,7 @@ def two_sources(desk: Desk) -> None:
 def test_the_source_that_has_begun_a_transaction_ends_it_in_the_identity_that_the_client_has(
     serve: Serve, committed: bool, code: int
 ) -> None:
-    """The topics' phase does not matter: a client that was not told of an end repeats the end."""
+    """The topics' phase does not matter: a client that got no answer to an end repeats the end."""
     desk = strange(serve)
     desk.codes["source", END] = code
     assert end(desk, committed=committed) == code
@@ -107,7 +107,7 @@ def test_who_cannot_be_judged_because_the_source_is_away_comes_again() -> None:
 
 
 def by_source(desk: Desk, key: int, *told: int | None) -> None:
-    """Have the sources answer in turn with these codes; None: no answer."""
+    """Make the sources answer in turn with these codes; None means no answer."""
     two_sources(desk)
     left, answered = list(told), desk._answer
 
@@ -227,7 +227,7 @@ def test_offsets_of_such_an_identity_are_not_committed_anywhere() -> None:
 
 
 def test_the_end_of_a_transaction_passes_a_fence() -> None:
-    """The topic stands before its barrier until then: no record of the transaction is promoted."""
+    """Until then the topic stays before its barrier: no record of the transaction is promoted."""
     desk = strange()
     fenced(desk)
     assert end(desk) == 0

@@ -1,4 +1,4 @@
-"""Look-ups by time: which answer of the target a source puts right, and which answer stays."""
+"""Look-ups by time: which answer of the target a source corrects, and which answer stays."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Reader:
         self.stage.edge.sent.pop().answered_with(bytearray(frame_answer(answer, 7)))
 
     def source_says(self, *found: Found) -> tuple[int, bool]:
-        """Give the source's answer to the only question; return the time and the isolation of the question."""
+        """Give the source's answer to the only request; return the time and the isolation of that request."""
         [(link, times, committed, told)] = self.stage.outside.looked_up
         self.stage.outside.looked_up.clear()
         assert link == "l" and times.keys() == {("t", 0)}

@@ -1,4 +1,4 @@
-"""Transactions through one client connection: which cluster each meets, in whose name, and what a fence holds."""
+"""Transactions through a single client connection: the cluster, the identity at that cluster, and the fences."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ from tests.unit.router.router_fakes import Sent, Stage, held, route
 
 FIND, INIT, ADD, OFFSETS, END, COMMIT, DESCRIBE = 10, 22, 24, 25, 26, 28, 65
 T, S = (50, 3), (9, 8)
-"""The holder's producer id and epoch at the target, and at the source."""
+"""Producer id and epoch of the transactional id at the target, and at the source."""
 NAME = "till"
 _TRANSACTIONAL = 0x10
 
 
 class Desk:
-    """A client connection in transactions; `hears` answers every upstream request as two good clusters would."""
+    """A client connection with transactions.
+
+    `hears` answers every upstream request as two good clusters would.
+    """
 
     def __init__(self, *routes: Any, known: bool = True, topics: tuple[str, ...] = ("t",), tells: bool = False) -> None:
         self.stage = Stage(*routes, held=("waiting",))
@@ -44,19 +47,19 @@ class Desk:
             self.stage.memory.records[("l", NAME)] = TransactionRecord("l", NAME, *T, *S, topics)
             self.stage.memory.changed()
         self.codes: dict[tuple[str, int], int] = {}
-        """What clusters answer, by where and API key; 0 where nothing is said."""
+        """Error codes of the clusters' answers, by cluster and API key; 0 where no code is given."""
         self.open: dict[str, tuple[str, ...]] = {}
-        """Topics of the open transaction that DescribeTransactions tells, by where."""
+        """Topics of the open transaction in DescribeTransactions, by cluster."""
         self.holders: dict[str, tuple[int, int]] = {"target": T, "source": S}
-        """Producer id and epoch of the id's newest holder, by where."""
+        """Newest producer id and epoch of the transactional id, by cluster."""
         self.lost: set[tuple[str, int]] = set()
         self.target_knows: bool | None = True
-        """Whether the target's logs hold records of the producer; None while they do not tell."""
+        """True where the target's logs hold records of the producer; None while the target does not answer."""
         self.passed: list[tuple[str, int, Any]] = []
         self._correlation = 0
 
     def says(self, key: int, version: int = -1, **values: Any) -> Any:
-        """Send one request and let the clusters answer; the client's answer, None while it waits."""
+        """Send a request, let the clusters answer, and return the client's answer, or None while the request waits."""
         version = version if version >= 0 else {INIT: 4, ADD: 3, OFFSETS: 3, END: 3, COMMIT: 3}[key]
         self._correlation += 1
         message = blank(entity(key, version, "request"), **values)
@@ -71,7 +74,7 @@ class Desk:
         return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
 
     def hears(self) -> None:
-        """Let the clusters answer everything but batches."""
+        """Let the clusters answer all requests except batches."""
         edge, outside = self.stage.edge, self.stage.outside
         while outside.asked or (asked := [sent for sent in edge.sent if peek_request(sent.frame).api_key]):
             if outside.asked:
@@ -172,7 +175,7 @@ class Desk:
         return code_of(answer.error_code)
 
     def produce(self, topic: str, epoch: int = T[1], sequence: int = 0) -> Sent | None:
-        """One transactional batch; what was sent of it, unanswered."""
+        """Send a transactional batch, and return the unanswered upstream request."""
         self._correlation += 1
         records = one_record_batch(b"k", b"v", timestamp=1, producer_id=T[0], epoch=epoch, sequence=sequence)
         records[22] |= _TRANSACTIONAL
@@ -185,7 +188,7 @@ class Desk:
         return produced[0] if produced else None
 
     def asked(self, *keys: int) -> list[tuple[str, int]]:
-        """Where requests of these APIs have gone so far, in order."""
+        """Return the clusters that got requests of these APIs so far, in order."""
         return [(where, key) for where, key, _ in self.passed if key in keys]
 
 
@@ -206,7 +209,7 @@ def in_flight(desk: Desk, topic: str = "t") -> int:
 
 
 def before_it_answers(desk: Desk, happens: Callable[[], object]) -> None:
-    """Let something happen while a question to the source is under way."""
+    """Let something happen while a request to the source is in flight."""
     told = desk._told
 
     def late(where: str, *asked: Any) -> Any:
@@ -218,7 +221,7 @@ def before_it_answers(desk: Desk, happens: Callable[[], object]) -> None:
 
 
 def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
-    """Let something happen while a record is under way to the state log."""
+    """Let something happen while a record is on the way to the state log."""
     remember = desk.stage.memory.remember
 
     def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
@@ -229,7 +232,7 @@ def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
     desk.stage.memory.remember = late  # type: ignore[method-assign]
 
 
-# identities
+# Identities
 
 
 def test_an_id_is_given_by_both_clusters_and_the_pair_is_written_down_before_the_client_hears_of_it() -> None:
@@ -240,7 +243,7 @@ def test_an_id_is_given_by_both_clusters_and_the_pair_is_written_down_before_the
 
 
 def test_a_source_gives_an_id_once_however_many_links_begin_there() -> None:
-    """Asked a second time, it would fence the holder that it has just named."""
+    """A second InitProducerId would fence the identity from the first answer."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD, link="m"), known=False)
     assert desk.init() == 0
     assert desk.asked(INIT) == [("target", INIT), ("source", INIT)]
@@ -314,7 +317,7 @@ def test_a_transaction_goes_to_the_source_in_the_sources_name() -> None:
 
 
 def test_the_first_write_of_an_id_to_a_topic_is_written_down_before_it_happens() -> None:
-    """Also of a client that does not wait for the answer to its AddPartitionsToTxn."""
+    """The same holds for a client that does not wait for the answer to AddPartitionsToTxn."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     desk.stage.memory.reach = False
     assert desk.add("u") == {"u": 14}
@@ -344,7 +347,7 @@ def test_a_group_that_the_source_does_not_let_an_id_commit_for_is_not_coupled_by
 
 
 def test_a_topic_that_is_fenced_before_the_source_agrees_to_its_first_write_is_not_written() -> None:
-    """The router has said by then that nothing of it is on its way."""
+    """By then the router has reported that nothing of the topic is in flight."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     before_it_answers(desk, lambda: desk.stage.swap(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5)))
     assert desk.add("u") is None
@@ -353,7 +356,7 @@ def test_a_topic_that_is_fenced_before_the_source_agrees_to_its_first_write_is_n
 
 
 def test_a_topic_that_is_fenced_once_the_source_has_agreed_waits_for_the_transaction() -> None:
-    """Its promote waits until nothing is open there, and the transaction would wait for the promote."""
+    """The promote waits until no transaction is open at the topic, and the transaction would wait for the promote."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     before_it_is_kept(desk, lambda: desk.stage.swap(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5)))
     assert desk.add("u") == {"u": 0}
@@ -383,7 +386,7 @@ def test_a_holder_that_the_source_does_not_know_yet_is_made_known_there() -> Non
 def test_a_holder_that_is_newer_than_the_record_by_the_targets_word_is_made_known_at_the_source(
     number: int, epoch: int
 ) -> None:
-    """It came while nothing was mirrored."""
+    """The identity was created while nothing was mirrored."""
     desk = forwarded(tells=True)
     desk.holders |= {"target": (number, epoch), "source": (S[0], S[1] + 1)}
     assert desk.add("t", producer_id=number, epoch=epoch) == {"t": 0}
@@ -435,7 +438,10 @@ def test_nobody_is_made_known_at_the_source_while_what_others_have_written_canno
 
 
 def test_requests_that_come_together_have_their_holder_made_known_once() -> None:
-    """Librdkafka asks for several partitions at once; the source would end what the first of them has begun."""
+    """The router makes the identity known at the source once.
+
+    librdkafka adds several partitions at once; a second InitProducerId would end the transaction of the first request.
+    """
     desk = forwarded(known=False, tells=True)
     kind = element(entity(ADD, 3, "request"), "v3_and_below_topics")
     for correlation, partition in enumerate((0, 1)):
@@ -460,11 +466,11 @@ def test_identities_that_two_routers_tell_end_as_the_newest_of_both_clusters() -
 
 
 NEXT = (T[0], T[1] + 1)
-"""The holder after that of the record, at the target."""
+"""The next identity after the record's, at the target."""
 
 
 def _meanwhile(desk: Desk, where: str, key: int, happens: Callable[[], object]) -> None:
-    """Let something happen over another connection while one question to a cluster is under way."""
+    """Let something happen over another connection while a request to a cluster is in flight."""
     told, waits = desk._told, [True]
 
     def late(at: str, asked: int, *request: Any) -> Any:
@@ -480,7 +486,10 @@ def _meanwhile(desk: Desk, where: str, key: int, happens: Callable[[], object]) 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_holder_that_is_made_known_while_a_newer_one_gets_the_id_takes_nothing_from_it(first: bool) -> None:
-    """Whichever of them the source was asked by first: its newest identity belongs to the target's newest."""
+    """Whichever identity reached the source first:
+
+    the source's newest identity belongs to the target's newest identity.
+    """
     desk = forwarded(known=False, tells=True)
     older, newer = ((S[0], S[1] + 1), (S[0], S[1] + 2)) if first else ((S[0], S[1] + 2), (S[0], S[1] + 1))
 
@@ -498,7 +507,7 @@ def test_a_holder_that_is_made_known_while_a_newer_one_gets_the_id_takes_nothing
 
 
 def test_a_newer_holder_does_not_go_on_with_what_an_older_one_has_begun_at_the_source() -> None:
-    """The source was asked by the newer one first, and has given its last identity to the older one."""
+    """The source answered the newer identity first, and gave the last source identity to the older identity."""
     desk = forwarded()
 
     def older_one() -> None:
@@ -518,7 +527,7 @@ def test_a_newer_holder_does_not_go_on_with_what_an_older_one_has_begun_at_the_s
 
 
 def _held_back(desk: Desk, where: str, key: int) -> list[Any]:
-    """Keep the first such request at its cluster until it is popped and answered."""
+    """Keep the first such request at its cluster until the test pops and answers the request."""
     kept: list[Any] = []
     usual = desk._answer
 
@@ -533,7 +542,7 @@ def _held_back(desk: Desk, where: str, key: int) -> list[Any]:
 
 
 def _renewed_while(desk: Desk, key: int, *, code: int) -> None:
-    """An older holder's request is refused by the source once the newer one has a transaction open there."""
+    """Let the source refuse an older identity's request after the newer identity has opened a transaction there."""
     kept = _held_back(desk, "source", key)
     if key == ADD:
         assert desk.add("t") is None
@@ -542,7 +551,7 @@ def _renewed_while(desk: Desk, key: int, *, code: int) -> None:
     else:
         assert desk.add("t") == {"t": 0}
         with pytest.raises(AttributeError):
-            desk.end()  # no answer yet
+            desk.end()  # No answer has come yet.
     desk.stage.session = Session(desk.stage.core, desk.stage.edge)
     desk.holders |= {"target": NEXT, "source": (S[0], S[1] + 1)}
     assert desk.init() == 0
@@ -555,7 +564,7 @@ def _renewed_while(desk: Desk, key: int, *, code: int) -> None:
 
 @pytest.mark.parametrize("key", [ADD, OFFSETS, END])
 def test_a_late_refusal_of_an_older_holder_ends_nothing_that_the_newer_has_open(key: int) -> None:
-    """Else its next partition would be let in at the target, and its commit would go there alone."""
+    """Otherwise the next partition would be admitted at the target, and the commit would go only there."""
     desk = forwarded(tells=True)
     follows(desk)
     assert desk.init() == 0
@@ -577,7 +586,7 @@ def test_an_end_that_the_source_takes_for_no_holders_leaves_open_what_the_holder
     assert desk.add("free") == {"free": 29}
 
 
-# one cluster at a time
+# A single cluster per transaction
 
 
 def test_a_transaction_on_two_clusters_is_refused_and_can_be_aborted() -> None:
@@ -607,7 +616,11 @@ def test_offsets_are_committed_where_the_transaction_is() -> None:
 
 
 def test_of_two_requests_that_would_begin_a_transaction_one_may_be_refused() -> None:
-    """librdkafka asks for several partitions at once, and the source refuses while the last transaction still ends."""
+    """A refused request does not end the other request's transaction.
+
+    librdkafka adds several partitions at once, and the source refuses requests while the last transaction is still
+    ending.
+    """
     core = forwarded().stage.core
     entry = core.begun.enter("l", NAME, T[1], {"topic/l/t"})
     entry.ask(who := object())
@@ -674,14 +687,14 @@ def test_a_group_that_is_frozen_once_the_source_has_agreed_waits_for_the_transac
 
 
 def opened(desk: Desk) -> None:
-    """The group's promote is over, and that of the topic with it."""
+    """End the promote of the group, and the promote of the topic with it."""
     desk.stage.swap(route("t", Serve.LOCAL))
     desk.stage.turn()
     desk.hears()
 
 
 def says_positions(desk: Desk) -> Any:
-    """A commit of a position of the group; its answer."""
+    """Commit an offset of the group in the transaction, and return the answer."""
     topic = element(entity(COMMIT, 3, "request"), "topics")
     parts = (blank(element(topic, "partitions"), partition_index=0, committed_offset=7),)
     return desk.says(
@@ -697,7 +710,7 @@ def says_positions(desk: Desk) -> Any:
 
 
 def commit(desk: Desk) -> int | None:
-    """The code of such a commit; None where it went to the target."""
+    """Return the code of such a commit, or None where the commit went to the target."""
     before = desk.asked(COMMIT)
     answer = says_positions(desk)
     if (now := desk.asked(COMMIT)) != before:
@@ -707,7 +720,7 @@ def commit(desk: Desk) -> int | None:
 
 
 def commits_for_a_group(desk: Desk) -> Desk:
-    """It has done so once, and the group is being promoted."""
+    """Commit once for the group, and then start the group's promote."""
     follows(desk)
     desk.add("t")
     desk.offsets("g")
@@ -737,8 +750,11 @@ def held_at_its_first_positions(desk: Desk) -> None:
 def test_a_transaction_with_what_may_have_been_read_before_its_group_opened_commits_no_positions(
     read: Callable[[Desk], None],
 ) -> None:
-    """Members of the new protocol keep their names, and its member may have joined anew by itself meanwhile: then the
-    target would take the commit, though another member reads the same records again."""
+    """The router refuses the group's offsets in such a transaction.
+
+    Members of the new protocol keep their member ids, and the member may have joined anew meanwhile. Then the target
+    would accept the commit, although another member reads the same records again.
+    """
     desk = forwarded()
     read(desk)
     opened(desk)
@@ -793,7 +809,10 @@ def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None
 def test_a_source_that_two_links_mirror_has_one_transaction_open_and_it_is_that_of_its_topics(
     topics: tuple[str, ...],
 ) -> None:
-    """Its holder is written down for both. Without topics, as when it has only begun, the record tells."""
+    """The identity is recorded for both links.
+
+    For a transaction without topics, as when it has only begun, the record decides.
+    """
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD, link="k"), tells=True, known=False)
     of_links: dict[str, tuple[str, ...]] = {"k": (), "l": ("t",)}
     for link, named in of_links.items():
@@ -807,14 +826,14 @@ def test_a_source_that_two_links_mirror_has_one_transaction_open_and_it_is_that_
 
 
 def _another(desk: Desk) -> Session:
-    """A second connection of the same client; the first one."""
+    """Open a second connection of the same client, and return the first connection."""
     first = desk.stage.session
     desk.stage.session = Session(desk.stage.core, desk.stage.edge)
     return first
 
 
 def test_a_transaction_that_began_over_another_connection_is_open_here_too() -> None:
-    """Its coordinator has moved to another broker and back; both connections knew of its id before."""
+    """The coordinator has moved to another broker and back; both connections knew the transactional id before."""
     desk = forwarded(tells=True)
     assert desk.add("free") == {"free": 0}
     assert desk.end() == 0
@@ -836,7 +855,7 @@ def test_a_transaction_that_ended_over_another_connection_is_not_open_here() -> 
 
 
 def test_a_transaction_that_ended_over_another_router_is_not_open_here_by_the_targets_word() -> None:
-    """Its first connection may be half dead, and stand for long."""
+    """The first connection may be half dead for long."""
     desk = forwarded(tells=True)
     assert desk.add("free") == {"free": 0}
     _another(desk)
@@ -876,7 +895,7 @@ def test_a_stranger_that_is_refused_leaves_open_what_the_holder_has_begun_meanwh
 def test_what_a_stranger_asks_for_is_not_open_to_the_holder_before_its_cluster_has_judged_it(
     where: str, asked: str, elsewhere: str
 ) -> None:
-    """Any client that names the id would have the holder's next request refused, as often as it asks."""
+    """Otherwise any client that names the id could make the true client's next request fail, again and again."""
     desk = forwarded(tells=True)
     holder, told, waits = _another(desk), desk._told, [True]
 
@@ -896,7 +915,7 @@ def test_what_a_stranger_asks_for_is_not_open_to_the_holder_before_its_cluster_h
 
 
 def test_what_a_client_asks_for_is_open_to_itself_before_the_target_has_answered() -> None:
-    """Librdkafka asks for several partitions at once, and one transaction meets one cluster."""
+    """librdkafka adds several partitions at once, and a transaction uses a single cluster."""
     desk = forwarded(tells=True)
     assert desk.end(committed=False) == 0
     told, waits = desk._told, [True]
@@ -913,7 +932,7 @@ def test_what_a_client_asks_for_is_open_to_itself_before_the_target_has_answered
 
 
 def test_what_a_client_had_asked_the_target_for_when_its_connection_was_lost_is_open_to_nobody() -> None:
-    """Who comes after it asks the target, which knows."""
+    """A later client asks the target, which knows the transaction."""
     desk = forwarded(tells=True)
     stays, goes = _another(desk), desk.stage.session
     assert desk.add("free") == {"free": 0}
@@ -931,7 +950,7 @@ def test_what_a_client_had_asked_the_target_for_when_its_connection_was_lost_is_
 
 @pytest.mark.parametrize("code", [90, 47, 49, 53])
 def test_an_end_that_the_target_takes_for_no_holders_leaves_open_what_the_holder_has_begun(code: int) -> None:
-    """Else its commit would go to the source, which calls its last transaction there committed."""
+    """Otherwise the commit would go to the source, which calls its last transaction there committed."""
     desk = forwarded(tells=True)
     assert desk.add("free") == {"free": 0}
     first = _another(desk)
@@ -947,8 +966,11 @@ def test_an_end_that_the_target_takes_for_no_holders_leaves_open_what_the_holder
 
 @pytest.mark.parametrize("code", [14, 15, 16])
 def test_a_coordinator_at_the_target_that_cannot_tell_now_is_asked_again(code: int) -> None:
-    """It has just moved, and with it the client in the middle of its transaction: taken for ended, its commit would go
-    to the source, which calls its last transaction there committed."""
+    """The request fails until the target's coordinator can answer.
+
+    The coordinator has just moved, and the client with it, in the middle of a transaction. If the router took the
+    transaction for ended, the commit would go to the source, which calls its last transaction there committed.
+    """
     desk = forwarded(tells=True)
     desk.open["target"] = ("free",)
     desk.codes["target", DESCRIBE] = code
@@ -980,7 +1002,7 @@ def test_a_connection_remembers_few_ids_that_the_target_refuses() -> None:
 
 
 def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() -> None:
-    """A name has up to 32 KB, and what names there are is for the client to say."""
+    """A transactional id has up to 32 KB, and the client chooses how many ids exist."""
     desk = forwarded(tells=True)
     desk.add("free")
     for number in range(100):
@@ -991,7 +1013,7 @@ def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() 
     assert len(desk.asked(DESCRIBE)) == asked
 
 
-# a fence
+# Fences
 
 
 def test_a_fence_holds_what_begins_and_lets_what_is_open_end() -> None:
@@ -1024,13 +1046,17 @@ def test_an_open_transaction_does_not_reach_out_to_a_topic_that_was_fenced_witho
 
 
 def _coupled(*serves: Serve, **values: Any) -> Desk:
-    """A holder that has written both topics before."""
+    """Return a client whose transactional id has written both topics before."""
     return Desk(*map(route, ("t", "u"), serves or (Serve.FORWARD, Serve.FORWARD)), topics=("t", "u"), **values)
 
 
 @pytest.mark.parametrize("begin", [lambda desk: desk.add("t"), lambda desk: desk.offsets("g")])
 def test_a_fence_waits_for_an_open_transaction_at_all_topics_that_its_id_writes(begin: Callable[[Desk], Any]) -> None:
-    """They are promoted together: it could not end before it has written the other, nor the fence before it ends."""
+    """The two topics are promoted together.
+
+    The transaction cannot end before writing the other topic, and the fence cannot complete before the transaction
+    ends.
+    """
     desk = _coupled()
     follows(desk)
     begin(desk)
@@ -1054,7 +1080,7 @@ def test_a_transaction_that_another_router_has_begun_counts_at_all_topics_that_i
 
 
 def test_a_topic_that_is_fenced_before_a_transaction_is_heard_of_is_not_reached_by_it() -> None:
-    """The fence may be complete, and the barrier read."""
+    """The fence may be complete, and the barrier may have been read."""
     desk = _coupled(Serve.FORWARD, Serve.HOLD, tells=True)
     desk.open["source"] = ("t",)
     assert desk.add("t") == {"t": 0}
@@ -1063,7 +1089,7 @@ def test_a_topic_that_is_fenced_before_a_transaction_is_heard_of_is_not_reached_
 
 
 def test_a_fenced_topic_of_which_only_the_source_knows_is_not_reached() -> None:
-    """The router that had asked for it died before it could write that down: the fence was not told to wait."""
+    """The router that added the topic died before it could record the topic, so the fence does not wait."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5), tells=True)
     desk.open["source"] = ("t", "u")
     assert desk.add("t") == {"t": 0}
@@ -1115,7 +1141,7 @@ def test_a_batch_under_a_fence_goes_on_only_where_its_transaction_is_open() -> N
 
 
 def test_a_batch_that_went_another_way_is_asked_for_in_the_sources_name() -> None:
-    """A leader at the target moves away and back: the writer would stand still for ever."""
+    """A leader at the target moves away and back; without the question the producer would wait for ever."""
     desk = forwarded()
     desk.add("t")
     desk.produce("t", sequence=3)
@@ -1160,11 +1186,11 @@ def test_a_newer_holder_at_another_router_ends_what_is_open_here() -> None:
     assert desk.add("t") == {"t": 90}
 
 
-# an end that nobody told
+# Transactions whose end the router never saw
 
 
 def asked_about(desk: Desk, *open_: str, meanwhile: Callable[[], Any] = lambda: None) -> list[str]:
-    """One look at what the source calls open; the ids that were asked about."""
+    """Compare once with the source's open transactions, and return the transactional ids in the request."""
     asked: list[str] = []
 
     async def open_at_source(link: str, names: Collection[str]) -> Collection[str]:
@@ -1189,7 +1215,7 @@ def test_a_transaction_whose_client_is_gone_counts_until_the_source_has_ended_it
 
 
 def test_nothing_more_is_asked_of_a_source_for_a_client_that_is_gone() -> None:
-    """It comes back over another connection, and the source would hear the older one's word last."""
+    """The client returns over another connection, and the source would get the older connection's request last."""
     desk = forwarded()
     before_it_answers(desk, desk.stage.session.closed)
     assert desk.says(INIT, transactional_id=NAME, producer_id=-1, producer_epoch=-1) is None
@@ -1206,7 +1232,7 @@ def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None
     assert asked_about(desk) == [], "an answer is due"
 
 
-# an EndTxn whose answer was lost
+# EndTxn requests whose answer was lost
 
 
 @pytest.mark.parametrize(
@@ -1225,7 +1251,7 @@ def test_a_repeated_end_is_answered_by_the_cluster_where_the_transaction_was(ser
 
 
 def test_after_the_promote_of_what_an_id_writes_the_target_is_asked_first_though_its_link_mirrors_others() -> None:
-    """A target before Kafka 3.0 does not tell what is open: it may be the first end, and no repeated one."""
+    """A target before Kafka 3.0 does not list open transactions: the end may be the first end, and no repetition."""
     desk = Desk(route("t", Serve.LOCAL), route("u", Serve.FORWARD))
     assert desk.end() == 0
     assert desk.asked(END) == [("target", END)]

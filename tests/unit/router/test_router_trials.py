@@ -1,4 +1,4 @@
-"""Trial joins: the target is asked whether members would be let in, before their group's promote."""
+"""Trial joins: the router asks the target before a group's promote whether the target would admit the members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_DENIED, NO_ASSIGNOR = 30, 112
 
 
 def refused(member: Member) -> list[tuple[str, str, str]]:
-    """Return the group's refused members as the router tells them."""
+    """Return the group's refused members, as the router reports them."""
     core = member.stage.core
     waiting = core.table.held_groups | core.table.followed.keys()
     told = core.trials.words(waiting, member.stage.edge.clock).get("g", ())

@@ -1,4 +1,4 @@
-"""Partitions that the mirror is filling up: no answer about them reaches a client, whenever the client asked."""
+"""Partitions that the mirror is filling: no answer about them reaches a client, whenever the client asked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fetch(stage: Stage, version: int = 16, **values: Any) -> None:
 
 
 def records(version: int, topic: str = "t", topic_id: uuid.UUID = ID, session: int = 0) -> bytearray:
-    """An answer with records of partitions 0 and 1 of a topic."""
+    """Return an answer with records of partitions 0 and 1 of a topic."""
     kind = entity(FETCH, version, "response")
     topic_type = element(kind, "responses")
     part_type = element(topic_type, "partitions")
@@ -52,7 +52,7 @@ def records(version: int, topic: str = "t", topic_id: uuid.UUID = ID, session: i
 
 
 def told(stage: Stage, version: int = 16) -> list[tuple[int, int, int]]:
-    """Partition, error and bytes of records in the newest answer."""
+    """Return partition, error and size of the records in the newest answer."""
     answer = read(bytes(stage.edge.replies.pop()), version)
     parts = [each for topic in answer.responses for each in topic.partitions]
     return [(int(each.partition_index), int(each.error_code), len(each.records or b"")) for each in parts]

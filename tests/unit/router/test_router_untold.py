@@ -1,4 +1,4 @@
-"""Marks of partitions with a committed offset that a client has asked for and was not told."""
+"""Marks of partitions whose committed offset a client asked for and did not get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's connection to a broker: nothing is sent before its login, nothing is lost by a renewal."""
+"""A client's connection to a broker: no request goes before the login, and a renewal loses no request."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ from kmigrate.sandbox.security import SandboxSecurity
 
 _LIFETIME_S = 0.2
 LATER = 1 << 30
-"""A request that is answered in days, as a fetch may ask for."""
+"""Correlation id of a request that stays unanswered for days, as a fetch may."""
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This broker takes a renewal at any time."""
+    """Let this broker accept a renewal at any time."""
     monkeypatch.setattr(upstream, "_BETWEEN_LOGINS_S", 0.0)
 
 
 class SaslBroker:
-    """Takes PLAIN logins by any password but "wrong", and echoes every other request's correlation id but LATER's."""
+    """Accepts PLAIN logins with any password except "wrong".
+
+    The broker echoes the correlation id of every other request except LATER.
+    """
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -76,13 +79,13 @@ class SaslBroker:
 
 
 class Scene:
-    """One upstream to a broker of its own; `password` is what the client has shown last."""
+    """An upstream connection to a broker of its own; `password` is the client's newest password."""
 
     def __init__(self, tasks: TaskOwner, broker: SaslBroker, password: str) -> None:
         self.password = password
         self.broker = broker
         self.found = asyncio.Event()
-        """Whether anybody says yet where the broker is."""
+        """Set once the broker's address is known."""
         self.found.set()
         self.outcomes: list[Outcome] = []
         self.ended: list[str] = []
@@ -101,7 +104,7 @@ class Scene:
         self.upstream.send([struct.pack(">i", len(head)) + head], correlation, partial(self._note, self.outcomes))
 
     async def asks(self) -> None:
-        """One request and its answer."""
+        """Send a request, and wait for the answer."""
         wanted = len(self.outcomes) + 1
         self.send(wanted)
         await self.until(lambda: len(self.outcomes) == wanted)
@@ -135,7 +138,7 @@ def play(act: Callable[[Scene], Awaitable[None]], password: str = "first") -> Sc
 
 
 def refuse_once(listener: socket.socket, demands: ssl.SSLContext) -> None:
-    """A broker that says why a TLS handshake failed, and reads to the end of what came after it (Kafka does both)."""
+    """Refuse a TLS handshake with an alert, and read all later bytes, as Kafka does."""
     met = demands.wrap_socket(listener.accept()[0], server_side=True, do_handshake_on_connect=False)
     with contextlib.suppress(ssl.SSLError):
         met.do_handshake()
@@ -146,7 +149,7 @@ def refuse_once(listener: socket.socket, demands: ssl.SSLContext) -> None:
 
 
 def test_what_was_sent_to_a_broker_that_refuses_our_certificate_was_not_read(tmp_path: Path) -> None:
-    """In TLS 1.3 it refuses after our first requests: a write is no write that may have been done."""
+    """With TLS 1.3 the broker refuses after our first requests: such a write has certainly not been done."""
     authority = SandboxSecurity.create(tmp_path / "s")
     demands = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca_file))
     demands.verify_mode = ssl.CERT_REQUIRED
@@ -189,7 +192,8 @@ def test_requests_wait_for_the_login_and_for_its_renewal_by_the_newest_credentia
 
 
 def test_a_credential_is_used_once_it_is_shown_if_it_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "_LIFETIME_S", 0.0)  # so nothing renews by itself
+    # A lifetime of zero means that nothing renews by itself.
+    monkeypatch.setattr(sys.modules[__name__], "_LIFETIME_S", 0.0)
 
     async def act(scene: Scene) -> None:
         await scene.asks()
@@ -218,7 +222,7 @@ def test_a_refused_login_says_why_and_that_nothing_was_sent() -> None:
 
 
 def test_who_asked_through_a_connection_that_is_closed_before_it_is_open_is_told_that_nothing_was_sent() -> None:
-    """What is counted until it is answered would be counted for ever."""
+    """Requests that are counted until their answer would otherwise be counted for ever."""
 
     async def act(scene: Scene) -> None:
         scene.found.clear()
@@ -248,7 +252,11 @@ def test_a_connection_that_is_closed_when_answered_sends_what_waits_for_it_first
 
 
 def test_what_is_answered_in_days_holds_no_connection_of_a_client_that_is_gone() -> None:
-    """Any client could leave one behind with each connection: a write without acknowledgement, and such a fetch."""
+    """The connection closes after a moment although a request has no answer.
+
+    Otherwise any client could leave a connection behind each time: by a write without acknowledgement, or by such a
+    fetch.
+    """
 
     async def act(scene: Scene) -> None:
         scene.send(LATER)

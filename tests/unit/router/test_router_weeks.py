@@ -1,6 +1,7 @@
-"""What a router remembers after hundreds of topics, groups, producers and transactional ids that came and went.
+"""A router's memory after hundreds of topics, groups, producers and transactional ids that came and went.
 
-On a connection that stays, and on those that go. `make soak-weeks` is the same with a process, clusters and clients.
+The tests cover connections that stay and connections that end. `make soak-weeks` does the same with a process, clusters
+and clients.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from tests.unit.router.test_router_follow import BEAT, JOIN, LEAVE, Member
 from tests.unit.router.test_router_transactions import ADD, END, INIT, Desk, T
 
 EARLY, LATE = 100, 300
-"""By the first everything has been used that a connection remembers a few of."""
+"""Rounds; by the first count each bounded memory of a connection is full."""
 
 
 def lengths(stage: Stage, staying: Session) -> dict[str, int]:
     core = stage.core
-    core.held.waiting((), 0.0)  # as the router's presence does
-    core.join_book.words(core.table.held_groups, core.table.followed.keys(), stage.edge.clock)  # as the presence does
+    core.held.waiting((), 0.0)  # The router's presence does the same.
+    # The presence does the same.
+    core.join_book.words(core.table.held_groups, core.table.followed.keys(), stage.edge.clock)
     return census([stage.core, staying])
 
 
 def turns(stage: Stage, number: int, staying: Session) -> tuple[Session, ...]:
-    """Whose turn it is: who stays, and one who goes behind it."""
+    """Return the sessions of a round: the session that stays, and a new session."""
     passing = Session(stage.core, stage.edge)
     passing.broker, passing.client_id = 1, f"client-{number}"
     return staying, passing
@@ -46,7 +48,7 @@ def write(stage: Stage, topic: str, producer: int, sequence: int) -> None:
 
 
 def promoted_and_forgotten(stage: Stage, number: int) -> None:
-    """One topic's life: forwarded, fenced, promoted, and its link deleted; its producer wrote all the while."""
+    """Play a topic's life: forwarded, fenced, promoted, and the link deleted; the producer writes all the while."""
     topic, producer, at = f"t-{number}", 1000 + number, stage.core.table.epoch
     stage.swap(route(topic, Serve.FORWARD))
     write(stage, topic, producer, 0)
@@ -76,7 +78,10 @@ def test_topics_and_producers_that_went_are_not_remembered() -> None:
 
 
 def transacts(desk: Desk, name: str, topic: str) -> None:
-    """An id is asked for, writes what is mirrored, is refused what is not together with it, and commits."""
+    """Play a transaction of a new transactional id.
+
+    The client writes a mirrored topic, is refused a topic of the other cluster, and commits.
+    """
     kind = element(entity(ADD, 3, "request"), "v3_and_below_topics")
     desk.says(INIT, transactional_id=name, producer_id=-1, producer_epoch=-1)
     for topics in ((topic, "free"), (topic,)):
@@ -91,7 +96,7 @@ def transacts(desk: Desk, name: str, topic: str) -> None:
 
 
 def test_transactional_ids_that_went_are_not_remembered() -> None:
-    """Flink names new ones with each checkpoint, over connections that stay."""
+    """Flink makes new ids with each checkpoint, over connections that stay."""
     desk = Desk(known=False)
     stage, staying = desk.stage, desk.stage.session
     seen, begun = [], 0
@@ -103,7 +108,7 @@ def test_transactional_ids_that_went_are_not_remembered() -> None:
             begun += len(stage.memory.records)
             if session is not staying:
                 session.closed()
-            stage.memory.records.clear()  # as the controller does with ids that both clusters have forgotten
+            stage.memory.records.clear()  # The controller does the same with ids that both clusters have forgotten.
         if number in (EARLY, LATE - 1):
             stage.swap()
             seen.append(lengths(stage, staying))
@@ -130,7 +135,7 @@ def test_groups_that_followed_and_went_are_not_remembered() -> None:
                 member.says(LEAVE, group_id=group)
                 session.closed()
         if number in (EARLY, LATE - 1):
-            stage.edge.clock += 61  # for a minute it is known which groups have opened
+            stage.edge.clock += 61  # For a minute the router knows which groups have opened.
             member.turns(none=GroupRoute("l"))
             seen.append(lengths(stage, staying))
     assert grown(seen[:1], seen[1:], {}) == {}
