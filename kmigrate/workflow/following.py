@@ -1,23 +1,23 @@
-"""Promotes one group that follows: its members join anew, nothing commits any more, positions go over, it opens.
+"""Promotes a group that follows: members join anew, commits stop, positions go to the target, the group opens.
 
     promoting ─ all have joined, or topics ready ─→ frozen ─ positions written ─→ (staged ─ topics flipped ─→) promoted
         └──────────── given up: back to mirrored, with the reason; it follows as before ───┘
 
-A  To the members it is a rebalance: they commit what they have read, as at any rebalance, and the join with which each
-   ends its part is held by its router. So nothing is read twice by who joins in time. A member of the new protocol
-   (KIP-848) has joined when it says that it owns nothing any more.
-B  It is frozen by a record. Every registered router must have acted on it, and have no commit on its way, before a
-   position is read; a transaction that is open for too long is named. Every trial join must have been answered, and
-   none refused (`admission`).
-C  A group whose positions were committed in transactions is frozen between two of them, and nobody has to join anew:
-   what a transaction has not committed is aborted with it, so nothing can be written twice (Kafka Streams commits
-   nothing while it waits for a join). Members of the new protocol give all back before, as in A, if they do so in time:
-   they hear that the group is open with nothing in hand. It opens when the topics that these transactions write are
-   promoted, and they are fenced only when its positions stand on the target (`staged`): at no moment are offsets and
-   records of one transaction on two clusters.
-   Where members of both protocols are in it, its place at the target is held as one of the new protocol (`GroupPlace`)
-   from just before it opens: whoever comes first then, nobody is turned away.
-D  Once the flip of these topics names it there is no way but forward (`unit`).
+A  The members see a rebalance: they commit what they have read, as at any rebalance. Each member's last step is a join,
+   and its router holds that join. So a member that joins in time reads nothing twice. A member of the new protocol
+   (KIP-848) has joined when the member reports that it owns no partition any more.
+B  The group is frozen by a record. Before a position is read, every registered router must have applied that record and
+   have no commit in flight. A transaction that is open for too long is named. Every trial join must have been answered,
+   and none refused (`admission`).
+C  A group whose offsets were committed in transactions is frozen between two transactions, and nobody has to join anew.
+   What a transaction has not committed is aborted with the transaction, so nothing can be written twice. (Kafka Streams
+   commits nothing while it waits for a join.) Members of the new protocol give all partitions back before, as in A, if
+   they do so in time: they then see the group open with no partition in hand. The group opens when the topics that
+   these transactions write are promoted. These topics are fenced only when the group's positions are on the target
+   (`staged`). So at no moment are offsets and records of one transaction on two clusters.
+   A group may have members of both protocols. Then `GroupPlace` joins the group at the target as a member of the new
+protocol, from just before the group opens. So the target refuses nobody, whichever member comes first.
+D  Once the flip of these topics names the group there is no way but forward (`unit`).
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ __all__ = ["FollowHandover"]
 
 _PAUSE_S = 0.1
 _LETTING_GO_S = 15.0
-"""For so long members of the new protocol (KIP-848) that commit in transactions are waited for until they own nothing.
+"""Longest wait until members of the new protocol (KIP-848) that commit in transactions own nothing, in seconds.
 
-Brokers' default is five seconds between two heartbeats, and an application may be long with what it has read. Who is
-not done by then has a transaction aborted.
+Brokers' default is five seconds between two heartbeats, and an application may take long to process what it has read. A
+member that is not done by then has a transaction aborted.
 """
 
 
 @dataclass(slots=True)
 class FollowHandover:
-    """Drives one group from promoting to promoted, from wherever the state log says it stands."""
+    """Drives one group from promoting to promoted, from wherever the state log says the group stands."""
 
     link: str
     group: str
     log: StateLog
     opened: Callable[[], Awaitable[tuple[ClusterClient, Admin]]]
-    """The link's source; not asked for where positions stand on the target already."""
+    """The link's source; not needed where positions stand on the target already."""
     carry: Callable[[], Awaitable[HandedOver]]
-    """Reads the positions on the source and writes them on the target."""
+    """Reads the positions on the source and writes the positions on the target."""
     place: GroupPlace
-    """In the group at the target."""
+    """A placeholder member in the group at the target."""
     admits: Callable[[], Awaitable[None]]
-    """Raises Refused where the target would not take the positions, or not let the members in."""
+    """Raises Refused where the target would not take the positions, or not admit the members."""
     gather_s: float
     drain_s: float
     ready: Collection[tuple[str, str]] = ()
-    """Topics, by link, that wait for nothing but their groups; all promotes of a controller share it."""
+    """Topics, by link, that wait only for their groups; shared by all promotes of a controller."""
     waits: dict[str, str] = field(default_factory=dict)
-    """What it waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
+    """Reasons why groups wait, by record key; shared by all promotes of a controller, which reports the reasons."""
 
     async def run(self) -> None:
         if not self._record().staged:
-            await self.opened()  # where it does not answer, this is tried again and not given up
+            await self.opened()  # where the source does not answer, the controller tries again and does not give up
         try:
             record = self._record()
             mixed = not record.staged and await self._is_mixed()
@@ -93,7 +93,8 @@ class FollowHandover:
             if not record.staged:
                 await self._drained()
                 refuse_after_trials(self.log, record)
-                await self.place.leave()  # of a try before: while somebody is there, no positions can be written
+                # drop the placeholder of an earlier try: while a member is there, no positions can be written
+                await self.place.leave()
                 record = (await self.carry()).on(self._record())
                 if self._waiting_topics(self.log.state):
                     record = await self._write(replace(record, staged=True))
@@ -114,7 +115,7 @@ class FollowHandover:
         return record
 
     def _waits_for(self, why: str | None) -> None:
-        """Tell what is waited for, if anything."""
+        """Note the reason for the wait, or that there is none."""
         key = group_key(self.link, self.group)
         if why is None:
             self.waits.pop(key, None)
@@ -122,7 +123,7 @@ class FollowHandover:
             self.waits[key] = why
 
     def _unit(self, state: State) -> dict[str, TopicPhase]:
-        """The phase of each topic that is written in transactions with this group's positions (C)."""
+        """Return the phase of each topic that is written in transactions with this group's offsets (C)."""
         topics, _ = unit_of(state.couplings(self.link), groups=[self.group])
         return {name: found.phase for name in topics if (found := state.topic(self.link, name)) is not None}
 
@@ -139,7 +140,7 @@ class FollowHandover:
     # steps
 
     async def _gather(self) -> None:
-        """Rule A."""
+        """Wait until all members have joined anew (rule A)."""
         deadline = monotonic() + self.gather_s
         _, source = await self.opened()
         while True:
@@ -155,7 +156,10 @@ class FollowHandover:
             await sleep(_PAUSE_S / 2)
 
     async def _topics_ready(self) -> None:
-        """Rule C: who freezes a group sooner has its application wait for what the topics wait for."""
+        """Wait until the coupled topics are ready (rule C).
+
+        A group that is frozen sooner makes its application wait for what the topics wait for.
+        """
         began = monotonic()
         while True:
             left = [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]
@@ -172,7 +176,7 @@ class FollowHandover:
             await self.log.changed(_PAUSE_S)
 
     async def _letting_go(self) -> list[GroupMember]:
-        """Members of a group with the new protocol that own something, all of them through routers."""
+        """Return members of a group with the new protocol that still own a partition; all must come through routers."""
         _, source = await self.opened()
         described = (await source.describe_groups([self.group]))[self.group]
         if described.kind != NEW_PROTOCOL or not (missing := self._not_joined(described.members)):
@@ -192,7 +196,7 @@ class FollowHandover:
         return list(await still_direct(self.log, source, self.group))
 
     async def _drained(self) -> None:
-        """Rule B."""
+        """Wait until every router has frozen the group (rule B)."""
         epoch = self.log.state.epoch
 
         def drained(_: State) -> bool | None:
@@ -207,14 +211,14 @@ class FollowHandover:
             raise await self._open() or undrained from late
 
     async def _open(self) -> Refused | None:
-        """Return the refusal that names an open transaction, where a router waits for one."""
+        """Return the refusal that names an open transaction, where a router waits for such a transaction."""
         if not any(word.in_flight for word in words_on(self.log, self.group)):
             return None
         source, _ = await self.opened()
         return await open_at_group(self.log.state, source, self.link, self.group, now_ms())
 
     async def _topics_flipped(self) -> None:
-        """Rule C."""
+        """Wait until the coupled topics are flipped (rule C)."""
 
         def flipped(state: State) -> bool | None:
             phases = self._unit(state)
@@ -234,7 +238,10 @@ class FollowHandover:
             raise Refused("coupled-topics", late.what) from late
 
     async def _open_in_place(self, record: GroupRecord) -> None:
-        """Of members of both protocols nobody is turned away (C17)."""
+        """Open a group with members of both protocols.
+
+        The placeholder is in the group at that time, so that the target refuses no member (C17).
+        """
         try:
             await self.place.take()
             await self._write(self._opened(record))
@@ -245,7 +252,7 @@ class FollowHandover:
     # records
 
     async def _write(self, changed: GroupRecord) -> GroupRecord:
-        """The next step, unless the record has changed meanwhile."""
+        """Write the next step, unless the record has changed meanwhile."""
         before = self._record()
 
         def decide(state: State) -> Record | None:

@@ -1,17 +1,17 @@
-"""Watches the source of promoted topics until `link finish`: what is written there after the flip is late.
+"""Watches the source of promoted topics until `link finish`: a record that is written there after the flip is late.
 
 Routers send nothing to the source any more. So every offset at or beyond a barrier comes from a direct writer, or from
 a router that the promote has given up. The source has acknowledged these records, and the target does not have them.
 
-A  The watch reads what lies at or beyond the barrier, and writes into the state log (`LateRecord`) up to which offset
-   the log reaches, how many records readers see, and which producers wrote them.
-B  What becomes of late records is the topic's `on_late`: nothing (alarm), or they are appended to the target's topic
-   (copy), or to a topic beside it (quarantine).
-C  A late record is appended once, by whichever controller. All late records of a partition go under the same
-   producer id that nobody allocates, with sequences in a row, batch after batch (M1, M5). Where the state log
-   stands is written after each four batches at most: a broker knows the last five again, so that repeating them stores
+A  The watch reads the records at or beyond the barrier. The state log (`LateRecord`) then holds the offset that the
+   source's log reaches, the number of records that readers see, and the producers that wrote them.
+B  The topic's `on_late` decides about late records. They stay as they are (alarm), are appended to the target's topic
+   (copy), or are appended to a topic beside the target's topic (quarantine).
+C  A late record is appended once, by whichever controller. All late records of a partition go under the same producer
+   id, which no broker allocates, with consecutive sequences, batch after batch (M1, M5). The progress is written into
+   the state log after at most four batches. A broker recognises the last five batches, so a repetition of these stores
    nothing. A broker that has forgotten the producer (V6) may store a repeated batch twice after a crash.
-D  Aborted transactions leave no late record. An open transaction is waited for.
+D  Aborted transactions leave no late record. The watch waits for an open transaction.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = ["LateWatch", "late_producer_id", "quarantine_topic", "watched"]
 _log = logging.getLogger("kmigrate.controller")
 _LOOK_S = 1.0
 _OF_A_PARTITION_S = 0.001
-"""With ten thousand partitions a look takes ten seconds."""
+"""Seconds of pause for each partition: with ten thousand partitions a look comes every ten seconds."""
 _PATIENCE_S = 60.0
 _MOST_READS = 16
-"""Answers of a partition that are read before the state log is told: a look that takes too long is given up."""
+"""Responses that are read for a partition before a write to the state log; a look that takes too long is given up."""
 _AT_ONCE = 4
-"""Batches that are appended before the state log is told (C)."""
+"""Batches that are appended before the next write to the state log (C)."""
 _LONGEST_NAME = 249
 
 
@@ -85,14 +85,15 @@ class LateWatch:
             await sleep(max(_LOOK_S, partitions * _OF_A_PARTITION_S))
 
     def _forget_troubles(self, of_links: Sequence[tuple[LinkRecord, Sequence[TopicRecord]]]) -> None:
-        """Drop the troubles of links that are watched no more, and of topics with late records that stay."""
+        """Drop the troubles of links that are not watched any more, and of topics whose late records stay as they are.
+        """
         still = {link.key for link, topics in of_links if topics}
         still |= {each.key for _, topics in of_links for each in topics if each.on_late is not OnLate.ALARM}
         for key in self.troubles.keys() - still:
             del self.troubles[key]
 
     async def _try(self, link: LinkRecord, topics: Sequence[TopicRecord]) -> None:
-        """Look at a link; an error is told, and the other links are watched all the same."""
+        """Look at a link; an error is noted, and the other links are watched all the same."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self.look(link, topics)
@@ -105,7 +106,7 @@ class LateWatch:
             _log.error("late writes of link %s", link.name, exc_info=error)
 
     async def look(self, link: LinkRecord, topics: Sequence[TopicRecord]) -> None:
-        """Ask where the source's logs end, and read what is new beyond the barriers."""
+        """Read the source's log ends, and the new records beyond the barriers."""
         source, _ = await self.source_of(link)
         keys = [(record.topic, partition) for record in topics for partition in record.barrier]
         if any(key[0] not in source.metadata.topics for key in keys):
@@ -147,7 +148,7 @@ class LateWatch:
                     producers=_joined(known.producers, batches),
                 )
         except KmigrateError:
-            await self._write(record, partition, known)  # offsets are named though they cannot be read
+            await self._write(record, partition, known)  # the offsets are known though they cannot be read
             raise
         await self._write(record, partition, known)
         if record.on_late is not OnLate.ALARM:
@@ -160,7 +161,7 @@ class LateWatch:
     async def _handle(
         self, link: LinkRecord, source: ClusterClient, record: TopicRecord, partition: int, known: LateWrites
     ) -> None:
-        """Append what is read and not handled yet (C)."""
+        """Append the records that are read and not appended yet (C)."""
         topic = record.topic
         if record.on_late is OnLate.QUARANTINE:
             topic = quarantine_topic(record.topic)
@@ -177,7 +178,7 @@ class LateWatch:
             if len(some) == len(batches):
                 handled_to = max(known.handled_to, min(read_to, known.read_to))
             if not some and handled_to == known.handled_to:
-                return  # the source tells nothing now of what it has told before: the next look asks again
+                return  # the source does not return now what it returned before: the next look asks again
             known = replace(known, handled_to=handled_to)
             await self._write(record, partition, known)
 
@@ -230,7 +231,7 @@ def watched(state: State, link: LinkRecord) -> list[TopicRecord]:
 
 
 def _left(record: TopicRecord, known: LateWrites | None) -> bool:
-    """Return whether something of what is known is not read, or not handled."""
+    """Return True if some late records are not read yet, or must still be appended."""
     if known is None:
         return False
     return known.read_to < known.end or (record.on_late is not OnLate.ALARM and known.handled_to < known.read_to)

@@ -1,8 +1,8 @@
 """Names what the source of a promoted topic took at or beyond the barrier: for `status`, `verify` and `link finish`.
 
-The watch (`late`) keeps the figures in the state log. Whoever asks also looks at the source, so that late offsets are
-named where no controller runs, and reads what the watch has not read yet: a late transaction marker holds no record, so
-nobody is told that a record is missing.
+The watch (`late`) keeps the figures in the state log. These commands also look at the source, so that late offsets are
+named where no controller runs. They read what the watch has not read yet: a late transaction marker holds no record, so
+no marker is reported as a missing record.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["LateFound", "find_late", "late_of", "promoted", "with_unread"]
 
 _MOST_PARTITIONS = 50
 _MOST_READS = 4
-"""Answers of a partition; the watch reads the rest."""
+"""Responses that are read for a partition; the watch reads the rest."""
 _MOST_NAMED = 20
-"""Producers that are named of a partition."""
+"""Most producers that are named for a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class LateFound:
     start: int
     end: int
     records: int
-    """Records among them that readers see, as far as they are read."""
+    """Records in these offsets that readers see, as far as the offsets are read."""
     handled: int
-    """Records of them that were copied or quarantined."""
+    """Records in these offsets that were copied or quarantined."""
     unread: int
-    """Offsets of them that nobody has read yet, or of an open transaction."""
+    """Offsets that nobody has read yet, or that belong to an open transaction."""
     producers: tuple[tuple[int, int], ...] = ()
     """Producer ids and epochs, the first few."""
     first_ms: int = 0
@@ -50,7 +50,7 @@ class LateFound:
 
     @property
     def missing(self) -> bool:
-        """True: the target may lack a record."""
+        """True if the target may lack a record."""
         return self.records > self.handled or self.unread > 0
 
     def as_json(self) -> dict[str, Any]:

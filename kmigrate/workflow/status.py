@@ -61,12 +61,12 @@ __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicSta
 
 
 _PATIENCE_S = 12.0
-"""For a source: who looks wants to know what can be known, and most of all while something stands still."""
+"""Longest wait for a source: a person looks at the status most when something stands still."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One partition, by the logs themselves; −1 where a cluster could not be asked."""
+    """One partition, as the logs of both clusters show the partition; −1 where a cluster could not be asked."""
 
     partition: int
     source_start: int
@@ -79,21 +79,21 @@ class PartitionStatus:
     hold_ms: float
     """Longest time a request was held at the last fence, −1 where none was."""
     trouble: str = ""
-    """What the mirror tries again or waits for; nobody has to do anything, or somebody outside kmigrate."""
+    """A condition that the mirror tries again or waits for; nobody has to act, or somebody outside kmigrate has to."""
     stop: PartitionStop | None = None
     losses: tuple[AcceptedLoss, ...] = ()
     waits_for: OpenTransaction | None = None
-    """The open transaction on the source that keeps the mirror from what comes after it."""
+    """The open transaction on the source that keeps the mirror from the records behind."""
     lag_bytes: int = -1
-    """About how many bytes these records are (`model.lag`)."""
+    """Estimated bytes of these records (`model.lag`)."""
     lag_seconds: float = -1.0
     """Age of the next record to be copied, at most."""
     copied_by: str = ""
-    """The mirror process that copies it now; '' where none does."""
+    """The mirror process that copies the partition now; '' for none."""
     verified_to: int = -1
-    """Source offset below which `verify` found the copy equal; −1 where it has not looked at this copy."""
+    """Source offset below which `verify` found the copy equal; −1 where `verify` has not looked at this copy."""
     verified_ms: int = 0
-    """When it did so."""
+    """Time of that check."""
     unverified: int = -1
     """Source offsets that no check has found equal, up to the barrier of a promoted topic; −1 where unknown."""
 
@@ -106,20 +106,23 @@ class TopicStatus:
     since_ms: int
     reason: str
     offsets: str
-    """identical: every partition's target log begins where its mirror began and does not pass the source's.
-    mapped (n runs): the target's offsets are its own, the map holds every one. Else unknown, or not yet."""
+    """The relation between source and target offsets: identical, mapped (n runs), unknown, or not yet.
+
+    Identical means that every partition's target log begins where its mirror began and does not pass the source's log.
+    Mapped (n runs) means that the target's offsets are its own and the offset map holds every offset.
+    """
     partitions: tuple[PartitionStatus, ...]
     paused: bool = False
     upkeep: str = ""
-    """What keeps the target topic from following the source's partitions, configs and ACLs, or ''."""
+    """The reason why the target topic does not follow the source's partitions, configs and ACLs, or ''."""
     sealed_for: tuple[str, ...] = ()
-    """Routers in whose place the source broker refuses every write to it."""
+    """Routers in whose place the source broker refuses every write to the topic."""
     promote_waits_for: str = ""
-    """What its promote waits for, in the words of the controller, or ''."""
+    """The reason why the promote waits, in the words of the controller, or ''."""
     direct_writers: tuple[DirectWriter, ...] = ()
     """Producers that wrote to the source without a router during the link, however long ago."""
     more_direct_writers: int = 0
-    """Number of such producers besides."""
+    """Number of further such producers."""
     late: tuple[LateFound, ...] = ()
     """Late writes of a promoted topic's source."""
     on_late: OnLate = OnLate.ALARM
@@ -137,7 +140,7 @@ class TopicStatus:
 
     @property
     def unverified(self) -> int:
-        """Source offsets that no check has found equal; −1 where none has looked at the topic, or unknown."""
+        """Source offsets that no check has found equal; −1 where no check has looked at the topic, or unknown."""
         known = any(p.verified_to >= 0 for p in self.partitions) and all(p.unverified >= 0 for p in self.partitions)
         return sum(p.unverified for p in self.partitions) if known else -1
 
@@ -148,7 +151,7 @@ class TopicStatus:
 
     @property
     def lag_seconds(self) -> float:
-        """That of the partition that is furthest behind."""
+        """The lag in seconds of the partition that is furthest behind."""
         each = [p.lag_seconds for p in self.partitions]
         return -1.0 if any(seconds < 0 for seconds in each) else max(each, default=-1.0)
 
@@ -166,21 +169,22 @@ class GroupStatus:
     """Records between committed positions and the ends of the logs; −1 where no partition's lag is known."""
     mode: GroupMode = GroupMode.HOLD
     direct_members: int = -1
-    """Of a group that follows: members on the source that no router carries; −1 where unknown."""
+    """Members on the source that no router carries, for a group that follows; −1 where unknown."""
     promote_waits_for: str = ""
-    """What its promote waits for, in the words of the controller, or ''."""
+    """The reason why the promote waits, in the words of the controller, or ''."""
     unread: int = 0
-    """Records that its promote left unread, because they were never copied (`GroupRecord`)."""
+    """Records that the promote left unread, because they were never copied (`GroupRecord`)."""
     read_again: int = 0
-    """Records that it has read twice since its promote, because it had read them on the target before."""
+    """Records that the group has read twice since its promote, because the group had read them on the target before."""
     withheld: tuple[WithheldTopic, ...] = ()
-    """Of a group that follows: topics that members at routers are assigned and not told of: nobody reads them there."""
+    """Topics that members at routers are assigned and not told of, for a group that follows; nobody reads them there.
+    """
     more_withheld: int = 0
-    """How many such topics there are besides, at least."""
+    """Number of further such topics, at least."""
     misplaced: tuple[MisplacedMember, ...] = ()
     """Members at the wrong cluster now: at the target before the promote, at the source after the promote."""
     misplaced_before: tuple[MisplacedMember, ...] = ()
-    """Members that were seen there during this link, and have gone."""
+    """Members that were seen at the wrong cluster during this link, and have gone."""
     late_commits: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     """Positions that were committed on the source after the promote, by topic and partition."""
     lag_unplaced: tuple[tuple[str, int], ...] = ()
@@ -199,19 +203,19 @@ class LinkStatus:
     source: str
     target: str
     trouble: str
-    """Why one of its clusters could not be asked, or ''."""
+    """The reason why a cluster of the link could not be asked, or ''."""
     throttle: int = 0
     """Bytes a second; 0 is no limit."""
     notes: tuple[str, ...] = ()
-    """What its mirrors say of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
+    """Notes of the link's mirrors: names that match and cannot be mirrored, ACLs that cannot be read."""
     finished_ms: int = 0
-    """When its clients were told to leave the routers; 0: not."""
+    """Time at which the link's clients were told to leave the routers; 0 if they were not."""
     disk_bytes: int | None = None
     """Bytes that the link's topics take on the target with all replicas; None where unknown."""
     disk_growth: int | None = None
     """Growth of these bytes in an hour; None where unknown."""
     disk_low: tuple[str, ...] = ()
-    """Log directories of the target for whose sake copies wait, and what to do, in the mirrors' words."""
+    """Log directories of the target whose lack of room makes copies wait, and the next step, in the mirrors' words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +227,13 @@ class Snapshot:
     groups: tuple[GroupStatus, ...]
     routers: tuple[RouterRecord, ...]
     routers_alive: frozenset[str]
-    """Instances of routers heard of lately."""
+    """Instances of routers that were heard of lately."""
     mirrors: tuple[MirrorPresence, ...]
     controllers: tuple[ControllerPresence, ...]
     connected: Mapping[str, RouterPresence] = dataclasses.field(default_factory=dict)
-    """Newest word of each router that is heard of, by instance: who is connected to it."""
+    """Newest report of each live router by instance, with the connected clients."""
     warnings: tuple[str, ...] = ()
-    """What concerns no single link: records that kmigrate did not write, routers that cannot read the state log."""
+    """Warnings about no single link: records that kmigrate did not write, routers that cannot read the state log."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -273,9 +277,9 @@ class Snapshot:
 
 
 async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
-    """Ask both clusters now; one of which a leader does not answer leaves its figures unknown, and is told.
+    """Ask both clusters now; a cluster with a leader that does not answer has unknown figures, and is named.
 
-    Without `figures` nobody is asked: phases, and who runs, are known from the state log.
+    Without `figures` no cluster is asked: phases and running processes are known from the state log.
     """
     log = estate.log
     links: list[LinkStatus] = []
@@ -291,7 +295,7 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
         trouble, away = "", ""
         source: ClusterClient | None = None
         mine = theirs = _unknown(keys)
-        if figures:  # the target first: what is written in between would seem to have passed the source
+        if figures:  # the target first: otherwise records written in between would seem to have passed the source
             mine, away = await _of_target(estate, link, names, keys)
             source, theirs, trouble = await _of_source(estate, link, names, keys)
         ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
@@ -382,7 +386,7 @@ async def _disk_of(
 ) -> tuple[int | None, int | None]:
     """Return what the link's topics take on the target, and the growth in an hour; None where unknown.
 
-    The mirror that holds the lease tells both. Without such a word the brokers are asked, who know no growth.
+    The mirror that holds the lease reports both. Without such a report the brokers are asked, which know no growth.
     """
     told = next((m.disk for m in mirrors if m.link == link.name and m.disk is not None), DiskUse())
     if told.bytes >= 0:
@@ -429,7 +433,7 @@ def _keys(record: TopicRecord) -> list[tuple[str, int]]:
 async def _waits(
     client: ClusterClient | None, keys: list[tuple[str, int]], bounds: tuple[Offsets, Offsets]
 ) -> Mapping[tuple[str, int], OpenTransaction]:
-    """Open transactions of partitions whose stable end lies before their end."""
+    """Return the open transactions of partitions whose last stable offset lies before their log end."""
     if client is None or not keys:
         return {}
     try:
@@ -437,7 +441,7 @@ async def _waits(
         return await open_transactions(
             client, [key for key in keys if 0 <= stable[key].offset < bounds[1][key].offset]
         )
-    except KmigrateError:  # the figures that matter are there; who is waited for is told by the next look
+    except KmigrateError:  # the figures that matter are there; the next look names the transactions
         return {}
 
 
@@ -515,7 +519,7 @@ def _closed(record: TopicRecord) -> str:
 def _verified(
     record: TopicRecord, partition: int, known: VerifiedRange | None, source_end: int
 ) -> tuple[int, int, int]:
-    """Up to where, when, and how much is left."""
+    """Return the verified offset, the time of the check, and the number of unverified offsets."""
     promoted = record.phase is TopicPhase.PROMOTED and partition in record.barrier
     limit = record.barrier[partition].offset if promoted else source_end
     done = record.starts.get(partition, 0) if known is None else known.end
@@ -524,20 +528,22 @@ def _verified(
 
 
 def _mapped(record: TopicRecord, progress: Mapping[int, PartitionProgress]) -> str:
-    """The number of runs as the mirror has them; without one that runs, that it is mapped is all that is known."""
+    """Return "mapped" with the number of runs that the mirror reports; without a running mirror the number is unknown.
+    """
     runs = sum(seen.runs for seen in progress.values())
     return f"mapped ({runs} run{'' if runs == 1 else 's'})" if runs else "mapped"
 
 
 def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
-    """Identity as the two logs show it: the target begins where the mirror began and does not pass the source."""
+    """Judge by the two logs whether offsets are identical: the target begins at the start and does not pass the source.
+    """
     if record.phase in NOT_COPIED_YET:
         return "not yet"
     for row in rows:
         limit = record.barrier[row.partition].offset if record.phase is TopicPhase.PROMOTED else row.source_end
         start = record.starts.get(row.partition, 0)
         if record.phase is TopicPhase.PROMOTED:
-            begins = row.target_start >= start  # retention is the target's own now
+            begins = row.target_start >= start  # after the promote the target's own retention decides
             passed = False
         else:
             begins = start <= row.target_start <= max(start, row.source_start)
@@ -549,7 +555,7 @@ def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
 
 @dataclass(slots=True)
 class _GroupFigures:
-    """A group as the two clusters describe the group; an unknown figure keeps its default."""
+    """The figures of one group from the two clusters; an unknown figure keeps its default."""
 
     members: tuple[GroupMember, ...] | None = None
     at_target: tuple[GroupMember, ...] | None = None
@@ -617,7 +623,7 @@ async def _group_status(
     words = words_on(estate.log, group.group)
     found = _GroupFigures()
     if figures:
-        with suppress(KmigrateError):  # what is known by then is told
+        with suppress(KmigrateError):  # the figures that are known by then are shown
             await _ask_group(estate, link, group, words, found, trouble)
     known = {mark for word in words for mark in word.members}
     direct = -1

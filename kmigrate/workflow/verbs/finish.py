@@ -1,15 +1,16 @@
-"""`link finish`: clients leave the routers without a restart; its guards, its record, and the wait for the last one.
+"""`link finish`: clients leave the routers without a restart; guards, record, and the wait for the last client.
 
-What must hold before a client may write to a broker of the target without a router between them:
+These conditions must hold before a client may write to a broker of the target without a router in between:
 
-a. Nothing of the link is forwarded, held or unsettled: topics and groups are promoted, and all routers know it.
+a. Nothing of the link is forwarded, held or unsettled: topics and groups are promoted, and all routers know so.
 b. No write from before a flip can be sent again. The gate tells such a repetition from a first write, and a broker
-   cannot (B3, B7); a producer gives up within its delivery timeout, so that long after the last flip is enough.
-c. No producer's sequences at the target are other than its own, which they are while a route has generation 0.
-d. What clients show to the routers serves them at the target, too: the same protocol, and logins judged there.
+   cannot (B3, B7). A producer gives up within its delivery timeout, so waiting that long after the last flip is enough.
+c. Every producer's sequences at the target are the producer's own. They are while a route has generation 0.
+d. The protocol and logins that clients use at the routers work at the target, too: the protocol is the same, and the
+   target judges the logins.
 e. No member of a promoted group is on the source: nobody names such a member any more after the finish.
 f. The source took nothing after a flip that the target lacks: nobody looks there any more afterwards.
-g. The bootstrap addresses that clients hold lead somewhere that stays, or somebody was told that they do not.
+g. The bootstrap addresses that clients hold lead to something that stays, or a person was told that they do not.
 """
 
 from __future__ import annotations
@@ -37,17 +38,20 @@ from kmigrate.workflow.verbs.links import resolve_link, retries, unpromoted
 __all__ = ["Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
 
 _QUIET_S = 2.0
-"""How long nobody may be connected until all count as gone: a client that was seen off may come once more to ask."""
+"""Seconds without any connection until all clients count as gone.
+
+A client that was sent away may come once more to ask.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Who is still connected to routers: clients with connections to brokers' listeners first."""
+    """The clients that are still connected to routers: clients with connections to brokers' listeners first."""
 
     on_brokers: int
     clients: tuple[ConnectedClient, ...]
     silent: tuple[str, ...]
-    """Routers that have not said that they know of the finish."""
+    """Routers that have not reported that they know of the finish."""
 
     @property
     def named(self) -> list[str]:
@@ -68,11 +72,11 @@ async def finish_link(
     accept_late: bool = False,
     plan: bool = False,
 ) -> tuple[Plan, list[Bootstrap]]:
-    """Write that the link is finished; and what answers at the addresses that clients hold.
+    """Write that the link is finished; also return what answers at the addresses that clients hold.
 
-    `clients_known` is a person's word that the target knows what clients show to routers that judge them,
-    `accept_misplaced` that group members on the source do no harm, and `accept_late` that the target needs no record
-    that the source took after a flip.
+    `clients_known` is a person's word that the target knows what clients show to routers that judge them.
+    `accept_misplaced` says that group members on the source do no harm. `accept_late` says that the target needs no
+    record that the source took after a flip.
     """
     state = estate.log.state
     link = resolve_link(state, name)
@@ -89,7 +93,7 @@ async def finish_link(
             )
         )
     if link.finished_ms:
-        Plan.of("link finish", [], _shared_addresses(state)).refuse()  # their clients stay as long as that is so
+        Plan.of("link finish", [], _shared_addresses(state)).refuse()  # the link's clients stay as long as that is so
         done = Finding("ok", "already-finished", f"link {link.name} is finished already")
         return Plan.of("link finish", [], [done, *found]), asked
     guards = _link_guards(state, link, delivery_timeout_s, estate.log.now_ms())
@@ -132,7 +136,7 @@ async def _time_findings(estate: Estate, link: LinkRecord) -> list[Finding]:
 
 
 def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
-    """(a), (b), (c) as the state log tells them."""
+    """Return the findings of conditions (a), (b) and (c) from the state log."""
     topics = state.topics(link.name)
     found = unpromoted(state, link.name)
     if not topics and not state.groups(link.name):
@@ -172,7 +176,7 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
 
 
 async def _member_guards(estate: Estate, link: LinkRecord, *, accepted: bool) -> list[Finding]:
-    """Return the guards of promoted groups with members on the source; nobody watches these after the finish."""
+    """Return the findings for promoted groups with members on the source; nobody watches these after the finish."""
     try:
         source, _ = await estate.source(link)
     except KmigrateError as error:
@@ -183,7 +187,7 @@ async def _member_guards(estate: Estate, link: LinkRecord, *, accepted: bool) ->
 
 
 def _router_guards(estate: Estate, state: State, *, clients_known: bool) -> list[Finding]:
-    """(a), (d) as the routers tell them."""
+    """Return the findings of conditions (a) and (d) from the routers' reports."""
     alive = {presence.instance: presence for presence in estate.log.alive(RouterPresence)}
     protocol = estate.target.settings.security.protocol
     found: list[Finding] = []
@@ -231,7 +235,10 @@ def _router_guards(estate: Estate, state: State, *, clients_known: bool) -> list
 
 
 def _shared_addresses(state: State) -> list[Finding]:
-    """Routers of which one client is at several: each knows only of its own when the client's writes are answered."""
+    """Refuse routers that share an address, because a client may be connected to several of them.
+
+    Each router then knows only about its own connections when a client's writes are answered.
+    """
     names: dict[str, list[str]] = {}
     for router in state.routers():
         names.setdefault(router.bootstrap, []).append(router.name)
@@ -249,7 +256,7 @@ def _shared_addresses(state: State) -> list[Finding]:
 
 
 async def undo_finish(estate: Estate, name: str | None, *, plan: bool = False) -> Plan:
-    """Take the finish back: routers tell their own addresses again."""
+    """Take the finish back: routers advertise their own addresses again."""
     link = resolve_link(estate.log.state, name)
     if not link.finished_ms:
         return Plan.of("link finish", [], [Finding("ok", "not-finished", f"link {link.name} is not finished")])
@@ -279,7 +286,10 @@ async def undo_finish(estate: Estate, name: str | None, *, plan: bool = False) -
 
 
 def left_behind(estate: Estate, epoch: int) -> Left:
-    """Who is connected now, by the routers' newest words; silent is who has not acted on the log up to `epoch`."""
+    """Return the clients that are connected now, by the routers' newest reports.
+
+    Silent routers are those that have not applied the state log up to `epoch`.
+    """
     state = estate.log.state
     names = {router.instance: router.name for router in state.routers()}
     words = [word for word in estate.log.alive(RouterPresence) if word.instance in names]
@@ -292,9 +302,9 @@ def left_behind(estate: Estate, epoch: int) -> Left:
 
 
 async def wait_left(estate: Estate, name: str, timeout: float, say: SayLeft) -> None:
-    """Wait until nobody is connected to a broker's listener of any router."""
+    """Wait until no client is connected to a broker's listener of any router."""
     if not finished(estate.log.state):
-        return  # another link keeps everybody (`other-link`)
+        return  # another link keeps all clients (`other-link`)
     deadline, quiet, epoch = monotonic() + timeout, 0.0, estate.log.state.epoch
     while True:
         left, now = left_behind(estate, epoch), monotonic()

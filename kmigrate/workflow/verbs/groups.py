@@ -1,4 +1,4 @@
-"""Verbs on consumer groups: registered first, promoted when nobody is left on the source."""
+"""Verbs on consumer groups: registered first, promoted when no member is left on the source."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ __all__ = [
 ]
 
 _AT_ONCE = 20
-"""Groups whose positions are asked for side by side."""
+"""Groups whose positions are read at the same time."""
 
 
 async def mirror_groups(
     estate: Estate, link_name: str | None, groups: Sequence[str], *, mode: str = GroupMode.HOLD, plan: bool = False
 ) -> Plan:
-    """Register groups; nothing is written to the target before their promote (AL-21, AL-22).
+    """Register groups; nothing is written to the target before their promote.
 
-    One that is mirrored already is given the mode that is asked for, where that is another than its own.
+    A group that is mirrored already is given the mode that is asked for, if that mode differs.
     """
     check_mode(mode)
     link = resolve_link(estate.log.state, link_name)
@@ -133,8 +133,10 @@ def _changes_mode(record: GroupRecord, asked: str) -> bool:
 
 
 def _register(link: str, group: str, reads: GroupReads | None, asked: str, state: State) -> Record | None:
-    """A group's record, judged by its topics as they are at the moment of the write: one of them may have come to be
-    promoted since they were looked at, or somebody have registered the group, or finished the link.
+    """Return a group's record, judged by its topics as they are at the moment of the write.
+
+    Since the look a topic may have started its promote, or somebody may have registered the group, or finished the
+    link.
     """
     refuse_finished(resolve_link(state, link))
     owner = state.group_owner(group)
@@ -168,7 +170,7 @@ def _owned(owner: GroupRecord) -> Finding:
 
 
 async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
-    """Write the intent to promote groups: positions are carried over, then reads open (AL-31, AL-33)."""
+    """Write the intent to promote groups: positions are carried over, then the groups' reads open."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
     new: list[GroupRecord] = []
@@ -191,7 +193,7 @@ async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence
 
 
 def ask_promote(record: GroupRecord, state: State) -> GroupRecord | None:
-    """The intent over the record as it stands; nothing where the group is being promoted already."""
+    """Return the record with the promote, judged on the current record; None where the promote is under way already."""
     now = state.group(record.link, record.group)
     if now is None:
         Plan.of("group promote", [], [_not_mirrored(record.link, record.group)]).refuse()
@@ -207,7 +209,7 @@ def _not_mirrored(link: str, group: str) -> Finding:
 
 
 async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) -> list[Finding]:
-    """What a group's members and positions on the source say to its promote."""
+    """Return the findings about a group's promote, from its members and positions on both clusters."""
     source, source_admin = await estate.source(link)
     follows = record.mode is GroupMode.FOLLOW
     members = await (
@@ -287,7 +289,10 @@ async def _metadata_guards(
 async def _withheld_guards(
     estate: Estate, source: ClusterClient, source_admin: Admin, record: GroupRecord
 ) -> list[Finding]:
-    """Topics that its members are not told of have no positions of theirs, and nobody reads them at the source then."""
+    """Return warnings for topics that the group's members are not told of.
+
+    The members have no positions in these topics, and after the promote nobody reads the topics at the source.
+    """
     words = words_on(estate.log, record.group)
     names: Mapping[str, str] = {}
     if unnamed(words):
@@ -301,7 +306,7 @@ async def _withheld_guards(
 
 
 def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
-    """Topics that are written in the transactions that commit this group's positions: they go together."""
+    """Refuse a group alone where the transactions that commit its positions write topics: all are promoted together."""
     if record.mode is not GroupMode.FOLLOW:
         return []
     topics, _ = unit_of(state.couplings(record.link), groups=[record.group])
@@ -317,14 +322,14 @@ def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
 
 
 def coupled_groups(state: State, link: str, topics: Collection[str]) -> list[GroupRecord]:
-    """Groups that follow and are promoted with these topics, because transactions commit their positions."""
+    """Return groups that follow and are promoted with these topics, because transactions commit their positions."""
     _, names = unit_of(state.couplings(link), topics)
     found = [record for name in sorted(names) if (record := state.group(link, name)) is not None]
     return [r for r in found if r.mode is GroupMode.FOLLOW and r.phase is not GroupPhase.PROMOTED]
 
 
 async def unmirrored_readers(estate: Estate, source: ClusterClient, source_admin: Admin) -> dict[str, list[str]]:
-    """Groups that nobody mirrors, by the topics that they have positions in: these would stay behind (MM-72)."""
+    """Return groups that nobody mirrors, by the topics that they have positions in: these would stay behind."""
     mirrored = {group.group for group in estate.log.state.groups()}
     names = [name for name in chosen_groups([NamePattern(".*")], await source_admin.groups()) if name not in mirrored]
     turn = asyncio.Semaphore(_AT_ONCE)
@@ -340,8 +345,10 @@ async def unmirrored_readers(estate: Estate, source: ClusterClient, source_admin
 
 
 async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient, group: str) -> list[Finding]:
-    """Positions that cannot be carried over: beyond the log that they are of, or of topics that nobody mirrors, or
-    whose copy has not begun (C5, MM-71)."""
+    """Return findings for positions that cannot be carried over (C5).
+
+    Such a position is beyond its log, or in a topic that nobody mirrors, or in a topic whose copy has not begun.
+    """
     offsets = await read_positions(source, group, stable=False)
     topics = estate.log.state.topics(link.name)
     mirrored = {topic.topic for topic in topics}

@@ -23,7 +23,7 @@ __all__ = ["late_findings", "late_guards", "treat_late"]
 
 _PATIENCE_S = 12.0
 _MOST = 20
-"""Most partitions that are named each."""
+"""Most partitions that are named in findings."""
 
 
 async def treat_late(
@@ -76,7 +76,7 @@ def _write(record: TopicRecord, wanted: LatePolicy, state: State) -> TopicRecord
 
 
 async def late_guards(estate: Estate, link: LinkRecord, *, accepted: bool) -> list[Finding]:
-    """Look at the source once more: `link finish` ends the watch."""
+    """Return the late records that the source holds now, as findings: `link finish` ends the watch."""
     records = estate.log.state.topics(link.name)
     if not any(record.phase is TopicPhase.PROMOTED and record.barrier for record in records):
         return []
@@ -97,7 +97,7 @@ async def late_guards(estate: Estate, link: LinkRecord, *, accepted: bool) -> li
 
 
 def late_findings(link: str, found: Iterable[LateFound], *, accepted: bool) -> list[Finding]:
-    """Name late records: those that the target lacks refuse, unless a person accepts their loss."""
+    """Name late records: a record that the target lacks refuses, unless a person accepts the loss."""
     found = sorted(found, key=lambda each: not each.missing)
     named = [
         Finding("refuse", "late-writes", each.text, _next(link, each.topic))
