@@ -21,13 +21,13 @@ def _heeded(number: signal.Signals, handler: Any) -> Iterator[None]:
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """SIGINT: one that was started in the background ignores it."""
+    """Handle SIGINT in this process, also where the tests were started in the background and ignore SIGINT."""
     with _heeded(signal.SIGINT, signal.default_int_handler):
         yield
 
 
 @pytest.fixture
 def hangups() -> Iterator[None]:
-    """SIGHUP: what we start ends where its terminal does, also under `nohup`."""
+    """Let SIGHUP end processes, also where the tests run under `nohup`."""
     with _heeded(signal.SIGHUP, signal.SIG_DFL):
         yield

@@ -1,4 +1,4 @@
-"""The flags of a copy by Spark: what goes together, and what a plan says of them."""
+"""The flags of a copy by Spark: which flags go together, and how a plan shows the flags."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_plan_says_where_a_partition_has_one_owner_and_that_speculation_is_off
 
 
 def test_what_is_left_of_a_mapped_topic_begins_where_its_map_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its offsets on the target are others: the log's end there says nothing of the source's."""
+    """The target's offsets of a mapped topic differ, so the target's log end says nothing about the source."""
     records = {
         "plain": TopicRecord("l", "plain", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 3}),
         "moved": TopicRecord("l", "moved", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 100}, mapped=True),

@@ -35,7 +35,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nobody(tmp_path: Path) -> Iterator[Path]:
-    """A configuration whose clusters refuse every connection."""
+    """Return a configuration whose clusters refuse every connection."""
     with socket.socket() as taken:  # bound and not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -153,7 +153,7 @@ def test_each_error_has_its_reference_and_exit_code(
 def test_a_cluster_that_never_answers_is_called_unreachable_within_15_seconds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # connects, and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts the connection and never answers
         port = silent.getsockname()[1]
         config = tmp_path / "silent.toml"
         config.write_text(f'[clusters.c]\n"bootstrap.servers" = "127.0.0.1:{port}"\n', encoding="utf-8")

@@ -55,7 +55,7 @@ def compared_range(
 
 @pytest.mark.parametrize("follow", [True, False])
 def test_the_beginning_that_a_mirrored_copy_has_lost_is_compared(follow: bool) -> None:
-    """Somebody has deleted records there: neither a mirror nor its target does so by itself."""
+    """Somebody has deleted these records on the target: neither a mirror nor the target does so without a person."""
     got = compared_range(MIRRORED, Cluster(0, 50), Cluster(30, 50), follow=follow)
     assert (got.start, got.end, got.kept) == (10, 50, True)
 
@@ -81,7 +81,7 @@ def test_a_promoted_topic_has_its_own_retention() -> None:
 
 @pytest.mark.parametrize("of", [MIRRORED, PROMOTED], ids=["mirrored", "promoted"])
 def test_how_far_a_log_cleaner_has_worked_is_known_when_the_topic_is_plain_by_now(of: TopicRecord) -> None:
-    """Else what it took away from the source after it was copied is called extra."""
+    """Otherwise a check would report records as extra that the log cleaner removed from the source after the copy."""
     clusters = Cluster(0, 60), Cluster(10, 60)
     assert compared_range(of, *clusters).cleaned_to == 0
     assert compared_range(replace(of, cleaned_to={0: 40}), *clusters).cleaned_to == 40
@@ -108,7 +108,7 @@ MADE, MADE_ANEW = UUID(int=7), UUID(int=8)
 
 
 def test_a_topic_made_anew_is_not_the_one_that_was_copied() -> None:
-    """Empty as it is, all of it would be equal."""
+    """The new topic is empty, so every comparison would find both sides equal."""
     copied = replace(MIRRORED, source_topic_id=str(MADE))
     with pytest.raises(Refused, match="topic-recreated"):
         compared_range(copied, Cluster(0, 0, topic_id=MADE_ANEW), Cluster(10, 50))
@@ -138,7 +138,7 @@ def test_a_copy_begun_behind_an_open_transaction_is_not_ahead_of_it() -> None:
 
 @pytest.mark.parametrize(("end", "ahead"), [(230, False), (231, True)])
 def test_behind_a_mapped_copy_too(end: int, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map takes the records behind its last run for the copy's own: the source has none that they could be of."""
+    """A map takes records behind its last run for copied records; the source has no such records."""
 
     async def maps(*_: Any) -> Any:
         made = OffsetMap([Run(20, 200, 30)])

@@ -1,4 +1,4 @@
-"""What the demo makes of a `link finish` that is refused: the words are those that the verb really prints."""
+"""The demo's reaction to a refused `link finish`: the tests use the texts that the verb really prints."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from kmigrate.errors import Failed, KmigrateError, Refused
 
 
 class Finishing(Demo):
-    """A demo whose `link finish` ends with an error."""
+    """A demo in which `link finish` ends with an error."""
 
     def __init__(self, error: KmigrateError, capsys: pytest.CaptureFixture[str]) -> None:
         super().__init__(DemoPlan(Path("demo"), Path("playbook.toml")), Output(json=True))

@@ -1,4 +1,4 @@
-"""The engines of a process: what each is given of its own."""
+"""The engines of a process: the objects that each engine gets for itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINK = LinkRecord("l", "u", ClusterRef("first", "a:1"), ClusterRef("target", "c:
 
 
 class _Router:
-    """Keeps what makes the clients of its sources."""
+    """A router that keeps the function that makes clients of sources."""
 
     source_client: Any
     bootstrap = "router:9092"
@@ -79,7 +79,7 @@ def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
 def test_what_engines_say_of_clients_is_seen_also_where_it_is_no_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A client whose transaction is refused is told a code; only whoever runs the router learns why."""
+    """A client whose transaction is refused gets an error code; only the router's log has the reason."""
     log = logging.getLogger("kmigrate")
     monkeypatch.setattr(log, "handlers", [])
     monkeypatch.setattr(logging.root, "handlers", [])
@@ -98,7 +98,7 @@ def test_what_engines_say_of_clients_is_seen_also_where_it_is_no_warning(
 def test_a_name_in_a_log_makes_no_second_line_and_nothing_that_a_terminal_obeys(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever may connect chooses his client id: a line that he makes up would look like one of ours."""
+    """Any client chooses its client id: an invented log line would look like a line of ours."""
     log = logging.getLogger("kmigrate")
     monkeypatch.setattr(log, "handlers", [])
     before = log.level
@@ -149,7 +149,7 @@ def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypa
 
 
 def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller alone was started again and again, and a supervisor took it for well."""
+    """A process with a controller alone used to restart it for ever, and a supervisor saw a healthy process."""
     newer = StateLogBroken("newer-state-log", "the state log was written by a newer kmigrate")
 
     async def broken(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""`kmigrate link finish` as it is called: what it prints, and with which exit code it ends."""
+"""`kmigrate link finish` as the user calls it: the printed text and the exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def call(
 
     def finishes(*flags: str) -> tuple[int, dict[str, Any]]:
         for word, _ in list(estate.log.presence.values()):
-            estate.log.say(word)  # what the log waits with belongs to the loop of one call
+            estate.log.say(word)  # the log's waiting objects belong to the event loop of a single call
         with estate.asking():
             code = main(["link", "finish", "l", "--config", str(config), "--json", *flags])
         return code, json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""A check that goes on: what a round takes, what is left alone, and what the call says in the end."""
+"""`verify --follow`: the ranges of a round, the partitions left alone, and the final output."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_a_partition_that_differs_is_told_once_and_left_alone() -> None:
         (0, 10, None, False),  # the target has nothing yet
         (10, 12, 4, True),
         (10, 12, 10, False),
-        (9, 12, 10, False),  # the map does not know of the holes at its end any more
-        (8, 8, 10, True),  # the source was cut: all of it is read again
+        (9, 12, 10, False),  # the map has forgotten the holes at its end
+        (8, 8, 10, True),  # the source was cut, so the whole range is read again
     ],
 )
 def test_a_round_takes_what_both_sides_have_and_nobody_verified(

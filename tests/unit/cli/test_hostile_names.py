@@ -1,6 +1,6 @@
-"""No text from outside is markup, in any view: names of groups and clients, and what brokers say, may be anything.
+"""No view takes a text from outside as markup: names of groups and clients, and brokers' messages, may be anything.
 
-Each view is filled with a name in every text. The values are made from the types that the view takes.
+Each view is filled with a hostile name in every text. The values are made from the types that the view takes.
 """
 
 from __future__ import annotations

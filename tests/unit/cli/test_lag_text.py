@@ -1,4 +1,4 @@
-"""A lag as one cell of status."""
+"""A lag in a cell of `kmigrate status`."""
 
 from __future__ import annotations
 

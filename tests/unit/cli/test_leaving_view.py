@@ -1,4 +1,4 @@
-"""What a person reads while clients leave: who is left, and whether the routers may go."""
+"""The output while clients leave: the remaining clients, and whether the routers may stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of a Spark checkpoint: which of its files are translated, what comes along, and what has no place."""
+"""Copies of a Spark checkpoint: translated files, copied files, and positions without a place on the other side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEGINNING = '\0v1\n{"orders":{"0":100}}'
 
 
 def checkpoint(folder: Path, **more: str) -> Path:
-    """A query that was ended in its first batch; `more` are further files, `__` standing for the slash."""
+    """Write the checkpoint of a query that ended in its first batch; `more` holds files, with `__` for the slash."""
     told = {"metadata": "{}", "offsets__0": BATCH, "offsets__.0.crc": "sum", "sources__0__0": BEGINNING}
     for name, text in {**told, "sources__0__.0.crc": "sum", "sources__1__0": "v1\nnot Kafka", **more}.items():
         path = folder.joinpath(*name.split("__"))
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_copy_into_what_it_is_a_copy_of_is_refused(tmp_path: Path) -> None:
-    """It would hold itself, and what was given would not be as it was."""
+    """Such a copy would contain itself, and the given directory would change."""
     given = checkpoint(tmp_path / "given")
     with pytest.raises(UsageError) as caught:
         _check_places(given, given / "more" / "copy")

@@ -1,4 +1,4 @@
-"""What `plan` says of topics that are mirrored already: what is left of them, and nothing that is done."""
+"""The output of `plan` for topics that are mirrored already: only the remaining copy counts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Cluster:
 
 
 class NoRuns:
-    """A map topic without this topic's runs: what is covered then is what the mirror says."""
+    """A map topic without runs of this topic: the mirror's own report then says how far the copy is."""
 
     def __init__(self, _: Any) -> None: ...
 
@@ -70,7 +70,7 @@ class NoRuns:
 
 @pytest.fixture(autouse=True)
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
-    """The range of each partition that is sampled: each offset of it weighs 1 MB, and half of them are holes."""
+    """Return the sampled range of each partition; each offset weighs 1 MB, and half of the offsets are holes."""
     found: dict[int, tuple[int, int]] = {}
 
     async def sample(_: Any, topic: str, partition: int, start: int, end: int, *, stretches: int) -> Sample:
@@ -196,7 +196,7 @@ def test_what_holds_a_copy_back_is_told_beside_its_figures() -> None:
 
 
 def test_growth_is_what_the_source_was_written_in_its_last_hour() -> None:
-    """Offset 700 is the first one of the hour: partition 1 ends before, and has no record of the hour."""
+    """Offset 700 is the first offset of the last hour, and partition 1 ends before that offset."""
     row = planned(None, {}, start="earliest", offsets="identical")
     assert (row.hourly_bytes, row.replicas_target) == (400 * 10**6, 1)
     assert (row.disk, row.disk_growth) == (1_500 * 10**6, 400 * 10**6)

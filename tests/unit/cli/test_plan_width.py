@@ -1,4 +1,4 @@
-"""What `plan` shows in terminals of usual widths: no name, figure or verdict is cut in the middle."""
+"""The output of `plan` in terminals of usual widths: no name, figure or verdict is cut in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of a playbook: when one is late, nothing that it has begun goes on."""
+"""Commands of a playbook: when a command is late, everything that the command started ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ CALL = cast("Any", SimpleNamespace(json=False, settings=SimpleNamespace(path=Non
 def test_a_command_that_is_late_is_ended_with_all_that_it_has_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has begun holds a pipe, which ends with it. The command is late once that has come, and not before."""
+    """The command's child holds a pipe that closes when the child ends.
+
+    The command becomes late only after the child has written to the pipe.
+    """
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     wait = subprocess.Popen.wait
@@ -68,7 +71,7 @@ def test_a_command_that_fails_says_its_exit_code() -> None:
 @pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]])
 def test_a_command_does_not_outlive_who_runs_it(numbers: list[signal.Signals], tmp_path: Path) -> None:
-    """Nor one that heeds no Ctrl-C, where somebody presses it once more."""
+    """A command that ignores Ctrl-C ends, too, after a second Ctrl-C."""
     book, script, begun = tmp_path / "p.toml", tmp_path / "command.sh", tmp_path / "begun"
     script.write_text(f"trap '' INT HUP TERM; echo $$ > {begun}.new; mv {begun}.new {begun}; exec sleep 30\n", "utf-8")
     book.write_text(f'[[step]]\nexec = "sh {script}"\n', encoding="utf-8")
@@ -99,7 +102,7 @@ def test_whatever_ends_a_playbook_names_its_step_and_has_its_own_exit_code(
     ends: Any, code: Exit, ref: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def check(call: Any) -> Answer:
-        if type(call) is not Call:  # its values are judged
+        if type(call) is not Call:  # a check of the values only
             raise _Reached
         if isinstance(ends, Answer):
             return ends

@@ -1,4 +1,4 @@
-"""Values of a playbook's steps: all are judged before the first step runs, as its verb judges them."""
+"""Values of a playbook's steps: each verb checks the values of its step before the first step runs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_playbook_may_be_looked_at_where_no_cluster_is_configured(
 
 
 def test_a_target_that_a_person_is_asked_for_may_be_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the step itself asks; where nobody can be asked it is missing before the first step."""
+    """On a terminal the step asks for the target; elsewhere the missing target is an error before the first step."""
     (folder / "kmigrate.toml").write_text(CONFIG.partition("[defaults]")[0], encoding="utf-8")
     (folder / "p.toml").write_text('[[step]]\nrun = "link create"\nname = "l"\nsource = "old"\n', encoding="utf-8")
     assert main(["playbook", "plan", "p.toml"]) == Exit.USAGE

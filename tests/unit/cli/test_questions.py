@@ -66,9 +66,9 @@ def test_a_question_has_its_answer_also_within_a_running_loop(
         while True:
             try:
                 seen += os.read(ours, 4096)
-            except OSError:  # Linux says so where the other side has closed
+            except OSError:  # Linux raises after the other side has closed
                 break
-            if not answered and b"?" in seen and b"\x1b[6n" in seen:  # it asks where the cursor is: it listens
+            if not answered and b"?" in seen and b"\x1b[6n" in seen:  # the prompt now listens
                 os.write(ours, b"\x1b[1;1R" + keys)
                 answered = True
     finally:

@@ -1,4 +1,4 @@
-"""What status says of a router's limits: how near it is to them, and who was ended for one."""
+"""A router's limits in `kmigrate status`: the distance to each limit, and connections ended because of a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says of the values that topics have from their source's brokers."""
+"""A plan's findings on values that topics inherit from the source's brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADDED_TO = TopicRecord("l", "added-to", TopicPhase.MIRRORING, 1, partitions=1, t
 
 
 class Source:
-    """It keeps all that is written for ever, but one topic of its own."""
+    """A source that keeps all records for ever, except in a topic with a retention of its own."""
 
     async def topic_configs_told(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigValue] | KmigrateError]:
         told: dict[str, dict[str, ConfigValue] | KmigrateError] = {
@@ -35,7 +35,7 @@ class Source:
 
 
 class Target:
-    """Its brokers keep what is written for a week; it has three topics that hold data."""
+    """A target whose brokers keep records for a week; three of its topics hold data."""
 
     metadata = SimpleNamespace(brokers={1: ("h", 2)})
 

@@ -1,4 +1,4 @@
-"""What status shows in terminals of usual widths: no figure and no phase is cut in the middle."""
+"""The output of `status` in terminals of usual widths: no figure and no phase is cut in the middle."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "targ
 
 @contextmanager
 def nobody_reads(*names: str) -> Iterator[None]:
-    """The streams are pipes whose readers have left."""
+    """Replace the streams by pipes whose readers have left."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8") as pipe, pytest.MonkeyPatch.context() as patch:
@@ -60,7 +60,7 @@ def nobody_reads_yet(name: str) -> Iterator[int]:
 
 
 def emptied(reader: int) -> None:
-    """All that stood in the pipe when it was full is read."""
+    """Read everything that the full pipe holds."""
     os.set_blocking(reader, False)
     with suppress(BlockingIOError):
         while os.read(reader, 65_536):
@@ -106,12 +106,12 @@ def test_a_full_disk_changes_no_exit_code_and_is_told(
     with no_room():
         assert run_to_end(Call(json=as_json), act) == code
     told = "stdout is lost: No space left on device" in capsys.readouterr().err
-    assert told is (as_json or act is differing)  # else stdout had nothing to tell
+    assert told is (as_json or act is differing)  # otherwise stdout had no output to lose
 
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_process_whose_log_is_full_runs_on_and_is_heard_again(as_json: bool, tmp_path: Path) -> None:
-    """A router's `run > log` ended with the disk of its log, and took its clients along."""
+    """A router's `run > log` used to end when the log's disk was full, and the clients lost their router."""
     log = (tmp_path / "log").open("w+", encoding="utf-8")
     number, full = os.dup(log.fileno()), os.open("/dev/full", os.O_WRONLY)
     with log, pytest.MonkeyPatch.context() as patch:
@@ -131,7 +131,7 @@ def test_a_process_whose_log_is_full_runs_on_and_is_heard_again(as_json: bool, t
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_terminal_that_is_gone_ends_no_process(as_json: bool) -> None:
-    """As for `kmigrate run &` whose window was closed."""
+    """The same happens to `kmigrate run &` after its window was closed."""
     ours, theirs = os.openpty()
     with os.fdopen(theirs, "w", encoding="utf-8") as terminal, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)
@@ -145,7 +145,7 @@ def test_a_terminal_that_is_gone_ends_no_process(as_json: bool) -> None:
 
 @pytest.mark.parametrize(("words", "code"), [(["sandbox", "status", "--json"], Exit.REFUSED), (["--help"], Exit.OK)])
 def test_python_has_nothing_left_to_write_at_the_end_of_a_call(words: list[str], code: Exit, tmp_path: Path) -> None:
-    """It ends with 120 else, and with a traceback."""
+    """With output left, Python ends with exit code 120 and a traceback."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         call = [sys.executable, "-m", "kmigrate", *words]
         ended = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
@@ -154,7 +154,7 @@ def test_python_has_nothing_left_to_write_at_the_end_of_a_call(words: list[str],
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_an_engine_waits_for_nobody_who_shall_read_its_lines(as_json: bool) -> None:
-    """With Ctrl-S pressed on its terminal a router answered no client any more."""
+    """A router whose terminal was stopped by Ctrl-S used to answer no client any more."""
     with nobody_reads_yet("stdout") as reader:
         out = Output(json=as_json)
         out.as_lines()
@@ -211,7 +211,7 @@ def test_a_watch_that_nobody_reads_ends(as_json: bool, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("flags", [["--json"], []])
 def test_a_playbook_that_nobody_reads_does_not_end_as_if_it_were_through(flags: list[str], tmp_path: Path) -> None:
-    """Nor does it begin another step."""
+    """The playbook begins no further step, either."""
     book = tmp_path / "p.toml"
     steps = [f"[[step]]\nexec = 'touch {tmp_path}/{name}'\n" for name in ("one", "two")]
     book.write_text("".join(steps), encoding="utf-8")
@@ -225,7 +225,7 @@ def test_a_playbook_that_nobody_reads_does_not_end_as_if_it_were_through(flags: 
 def test_a_terminal_without_our_arrows_is_told_all_the_same(
     encoding: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change was made by then: an error would say that it was not."""
+    """The change was made already: an error would claim the opposite."""
     told = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding=encoding))
     answer = Answer({"change": "é ✓ 😀 \udcff"}, Text("store link l: s → t"))
@@ -313,7 +313,7 @@ def test_a_next_step_without_a_call_is_cut_between_words_too(monkeypatch: pytest
 
 
 def test_what_is_waited_for_within_something_else_is_told_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal has room for one line that changes; a second one was a crash."""
+    """A terminal has room for one changing line; a second spinner used to crash."""
     terminal = narrow(monkeypatch)
     out = Output()
     with out.waiting("reading the ranges") as outer:
@@ -335,7 +335,7 @@ def test_a_name_that_is_no_unicode_leaves_json_readable(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
 def test_a_stream_that_was_closed_before_takes_nothing_from_a_call(closed: tuple[int, ...], tmp_path: Path) -> None:
-    """Else the first connection to a broker would get its number."""
+    """Otherwise the first connection to a broker would get the stream's file number."""
     script = (
         "import os, sys\n"
         f"for number in {closed}: os.close(number)\n"

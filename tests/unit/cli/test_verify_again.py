@@ -1,4 +1,4 @@
-"""A check whose ranges retention cuts while they are read."""
+"""A check of ranges that retention cuts during the reading."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINK = LinkRecord("blue", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1
 
 
 class Retention:
-    """Looks at a log whose beginning moves on while its first checks read."""
+    """A log whose beginning moves on while the first checks read the log."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Iterator[Failed | None]) -> None:
         self.compared: list[int] = []
@@ -44,7 +44,7 @@ class Retention:
 
 
 def check(promoting: bool) -> None:
-    """By `verify`, or before a promote."""
+    """Run a check by `verify` or before a promote."""
     if promoting:
         asyncio.run(verify.compare_new(Call(), ["t"], "blue", 1.0))
     else:

@@ -1,4 +1,4 @@
-"""A call that waits for what others carry out: whoever stops waiting is told that it goes on."""
+"""A call that waits for other processes: a user who stops waiting is told that the work goes on."""
 
 from __future__ import annotations
 
@@ -76,8 +76,11 @@ def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
 def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
     begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark compares in a thread, for which Python waits at its end, however long that takes; and before that the
-    target is waited for, of which Spark knows nothing."""
+    """Ctrl-C ends both parts of the comparison: the wait for the target, and Spark.
+
+    Spark compares in a thread, and Python waits at exit for that thread, however long the comparison takes. Before
+    Spark starts, the call waits for the target, and Spark knows nothing of that wait.
+    """
     log, told = MemoryLog(LINK, replace(PENDING, phase=TopicPhase.MIRRORING)), threading.Event()
 
     @asynccontextmanager
@@ -136,7 +139,7 @@ def test_a_promote_that_waits_is_taken_back_without_a_question_and_said_again_it
 
 
 def test_whoever_has_no_name_on_this_host_is_told_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs under a number that its image does not know."""
+    """A container may run under a user id that its image has no name for."""
 
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 1000700000")

@@ -1,4 +1,4 @@
-"""What a person reads of topics that are withheld from a group's members."""
+"""The output about topics that routers withhold from a group's members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Admin's librdkafka client ends with it: one that is left to the garbage collector may end in its own callback."""
+"""An Admin's librdkafka client ends with the Admin; the garbage collector might end a client in its own callback."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with admin() as other:
 print(running > 1, threads())
 other.close()
 """
-"""In a process of its own, of which nobody else starts or ends threads."""
+"""A script for a process of its own, in which nothing else starts or ends threads."""
 
 
 @pytest.mark.skipif(not THREADS.is_dir(), reason="threads are counted in /proc")
@@ -56,7 +56,10 @@ def test_a_client_ends_with_the_last_who_holds_it_and_when_it_is_closed(security
 
 
 def test_a_renewed_certificate_is_read_by_a_client_that_runs_and_a_broken_one_is_not(tmp_path: Path) -> None:
-    """librdkafka reads it once: a mirror that ran on by the old one could not make a topic once that had expired."""
+    """librdkafka reads a certificate only once.
+
+    A mirror that went on with an expired certificate could not create a topic.
+    """
     authority = SandboxSecurity.create(tmp_path / "s")
     first, second = authority.issue("one"), authority.issue("two")
     certificate, key = tmp_path / "ours.pem", tmp_path / "ours.key"

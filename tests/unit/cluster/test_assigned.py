@@ -1,4 +1,4 @@
-"""What the members of a group are assigned, as it is read from librdkafka's description."""
+"""Assignments of a group's members, as read from librdkafka's description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admin requests whose broker leaves the metadata under way: sent again, and never called 'refused'."""
+"""Admin requests whose broker leaves the metadata meanwhile: the request is sent again, and never counts as refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kmigrate.model.settings import ClusterSettings
 
 
 class _Leaving:
-    """Takes requests along, as many as told, and answers the next with the given code (0 is no error)."""
+    """A cluster that loses the given number of requests, and answers the next with the given code (0: no error)."""
 
     def __init__(self, times: int, code: int = 0) -> None:
         self.times = times
@@ -71,7 +71,7 @@ def test_a_cluster_whose_brokers_only_leave_is_unreachable_and_nothing_is_claime
 
 @pytest.mark.parametrize("steps", range(4))
 def test_who_is_ended_just_as_the_answer_comes_is_ended(steps: int) -> None:
-    """Else a loop around an admin request would go on for ever, and who ended it wait as long."""
+    """Otherwise a loop around an admin request would never end, and its canceller would wait for ever."""
     answer: Future[Any] = Future()
 
     class _Slow(_Leaving):
@@ -81,7 +81,7 @@ def test_who_is_ended_just_as_the_answer_comes_is_ended(steps: int) -> None:
     async def scene() -> None:
         task = asyncio.create_task(_admin(_Slow(0)).create_topic("orders", 1, 1))
         await asyncio.sleep(0.01)
-        answer.set_result({})  # told to the loop, which has not looked yet
+        answer.set_result({})  # the answer is scheduled on the loop, and the loop has not run yet
         for _ in range(steps):
             await asyncio.sleep(0)
         ended = task.cancel()

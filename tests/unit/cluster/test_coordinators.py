@@ -1,4 +1,4 @@
-"""What a transactional id's coordinator is asked, and what is made of its answers."""
+"""Requests to the coordinator of a transactional id, and the use of its answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TILL = ("till", 9, 8)
 
 @dataclass
 class Cluster:
-    """Broker 4 coordinates; `code` is what it says, of a description `state`."""
+    """A cluster whose broker 4 is coordinator and answers with error `code` or with a transaction in `state`."""
 
     code: int = 0
     state: str = "CompleteCommit"

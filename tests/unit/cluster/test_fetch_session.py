@@ -1,4 +1,4 @@
-"""A reader's fetches: topics by id where the broker takes that and the ids are known, else by name; and quotas.
+"""A reader's fetches: topics by id where the broker supports ids and the ids are known, else by name; and quotas.
 
 Requests are read and answers written by kio, whose classes are made from Kafka's own schemas.
 """
@@ -37,15 +37,15 @@ def at(offset: int, *topics: str) -> Wanted:
 
 
 class Broker:
-    """One that takes Fetch up to a version, and answers whatever is asked with an empty log."""
+    """A broker that supports Fetch up to a version, and answers every request with an empty log."""
 
     def __init__(self, newest: int) -> None:
         self.newest = newest
         self.asked: list[Any] = []
         self.strange = False
-        """It answers for a topic that nobody has asked for."""
+        """Whether the broker answers for a topic that nobody has asked for."""
         self.rests = 0
-        """So many answers name no partition and ask for a rest: the quota of who asks is used up."""
+        """Number of answers that name no partition and ask for a rest, because the reader's quota is used up."""
 
     async def call(self, request: Any) -> Any:
         assert type(request) is entity(18, 0, "request")
@@ -90,7 +90,7 @@ class Broker:
 
 
 class Scene:
-    """A session with brokers that follow each other on its connection."""
+    """A session with a series of brokers on its connection."""
 
     def __init__(self, broker: Broker, meant: Callable[[str], UUID | None] | None = None, **ids: UUID | None) -> None:
         self.broker = broker
@@ -113,7 +113,7 @@ class Scene:
 
     @property
     def last(self) -> tuple[int, int, int, list[object], list[object]]:
-        """Version, session and epoch of the newest request; what it asks for, and what the session shall forget."""
+        """Return version, session and epoch of the newest request, the requested topics, and the topics to forget."""
         request = self.broker.asked[-1]
         by = "topic" if request.__version__ < 13 else "topic_id"
         asked, forgotten = ([getattr(t, by) for t in of] for of in (request.topics, request.forgotten_topics_data))
@@ -167,7 +167,10 @@ def test_a_session_begins_anew_for_a_topic_that_was_made_anew() -> None:
 
 
 def test_whoever_means_one_topic_never_reads_another_of_its_name() -> None:
-    """Whatever the layout shows by now, which others read anew, too: the broker says that it has that topic no more."""
+    """The broker answers that the topic with this id is gone.
+
+    This holds even where other readers have refreshed the metadata, which now shows the new topic of that name.
+    """
     scene = Scene(Broker(17), {"t": T}.get, t=T, u=U)
     scene.fetch(at(0, "t", "u"))
     scene.know(t=NEW_T, u=U)

@@ -1,4 +1,4 @@
-"""Probing for wide gaps: none beyond the limit is missed, none below half of it is reported."""
+"""Probing for wide gaps: no gap beyond the limit is missed, no gap below half of the limit is reported."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_log_too_short_for_a_gap_beyond_the_limit_costs_no_request(monkeypatch
 
 
 def test_what_was_deleted_since_the_start_was_asked_for_is_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention goes on while a long log is probed: its topic would be mapped for no reason."""
+    """Retention goes on while a long log is probed; otherwise the topic would be mapped without a reason."""
     log = Log([(5 * LIMIT + number, 1) for number in range(LIMIT)])
     log.start = 5 * LIMIT
     monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)
@@ -99,7 +99,7 @@ def test_what_was_deleted_since_the_start_was_asked_for_is_no_gap(monkeypatch: p
 
 
 def test_what_a_new_leader_does_not_show_yet_is_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A high watermark may fall behind itself for a moment at an election."""
+    """A high watermark may fall back for a moment at a leader election."""
     log = Log([(0, 1)])
     log.readable = 3 * LIMIT
     monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)

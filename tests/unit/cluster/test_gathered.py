@@ -13,7 +13,7 @@ from kmigrate.errors import Unreachable
 
 
 class _Broker:
-    """Tells of each partition how many requests came before; `opened` lets a request be answered."""
+    """A broker that answers each partition with the number of the request; `opened` releases the answers."""
 
     def __init__(self) -> None:
         self.requests: list[list[Key]] = []

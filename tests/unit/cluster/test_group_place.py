@@ -1,4 +1,4 @@
-"""Who is told to hold a place in a group, and whose group is one of both protocols, by what each broker can say."""
+"""Placeholder members of a group, and groups of both protocols, with brokers of different versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kmigrate.router.apis.blank import blank, element, part
 
 
 class Broker:
-    """Takes these newest versions; its group has members of these types."""
+    """A broker with these newest versions; its group has members of these types."""
 
     def __init__(self, versions: dict[int, int], types: tuple[int, ...] = ()) -> None:
         self.versions = versions

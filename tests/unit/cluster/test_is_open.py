@@ -1,4 +1,7 @@
-"""When a request for one purpose goes at once: holes rely on it, for markers are no compare-and-set (W5)."""
+"""Conditions under which a request for a given purpose goes out at once.
+
+Holes rely on this, because markers are not compare-and-set (W5).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for a leader's answer hears of the next one, and of a slow leader's answer all the same."""
+"""A request that waits for a leader's answer hears of the next leader, and still gets a slow leader's answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kmigrate.errors import Unreachable
 
 
 class Cluster:
-    """Broker 1 leads t-0 and says nothing; the others say who leads now, one after another."""
+    """A cluster whose broker 1 leads t-0 and is silent; the other brokers name the leader, each in turn."""
 
     def __init__(self, *told: int | Unreachable) -> None:
         self._led = 1

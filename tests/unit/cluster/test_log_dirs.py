@@ -1,4 +1,4 @@
-"""Log directories as brokers tell them; nothing is made up where a broker does not tell."""
+"""Log directories as brokers report them; a broker's missing answer is not replaced by a guess."""
 
 from __future__ import annotations
 

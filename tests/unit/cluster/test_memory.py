@@ -1,4 +1,4 @@
-"""Whether brokers can be made to remember producers for long: believed only where they know how."""
+"""Whether brokers can be made to remember producers for long: an answer counts only from brokers with that setting."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RAISED = ConfigValue(RAISED_EXPIRATION, True)
 
 @dataclass
 class Cluster:
-    """A cluster as its client and its admin client show it."""
+    """A cluster as the client and the admin client show the cluster."""
 
     shown: ConfigValue | Failed | None
     says: int | Failed = 0
     metadata: Any = field(default_factory=lambda: SimpleNamespace(brokers={1: ("h", 1)}))
     asked: list[bool] = field(default_factory=list)
-    """By request to raise it: whether it only asked."""
+    """For each request to raise the setting, whether the request was a validation only."""
 
     async def broker_config(self, node: int, key: str) -> ConfigValue | None:
         assert (node, key) == (1, PRODUCER_EXPIRATION)

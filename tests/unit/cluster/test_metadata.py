@@ -1,4 +1,4 @@
-"""A metadata answer that says nothing new, and one that does."""
+"""Metadata answers with and without news."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from kmigrate.net.broker import BrokerConnection
 from kmigrate.protocol.api import decode_body, element_type, encode_body, entity
 
 _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
-"""Size, correlation id and no tags: what stands before a flexible answer's body."""
+"""The bytes before a flexible answer's body: size, correlation id and no tags."""
 
 
 def answer_of(
     *brokers: int, cluster: str = "c", error: ErrorCode = ErrorCode.none, leaders: Sequence[int] = (), id_: int = 1
 ) -> bytearray:
-    """An answer that names these brokers, each at the port of its number; the error is that of topic t, the leaders
-    are of its partitions, each in the epoch of its number."""
+    """Return a metadata answer with these brokers, each at the port of its number.
+
+    The error is the error of topic t. The leaders are leaders of its partitions, each in the epoch of its number.
+    """
     return _answer(*leaders, brokers=brokers, cluster=cluster, error=error, id_=id_)
 
 
@@ -74,7 +76,7 @@ class _Broker:
         self.answers = list(answers)
 
     def send(self, api_key: int, *_: Any, **__: Any) -> asyncio.Future[bytearray]:
-        """Its versions are asked for before the first layout."""
+        """The client asks for the broker's versions before the first metadata."""
         return asyncio.ensure_future(self.call_raw() if api_key == 3 else self.spoken())
 
     async def call_raw(self, *_: Any, **__: Any) -> bytearray:
@@ -86,7 +88,7 @@ class _Broker:
 
 
 def versions(**newest: int) -> bytearray:
-    """What a broker of Kafka 2.8 says that it speaks, but for what is given."""
+    """Return the versions of a broker of Kafka 2.8, with the given replacements."""
     spoken = {"metadata": 10, "fetch": 12, "produce": 9, **newest}
     keys = {"produce": 0, "fetch": 1, "metadata": 3}
     kind = entity(18, 0, "response")
@@ -119,7 +121,7 @@ def _client(*answers: bytearray) -> ClusterClient:
 def test_a_cluster_that_is_too_old_is_refused_by_name(
     spoken: dict[str, int], missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a broker closes the connection on each request that it does not know, and was tried for ever."""
+    """Such a broker closes the connection at each unknown request; the client used to try again for ever."""
 
     async def told(_: Any) -> bytearray:
         return versions(**spoken)
@@ -144,7 +146,7 @@ def test_a_cluster_that_is_too_old_is_refused_by_name(
     ],
 )
 def test_of_names_of_a_clients_choosing_nothing_is_kept(error: ErrorCode, taken: set[str]) -> None:
-    """A client that asks for ever new ones would have them all remembered."""
+    """Otherwise a client that asks for ever new names would fill the memory."""
 
     async def scene() -> None:
         client = _client(_answer(error=error))
@@ -166,7 +168,7 @@ def test_the_same_answer_to_the_same_question_changes_nothing() -> None:
 
 
 def test_questions_that_take_turns_are_each_answered_as_before() -> None:
-    """A copier's looks and the recovery of one topic's partitions: neither has the other's answers decoded anew."""
+    """A copier's refreshes and a partition's recovery take turns; neither has the other's answers decoded anew."""
 
     async def scene() -> None:
         client = _client(*(_answer(1) for _ in range(6)))
@@ -181,7 +183,7 @@ def test_questions_that_take_turns_are_each_answered_as_before() -> None:
 
 
 def test_answers_that_differ_in_the_controller_alone_are_read_once_each() -> None:
-    """KRaft brokers name any living broker, another one each time."""
+    """KRaft brokers name any living broker as controller, another broker in each answer."""
 
     async def scene() -> None:
         client = _client(*(_answer(1, controller=number % 3) for number in range(9)), _answer(2))
@@ -197,7 +199,7 @@ def test_answers_that_differ_in_the_controller_alone_are_read_once_each() -> Non
 
 
 def test_a_topic_is_looked_for_at_every_broker() -> None:
-    """One that has just started may not have heard of any yet."""
+    """A broker that has just started may know no topic yet."""
 
     async def scene() -> None:
         unknown = _answer(error=ErrorCode.unknown_topic_or_partition)
@@ -239,11 +241,11 @@ def test_the_same_answer_after_another_question_told_otherwise_is_read() -> None
 
 
 def test_those_who_wait_for_their_turn_share_what_was_asked_for_after_they_came() -> None:
-    """Nobody gets an answer that a broker gave before the call: what made the caller ask may have come after it."""
+    """A caller never gets an answer from before the call, because the caller's reason may be newer than that answer."""
 
     async def scene() -> None:
         client = _client(_answer(1), _answer(2), _answer(3))
-        client.layout.known = Metadata("c")  # what its brokers speak is asked for no more
+        client.layout.known = Metadata("c")  # known already, so that the client does not ask for the brokers' versions
         waiting = [asyncio.create_task(client.refresh(["t"])) for _ in range(5)]
         seen = [told.topics["t"].partitions[0].leader for told in await asyncio.gather(*waiting)]
         assert seen == [1, 2, 2, 2, 2]

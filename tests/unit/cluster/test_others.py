@@ -1,4 +1,4 @@
-"""Who leads by the word of several brokers, of which one answers from the past."""
+"""The leader according to several brokers, of which a broker may answer with old metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def at(node: int) -> str:
 
 
 def told(*leaders: int, brokers: tuple[int, ...] = BROKERS, id_: int = 1, cluster: str = "c") -> bytearray:
-    """Each led by this broker, in the epoch of its number."""
+    """Return an answer in which these brokers lead the partitions, each in the epoch of its number."""
     return answer_of(*brokers, leaders=leaders, id_=id_, cluster=cluster)
 
 
@@ -42,7 +42,7 @@ def leaders(known: Layout) -> list[int]:
     return [part.leader for _, part in sorted(known.known.topics["t"].partitions.items())]
 
 
-# what is believed
+# answers that count
 
 
 def test_later_leaders_are_believed_one_by_one_and_where_they_are() -> None:
@@ -56,7 +56,7 @@ def test_later_leaders_are_believed_one_by_one_and_where_they_are() -> None:
 
 
 def test_what_else_another_broker_tells_is_not_believed() -> None:
-    """It has fallen behind itself, perhaps: topics of another id, partitions and topics that are not known."""
+    """The other broker may lag behind: its answer has topics with another id, or unknown partitions and topics."""
     for others_word in (told(3, id_=2), told(1, 3), answer_of(*BROKERS), told(1, brokers=(1,))):
         known = layout(1)
         before = known.known
@@ -104,11 +104,11 @@ def test_many_partitions_are_asked_for_in_portions() -> None:
     assert known.questions() == [("t0", "t1", "t2"), ("t3", "t4", "t5"), ("t6",)]
 
 
-# who is asked
+# brokers that are asked
 
 
 class _Brokers:
-    """Each tells of one leader of t-0; None of one that says nothing."""
+    """Brokers that each name a leader of t-0; None stands for a silent broker."""
 
     def __init__(self) -> None:
         self.says: dict[int, Any] = dict.fromkeys(BROKERS, 1)
@@ -127,7 +127,7 @@ class _Brokers:
         return word if isinstance(word, bytearray) else told(word)
 
     async def heard(self, node: int) -> list[int]:
-        """Who was asked beside this one."""
+        """Return the brokers that were asked beside this broker."""
         self.others.heard(at(node))
         if self.others._turn is not None:
             await self.others._turn
@@ -197,7 +197,7 @@ def test_one_that_cannot_be_asked_harms_nobody(
 
 
 def test_a_broker_that_refuses_our_login_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the way nobody shall lock an account, nor raise doubts that hold up other connections."""
+    """The cross-check must not lock an account, nor raise doubts that delay other connections."""
 
     async def scene(brokers: _Brokers) -> None:
         brokers.says[2] = AuthenticationFailed("authentication-failed", "not you")
@@ -236,7 +236,7 @@ def test_who_asks_for_a_moment_only_bothers_nobody_else(monkeypatch: pytest.Monk
 
 
 class _Broker:
-    """One connection to a broker that tells of a leader of t-0; None where it stands still."""
+    """A connection to a broker that names a leader of t-0; None stands for a broker that stands still."""
 
     def __init__(self, says: dict[int, int | None], port: int, asked: list[int]) -> None:
         self.address, self.lost, self.holds = at(port), False, False

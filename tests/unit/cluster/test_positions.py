@@ -1,4 +1,4 @@
-"""Positions written to a group whose coordinator is not ready, and read while a transaction has some pending."""
+"""Committed offsets: written while the coordinator is not ready, read while a transaction has offsets pending."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kmigrate.router.apis.blank import blank, element
 
 @dataclass
 class Coordinator(ClusterClient):
-    """Answers each request with the next code, for its only partition."""
+    """A coordinator that answers each request with the next code, for the only partition."""
 
     codes: list[int]
     asked: list[Any] = field(default_factory=list)
@@ -68,7 +68,7 @@ def test_a_coordinator_that_moves_or_loads_is_asked_again(code: int) -> None:
 
 
 def test_before_each_try_it_is_asked_whether_positions_may_be_written_still() -> None:
-    """A group's coordinator may take its time, and the group be opened meanwhile by who took over."""
+    """The coordinator may take long, and a controller that took over may open the group meanwhile."""
     client = Coordinator([Code.NOT_COORDINATOR, 0])
 
     async def until_tried() -> None:
@@ -97,7 +97,7 @@ def test_a_word_that_has_grown_old_while_this_process_stood_still_is_asked_for_a
 
 
 def test_a_connection_that_is_lost_behind_the_word_is_opened_before_it_is_asked_for_again() -> None:
-    """To open it may take long, with TLS and a login, or brokers that are away; and the word is as old then."""
+    """Opening may take long, with TLS, a login, or brokers that are away; permission from before would be too old."""
     client, asked = Coordinator([0]), list[int]()
 
     async def lost_meanwhile() -> None:

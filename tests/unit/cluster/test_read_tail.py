@@ -1,4 +1,4 @@
-"""What a look at a log's tail makes of a log that others write to meanwhile."""
+"""Reads of a log's tail while other writers append to the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kmigrate.protocol.codes import Code
 
 
 class Growing:
-    """A log that was empty when its end was asked for, and that somebody appends to without a pause."""
+    """A log that was empty at the request for its end, and to which somebody appends without a pause."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -47,14 +47,14 @@ class WrittenOnce(Growing):
 
 
 def test_a_first_batch_that_comes_between_two_questions_is_not_taken_for_control_records() -> None:
-    """It was: a copier that began at the same time as another one stopped its partition as diverged."""
+    """Of two copiers started at the same time, the slower copier used to stop its partition as diverged."""
     with pytest.raises(Unreachable) as told:
         asyncio.run(read_tail(cast("ClusterClient", WrittenOnce()), "t", 0, 77))
     assert told.value.ref == "unsettled-log"
 
 
 def test_a_log_that_grows_while_it_seemed_empty_is_looked_at_anew() -> None:
-    """Its writer was never named: the partition waited, without a word, until that one rested."""
+    """The writer used to stay unnamed: the partition waited in silence until the writer paused."""
     with pytest.raises(Unreachable) as told:
         asyncio.run(read_tail(cast("ClusterClient", Growing()), "t", 0, 77))
     assert told.value.ref == "unsettled-log"

@@ -24,7 +24,7 @@ KEY = ("t", 0)
 
 @dataclass
 class ScriptedLog:
-    """One partition; an answer holds the batch at the asked offset, and as many more as it may."""
+    """A log of one partition; an answer holds the batch at the asked offset, and as many more as fit."""
 
     batches: dict[int, bytes] = field(default_factory=dict)
     start: int = 0

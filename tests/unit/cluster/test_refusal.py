@@ -1,4 +1,4 @@
-"""Whether leaders refuse every append: asked with a batch that none can store, and believed only where one says so."""
+"""Whether leaders refuse every append, tested with a batch that no leader can store; only a leader's refusal counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kmigrate.router.apis.produce import PartitionAnswer, encode_answer
 
 @dataclass
 class Brokers:
-    """Partition p is led by node p % 2 and answers with the error that the test gives it; node −1 is no node."""
+    """Brokers of which node p % 2 leads partition p and answers with the test's error; node −1 is no node."""
 
     errors: dict[int, int]
     leaders: dict[int, int] = field(default_factory=dict)

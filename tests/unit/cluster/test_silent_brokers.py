@@ -1,4 +1,4 @@
-"""A broker that takes connections and requests and never answers: others are asked, and from then on it comes last."""
+"""A broker that accepts requests and never answers: other brokers are asked, and this broker comes last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.cluster.test_metadata import answer_of, versions
 
 
 class _Broker:
-    """One connection to a broker; asked while it is silent, it never answers."""
+    """A connection to a broker; a request during the broker's silence is never answered."""
 
     def __init__(self, cluster: _Cluster, address: str) -> None:
         self.address = address
@@ -73,13 +73,13 @@ class _Cluster:
         self.brokers = (1, 2, 3)
         self.silent: set[str] = set()
         self.strangers: set[str] = set()
-        """Addresses of it that are another cluster's by now."""
+        """Addresses that belong to another cluster by now."""
         self.ignorant: set[str] = set()
         """Those that have not heard of topic t."""
         self.cutting: set[str] = set()
         """Those that end each connection on which they are asked."""
         self.slow: dict[str, asyncio.Future[bytearray] | None] = {}
-        """Those that answer when they are told to: what they were asked."""
+        """Slow addresses that answer when the test says so, with their pending request."""
         self.opening: Callable[[str], Awaitable[None]] | None = None
         self.asked: list[tuple[int, str]] = []
 
@@ -179,7 +179,7 @@ def test_a_broker_that_answers_again_is_like_any_other(monkeypatch: pytest.Monke
 
 
 def test_a_cluster_is_reached_though_the_first_that_is_named_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what its brokers speak is asked of another one after a moment, not after all the time for one question."""
+    """After a moment the client asks another broker for its versions, too, instead of waiting out the timeout."""
 
     async def scene(client: ClusterClient, cluster: _Cluster) -> None:
         await client.refresh([])
@@ -270,7 +270,7 @@ def test_who_waits_behind_a_question_to_a_silent_broker_is_told_that(monkeypatch
 
 
 def test_what_another_cluster_says_at_an_address_of_ours_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses are given to others; what is written there would be lost."""
+    """Addresses are given to other clusters; records written there would be lost."""
 
     async def scene(client: ClusterClient, cluster: _Cluster) -> None:
         cluster.silent, cluster.strangers = {at(1)}, {at(2)}
@@ -308,7 +308,7 @@ def test_a_topic_that_a_silent_broker_may_know_is_not_called_unknown(monkeypatch
 
 
 def test_who_asks_late_opens_no_connection_of_a_client_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that is just being opened is closed again: nobody would ever do it."""
+    """A connection that is just being opened is closed, too, because nobody else would close that connection."""
 
     async def scene(client: ClusterClient, cluster: _Cluster) -> None:
         opening, goes_on = asyncio.Event(), asyncio.Event()

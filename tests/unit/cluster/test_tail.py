@@ -1,4 +1,4 @@
-"""One partition is read on through everything that a broker answers in its place."""
+"""Reading a partition goes on through every error that a broker may answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kmigrate.records.build import one_record_batch
 RECORD = bytes(one_record_batch(b"k", b"v", timestamp=1, producer_id=-1, epoch=-1, sequence=-1))
 HEAD = struct.pack(">iib", 0, 7, 0)
 THROTTLED = HEAD + struct.pack(">ihi", 900, 0, 0) + b"\1\0"
-"""No topic, as a broker answers whom a quota holds back."""
+"""A fetch answer without topics, as a broker sends to a client above its quota."""
 ANSWERED = (
     HEAD
     + struct.pack(">ihi", 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Which open transaction a partition waits for, from what partitions and coordinators say."""
+"""The open transaction that a partition waits for, found from answers of partition leaders and coordinators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ NOW = 1_000_000
 
 
 class Cluster(ClusterClient):
-    """Two brokers; `begun` are the answers of DescribeProducers one after another, `listed` the coordinators'."""
+    """A cluster of two brokers.
+
+    `begun` are the answers of DescribeProducers in order, `listed` the coordinators' answers.
+    """
 
     def __init__(self, apis: set[int], begun: list[list[tuple[int, int]]], listed: dict[int, Any]) -> None:
         super().__init__(ClusterSettings("c", (("h", 1),)))
@@ -108,7 +111,7 @@ def test_without_every_coordinators_word_nothing_is_called_hanging() -> None:
 
 
 class Coordinators(Cluster):
-    """The same, where every id is coordinated by broker 0 and told as `states` says."""
+    """A cluster as above whose broker 0 coordinates every id, with the states given in `states`."""
 
     states: Mapping[str, tuple[int, str, int]] = {}
     sent: Sequence[int] = ()
@@ -146,7 +149,7 @@ def test_an_open_transaction_is_told_with_its_topics_until_its_last_marker_is_wr
 
 
 def test_who_writes_a_topic_in_transactions_is_told_by_coordinators_with_the_time_when_each_began() -> None:
-    """Of one that hangs no marker is to come."""
+    """A hanging transaction gets no marker."""
     cluster = coordinators(app=(0, "Ongoing", 1000), ending=(0, "PrepareCommit", 2000), ended=(0, "Empty", -1))
     assert asyncio.run(open_writers(cluster, "t", 1)) == {"app": frozenset({1000}), "ending": frozenset({2000})}
     assert asyncio.run(open_writers(cluster, "u", 1)) == {}

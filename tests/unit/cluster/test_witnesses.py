@@ -33,15 +33,15 @@ UNPROVEN = LogOffset(Code.REPLICA_NOT_AVAILABLE, -1, -1)
 
 @dataclass
 class Brokers:
-    """What each of them answers; None of one that is gone, and no word of one that stands still."""
+    """Brokers with scripted answers: None means that a broker is gone, no answer that the broker stands still."""
 
     says: dict[int, LogOffset | None]
     part: PartitionInfo = field(default_factory=lambda: PartitionInfo(1, 3, (1, 2, 3), (1, 2, 3)))
     heard: PartitionInfo | None = None
-    """What the next look at the layout brings."""
+    """The partition's metadata at the next refresh."""
     alive: tuple[int, ...] = (1, 2, 3)
     told_of: list[int] = field(default_factory=list)
-    """Who was asked for a later leader."""
+    """Brokers that were asked for a later leader."""
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="source"))
 
     @property

@@ -1,4 +1,4 @@
-"""Expressions that may take for ever are told from those that people write."""
+"""Regular expressions that may take for ever are distinguished from the expressions that people write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a whole number to whoever types one."""
+"""The texts that count as a whole number when a person types a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As whom a client meets each cluster, and the routers that would lend it somebody else's rights."""
+"""The identity of a client at each cluster, and routers that would lend a client the rights of another user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of least privileges is the one that people read."""
+"""The list of least privileges is the list in the documentation."""
 
 from __future__ import annotations
 

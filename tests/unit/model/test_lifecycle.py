@@ -1,4 +1,4 @@
-"""The machines of topic and group: legal steps advance, all others refuse and say what is possible."""
+"""The lifecycles of topic and group: legal steps advance, all other steps refuse and name the possible steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the map topic holds, at any moment of any history, translates every record that is on the target."""
+"""At any moment of any history, the map topic translates every record that is on the target."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kmigrate.model.offsetmap import OffsetMap, Run
 
 TOPIC_ID = "T1"
 whose = st.sampled_from((0, 0, 0, 0, 1, 2))
-"""Mostly the owner of the lease; else one before it."""
+"""Mostly the owner of the lease, sometimes an earlier owner."""
 gaps = st.sampled_from((0, 1, 1, 3))
 
 
 class Writers(RuleBasedStateMachine):
-    """Lease terms one after another over one compacted topic; whoever lost the lease may still write to it.
+    """Successive lease terms over a compacted topic; an owner that lost the lease may still write to the topic.
 
-    Within a term its owner may begin anew, with a ledger made of what is stored, after it broke off at any write.
+    Within a term the owner may break off at any write and begin anew, with a ledger made from the stored chunks.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,9 @@ class Writers(RuleBasedStateMachine):
         self.log: list[int] = []
         self.ledgers: list[MapLedger] = []
         self.numbers: dict[int, int] = {}
-        """Of each term, the number behind the highest that was ever written."""
+        """By term, the number behind the highest number ever written."""
         self.storing: tuple[MapLedger, int] | None = None
-        """What the owner has put into the topic and not yet been told of."""
+        """The owner's write that is in the topic, but that the owner has not heard of yet."""
         self.begin(1)
 
     def folded(self, before: tuple[int, int] | None = None) -> OffsetMap:
@@ -56,7 +56,7 @@ class Writers(RuleBasedStateMachine):
         )
 
     def writer(self, which: int) -> MapLedger:
-        """A ledger that may still write: of those of one term only the newest."""
+        """Return a ledger that may still write: within a term only the newest ledger may."""
         newest = {it.begins[0]: it for it in self.ledgers}
         return list(newest.values())[-1 - which % len(newest)]
 
@@ -79,7 +79,7 @@ class Writers(RuleBasedStateMachine):
 
     @rule()
     def begin_anew_under_the_same_term(self) -> None:
-        """A stopped partition is resumed, or the process lost its connections: the lease remains."""
+        """A stopped partition is resumed, or the process lost its connections: the lease stays the same."""
         self.begin(self.ledgers[-1].begins[0])
 
     @rule(which=whose, runs=st.lists(st.tuples(gaps, st.integers(1, 4)), min_size=1, max_size=9))
@@ -91,7 +91,7 @@ class Writers(RuleBasedStateMachine):
     @rule(which=whose)
     def write(self, which: int) -> None:
         ledger = self.writer(which)
-        if self.storing is None or self.storing[0] is not ledger:  # a lane stores one thing after another
+        if self.storing is None or self.storing[0] is not ledger:  # a lane has a single store request open at a time
             self.put(ledger)
 
     @rule(which=whose, records=st.integers(1, 3))
@@ -104,7 +104,7 @@ class Writers(RuleBasedStateMachine):
     @precondition(lambda self: self.storing is None)
     @rule()
     def begin_to_write(self) -> None:
-        """The owner's own plans may be cut, and others made, before it hears that these are stored."""
+        """The owner's plans may be cut, and new plans made, before the owner hears that the plans are stored."""
         self.storing = self.ledgers[-1], self.begin_to_put(self.ledgers[-1])
 
     @precondition(lambda self: self.storing is not None)
@@ -183,7 +183,7 @@ def ledger(term: int = 1, stored: OffsetMap | None = None) -> MapLedger:
 
 
 def store_of(*ledgers: MapLedger) -> dict[ChunkKey, MapChunk]:
-    """The topic after each of them stored what it has."""
+    """Return the topic after each ledger has stored its chunks."""
     store: dict[ChunkKey, MapChunk] = {}
     for each in ledgers:
         keep(store, each)

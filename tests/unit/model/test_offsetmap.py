@@ -16,7 +16,7 @@ small = st.integers(0, 9)
 
 
 class Naive:
-    """Every record by itself, and positions by search."""
+    """A map that keeps every record by itself, and finds positions by search."""
 
     def __init__(self) -> None:
         self.target_of: dict[int, int] = {}

@@ -48,6 +48,6 @@ def test_an_expression_that_may_take_for_ever_is_refused_with_what_to_write_inst
 
 @pytest.mark.parametrize("pattern", [NamePattern(r"([a-z]+-?)+\.v2"), NamePattern("a.*", (r"([a-z]+-?)+\.v2",))])
 def test_one_that_was_kept_before_chooses_nothing(pattern: NamePattern) -> None:
-    """Nor does one with such an exception: what it would leave out cannot be told."""
+    """An old pattern with such an exception chooses nothing either, because its exceptions cannot be known."""
     assert chosen_topics([pattern, NamePattern("b")], ["a" * 60, "b"]) == ["b"]
     assert pattern.slow

@@ -1,4 +1,4 @@
-"""State-log records survive JSON, and what this version does not know is refused."""
+"""State-log records survive JSON, and fields or values that this version does not know are refused."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_record_of_an_earlier_version_is_read_with_what_it_did_not_know_left_e
 
 
 def test_a_routers_word_on_a_group_goes_between_versions_of_which_one_tells_less() -> None:
-    """Nothing is decided by what is withheld, so that the older one may leave it out, and pass it over."""
+    """No decision depends on withheld topics, so an older version may leave the field out and ignore the field."""
     word = RouterPresence("i", "r", 5, 500, groups={"g": GroupWord(1, ("m",), (), (Withheld("id", 2),))})
     told = encode_record(word)
     told["groups"]["g"]["added_later"] = told["groups"]["g"]["withheld"][0]["added_later"] = 7

@@ -52,7 +52,7 @@ def test_the_phase_says_who_serves_produce(phase: TopicPhase, serve: Serve) -> N
 
 
 def test_a_topic_that_is_being_forgotten_is_served_as_before_until_its_record_is_gone() -> None:
-    """The mirror may have been making it: shown, an empty topic would take its clients from a source that lives."""
+    """The mirror may have just created the topic: clients would find an empty topic instead of a living source."""
     leaving = TopicRecord("l", "t", TopicPhase.INITIALISING, 1, forgotten_ms=7)
     known = state(leaving, replace(LINK, finished_ms=5))
     assert routing_table(known).topics["t"].serve is Serve.HIDDEN

@@ -1,4 +1,4 @@
-"""The words of many mirrors read as one: each partition is told by its owner, and by nobody else."""
+"""The presences of many mirrors read together: only a partition's owner counts for that partition."""
 
 from __future__ import annotations
 

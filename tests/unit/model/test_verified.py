@@ -1,4 +1,4 @@
-"""What a check found equal is remembered for that copy only, and grows without gaps."""
+"""A range that a check found equal is remembered for that copy only, and grows without gaps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOSS = AcceptedLoss(7, 9, "source-range-lost", 1, "me@here")
 
 
 def after(*checks: Looked, kept: VerifiedRecord | None = None) -> VerifiedRecord | None:
-    """Checks of partition 0, one after another."""
+    """Return the verified range after a series of checks of partition 0."""
     for number, each in enumerate(checks):
         kept = grown(kept, LINK, TOPIC, {0: each}, 100 + number)
     return kept

@@ -43,7 +43,7 @@ def test_a_call_on_a_links_names_says_the_link_before_them() -> None:
 
 
 def test_no_advice_on_topics_or_groups_leaves_the_link_out() -> None:
-    """Where there are two links, such a call is refused: which one?"""
+    """With two links such a call would be refused, because the link is not clear."""
     by_hand = re.compile(r"kmigrate (promote|(topic|group) (mirror|forget|pause|resume|promote))( --[a-z-]+)* $")
     found = [
         (path.name, node.value)
