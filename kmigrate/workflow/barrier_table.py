@@ -1,4 +1,4 @@
-"""The barrier table: the last sequence of each producer below a topic's barrier, from three sources.
+"""The barrier table: the last sequence of each producer below a topic's barrier, from three kinds of evidence.
 
 The source's brokers and the ends of the source's logs are exact about a producer. A router's report counts only for a
 producer that neither of them knows. The acknowledgement that a router saw may be old, because the producer may have

@@ -300,7 +300,7 @@ class Controller:
     async def _still_ours(self, record: GroupRecord) -> None:
         """Refuse if another process has handed the group over or given up; the state log is read to its end first.
 
-        The own copy of the state is old where this process has stood still.
+        This process has an old copy of the state if the process has stood still.
         """
         now = (await self._log.read_to_end()).group(record.link, record.group)
         if now is None or now.phase is not GroupPhase.PROMOTING or now.staged or now.asked_ms != record.asked_ms:

@@ -7,7 +7,7 @@ The order of the steps (C12):
 3. Wait until the target holds every record below these offsets.
 4. Translate the offsets by the topic's offset map. Where offsets are identical the map is one run, and a position stays
    as it is.
-5. Write the offsets with leader epoch −1 and the metadata string.
+5. Write the offsets with leader epoch −1 (V5) and the metadata string.
 6. Read the offsets back.
 7. Read the source once more.
 8. Open the group.

@@ -1,8 +1,8 @@
 """Measures how far the copies are behind: in records by the two logs' ends, in bytes and seconds by the best report.
 
 The mirror's last report is best, even after the mirror has died: `fresh_ms` is a moment, so the seconds go on growing.
-A report counts only where the target holds the records that the report is about. Where no mirror has reported within
-the last minute, or a new mirror has not come to its first batch, kmigrate reads the next batch on the source.
+A report counts only where the target holds the records that the report is about. Without a report in the last minute,
+or from a new mirror before its first batch, kmigrate reads the next batch on the source.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Routers send nothing to the source any more. So every offset at or beyond a barrier comes from a direct writer, or from
 a router that the promote has given up. The source has acknowledged these records, and the target does not have them.
 
-A  The watch reads the records at or beyond the barrier. The state log (`LateRecord`) then holds the offset that the
-   source's log reaches, the number of records that readers see, and the producers that wrote them.
+A  The watch reads the records at or beyond the barrier. The watch writes three facts into the state log (`LateRecord`):
+   the source's log end, the number of records that readers see, and their producers.
 B  The topic's `on_late` decides about late records. They stay as they are (alarm), are appended to the target's topic
    (copy), or are appended to a topic beside the target's topic (quarantine).
 C  A late record is appended once, by whichever controller. All late records of a partition go under the same producer

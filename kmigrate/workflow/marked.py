@@ -1,14 +1,14 @@
 """Copies with control markers, and what the markers' times change for readers at the target itself.
 
 A broker gives each control marker the broker's own time, whatever the topic's configs are (fact T1). So a copy that was
-made after the fact has markers that are younger than the records around them. Two answers of the target differ from
-the source's because of that, as long as such a marker is in the log:
+made after the fact has markers that are younger than the records around them. Two answers of the target differ from the
+source's because of that, as long as such a marker is in the log:
 
 - A look-up by time, for a time up to the newest marker's, may name a marker that stands before the right record (T2).
   No look-up names a later offset than the right one. Routers answer as the source does; nobody does so once clients
   have left the routers.
 - Retention by time deletes segments from the log's start on and ends at the first segment that is not due (T3). So the
-  first marker in the log keeps all that stands behind the marker, for `retention.ms` from the copy on.
+  first marker in the log keeps all records behind the marker, for `retention.ms` from the copy on.
 
 A transaction that was copied while clients wrote has a marker as old as the copy's lag was. The figures here are those
 of the history: what the source held when the mirror began the topic.
@@ -150,8 +150,8 @@ async def _read_again(
 ) -> dict[_Key, int]:
     """Return how many offsets of the history lie behind the first marker in it.
 
-    The history is older than its copy. So the first offset from the begin of the copy on is in the history only if
-    that offset is a marker, or a record with a time ahead of its own writing.
+    The history is older than its copy. Take the first offset with a time from the begin of the copy on. That offset is
+    in the history only if it is a marker, or a record whose time is ahead of its writing.
     """
     told = await target.list_offsets({key: _began(link, copies[key[0]]) for key in keys})
     behind = {key: copies[key[0]].began.get(key[1], 0) - answer.offset for key, answer in told.items()}

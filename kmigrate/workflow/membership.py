@@ -1,4 +1,4 @@
-"""Tells which members of a followed group, in the source's group, speak through routers, and which came directly.
+"""Finds which members of a followed group speak through routers, and which came to the source directly.
 
 Every router names the members that speak through the router (`GroupWord`). A member that no router names is direct. A
 router names a new member within a heartbeat, also after the router's own start. So no member is called direct at once.

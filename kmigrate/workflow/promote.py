@@ -1,7 +1,7 @@
 """Promotes one topic: fence, drain, barrier, lag zero, flip; or goes back to mirroring with a reason.
 
-Each step waits for facts and writes one record. Nothing is remembered between steps but the state log, so a controller
-that dies is replaced by a controller that reads on. Lettered rules:
+Each step waits for facts and writes one record. Only the state log remembers anything between steps. So another
+controller can read on where a controller dies. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
 B  The barrier is read after the drain, and after the markers of routed transactions. The barrier is the source's log
@@ -392,7 +392,10 @@ class TopicPromotion:
         )
 
     def _deadline(self, record: TopicRecord) -> float:
-        """Return when this fence is given up, on the own monotonic clock; a new controller gives a full span again."""
+        """Return when this fence is given up, on this process's monotonic clock.
+
+        A new controller gives the fence a full span again.
+        """
         return monotonic() + self._terms(record).fence_timeout_s
 
     def _undrained(self, state: State, record: TopicRecord) -> str | None:

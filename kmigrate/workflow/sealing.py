@@ -4,9 +4,9 @@ A silent router may have stopped between its look at the routing table and its w
 of a broker that stands still (V2). No clock says when that is over. So where a router does not acknowledge a fence, the
 topic is sealed on the source: `max.message.bytes=1` refuses every append (V4), whoever sends the append.
 
-A  A topic is sealed for each router that has not acknowledged this fence with nothing in flight, and is silent for
-   `silent_s` or left without a word (`StrayRecord`). The time only decides when to give up waiting: safety rests on the
-   broker.
+A  A topic is sealed for each router that has not acknowledged this fence with nothing in flight. That router is also
+   silent for `silent_s`, or left without a word (`StrayRecord`). The time only decides when to give up waiting: safety
+   rests on the broker.
 B  The seal, with the value to put back, is in the topic's record before the seal is on the broker. The seal leaves the
    record only when every leader takes writes again. The next process that drives the topic finds the seal in the
    record.
@@ -165,8 +165,8 @@ class Sealer:
     async def _none_left(self, record: TopicRecord, seen: Mapping[str, frozenset[int]], deadline: float) -> None:
         """Wait until none of the transactions in `seen` is open any more.
 
-        Other open transactions do not matter here. A router that is cut off from the state log goes on, so a
-        transaction may be open at any time until the identities are revoked one by one.
+        Other open transactions do not matter here. A router that is cut off from the state log goes on. So a
+        transaction may be open at any time until all identities are revoked.
         """
         left = sorted(seen)
         while left:

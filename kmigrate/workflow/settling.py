@@ -60,9 +60,9 @@ async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
 async def settle(record: TopicRecord, log: StateLog, admin: Admin) -> None:
     """Give the flipped topic its own configs, and delete the ACLs that were only for the time of mirroring.
 
-    Each next controller settles again until the record says that the topic is settled; the record also names a refusal.
-    The state log is read to its end first. While this process stood still, another process may have settled the topic,
-    and a person may have given the topic other configs since.
+    A new controller settles again until the record says that the topic is settled; the record also names a refusal. The
+    state log is read to its end first. While this process stood still, another process may have settled the topic, and
+    a person may have given the topic other configs since.
     """
     if (await log.read_to_end()).records.get(record.key) != record:
         return

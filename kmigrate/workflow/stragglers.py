@@ -1,4 +1,4 @@
-"""Finds direct writers, the producers that write to the source without a router, by four sources of evidence.
+"""Finds direct writers, the producers that write to the source without a router, by four kinds of evidence.
 
 1. The state log (`DirectRecord`): every direct writer that the mirror has seen during the link, however long ago.
 2. The mirrors' presences: the newest direct batch of each partition, with the time at which the mirror read the batch.
@@ -10,8 +10,8 @@
 A producer id below 2^40 was handed out by the source. A routed transactional producer has such an id, too: the state
 log names the id and the epoch. A direct producer that takes over that transactional id has a later epoch.
 
-A promote waits until a direct writer has been silent for `straggler_window_s`, and for twice the longest pause that the
-mirror has seen of this writer, or between the writers of this topic.
+A promote waits until a direct writer has been silent for two times. The first is `straggler_window_s`. The second is
+twice the longest pause that the mirror has seen of this writer, or between the writers of this topic.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def seen_direct_writers(log: StateLog, record: TopicRecord) -> _Found:
 async def look_for_direct_writers(
     log: StateLog, source: ClusterClient, record: TopicRecord, window_s: float
 ) -> list[Straggler]:
-    """Return all direct writers of a topic that any of the four sources names."""
+    """Return all direct writers of a topic that any of the four kinds of evidence names."""
     told = await _told(log, source, record)
     moved: set[_Key] = set()
     if window_s and any(producer.last_timestamp > log.now_ms() for producer in told.values()):

@@ -1,4 +1,4 @@
-"""The verbs of a migration: each verb first looks (guards as findings), then writes one intent per topic or group.
+"""The verbs of a migration: each looks first (guards as findings), then writes one intent per topic, group or link.
 
 A verb asks clusters only what its guards need: `create_link` never contacts the source. Repeating a verb whose effect
 stands already changes nothing and succeeds.

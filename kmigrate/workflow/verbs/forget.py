@@ -12,8 +12,8 @@ A  A topic is forgotten where that cannot happen, in one of four cases. The sour
    the topic: clients are told so, and a router has none created (`router.creation`). Or the target's topic belongs to
    somebody else, holds data, and nothing was ever copied there. An empty topic may be the mirror's own, whose record is
    written after the topic is created. Or no router is known that clients could be at.
-B  A group is forgotten where the source does not know the group any more, or every router says that none of its members
-   is there.
+B  A group is forgotten in two cases. The source does not know the group any more, or every router reports that none of
+   the group's members is there.
 C  All of this is judged again on the state with each record that is written or dropped. Only the record that was judged
    is dropped, because only that record knows what must be put back.
 D  An expression of the link that matches leaves the name out from then on, before the name's record goes: the name is
@@ -149,8 +149,8 @@ async def _end(
 ) -> list[Finding]:
     """Put the target topic back, and drop all records of a topic; return the findings about the target at that time.
 
-    If clients would be misled by now, the mirror gets the topic back. The mirror does not where an earlier call has
-    taken the topic: that call may have put back a part.
+    If clients would be misled by now, the mirror gets the topic back. A topic that an earlier call has taken stays
+    taken: that call may have put back a part.
     """
     record = estate.log.state.topic(link.name, taken.topic, forgotten=True)
     if record is None:
@@ -200,7 +200,7 @@ async def _has_data(estate: Estate, info: TopicInfo) -> bool:
 def _repeatable_s(estate: Estate, record: TopicRecord, delivery_timeout_s: float) -> float:
     """Return the seconds by the mirror's reports: record timestamps come from producers, and do not date the writes."""
     if not delivery_timeout_s or record.phase in NOT_COPIED_YET or record.forgotten_ms:
-        # nobody wants to wait; or the copy is empty; or the taking judged this, and no mirror has looked since
+        # No delivery timeout; or an empty copy; or judged when the topic was taken, and no mirror has looked since.
         return 0.0
     told = [w.upkeep.get(record.topic) for w in estate.log.alive(MirrorPresence) if w.link == record.link]
     ours = [word.gone_s for word in told if word is not None and word.since_ms == record.since_ms]
