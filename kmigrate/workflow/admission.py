@@ -1,4 +1,4 @@
-"""Decide before a group opens at the target whether the target would admit the group's members.
+"""Decides before a group opens at the target whether the target would admit the group's members.
 
 A member that the target refuses cannot come back: the group is promoted, and no verb returns the group to the source.
 So kmigrate refuses such a promote, or gives the promote up before the group opens.
