@@ -1,7 +1,7 @@
-"""Real clusters for every test that wants them, and the summary of the run.
+"""Real clusters for every test that asks for clusters, and the summary of the run.
 
-`source` and `target` are one broker each and `clusters3` three a side; all are started once a session,
-when first asked for. When they cannot be had, tests fail: a suite that skips its brokers proves nothing.
+`source` and `target` have a single broker each, the sides of `clusters3` three brokers each. All are started once a
+session, when first asked for. Without these clusters tests fail: a suite that skips its brokers proves nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pair:
 
 
 FORGETFUL = {"producer.id.expiration.check.interval.ms": "1000"}
-"""The source looks each second, not each ten minutes, for producers whose newest record is older than a day (V6)."""
+"""The source looks for producers whose newest record is older than a day (V6) each second, not each ten minutes."""
 
 
 def _run_pair(brokers: int) -> Iterator[Pair]:
@@ -51,17 +51,17 @@ def _run_pair(brokers: int) -> Iterator[Pair]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-# How long an example takes says how busy the machine is.
+# An example's duration depends on how busy the machine is.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 
 # Brokers that live for a minute or stand idle are cheaper without Java's second compiler: a third of the start, half of
 # the rest. Benchmarks run them as they come.
 os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
-# So is Spark where the command line starts it for a check: half of its CPU was the second compiler.
+# Spark, too, where the command line starts Spark for a check: half of Spark's CPU was the second compiler.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
-# Test processes side by side choose their brokers' ports each from a part of its own: no two ever want the same.
+# Each of the parallel test processes takes its brokers' ports from a range of its own, so no two ports collide.
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _ports = port_range()
 _share = len(_ports) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -69,15 +69,16 @@ _first = _ports[_worker * _share]
 os.environ["KMIGRATE_SANDBOX_PORTS"] = f"{_first}-{_first + _share - 1}"
 
 _IDLE_BROKERS = ("pair", "_clusters3")
-"""Fixtures whose brokers stay up to the end of the session, the dearest last."""
+"""Fixtures whose brokers stay up to the end of the session, in order of cost."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what shares many brokers at the end, whatever the order else is: idle brokers take CPU from every test.
+    """Run tests that share many brokers at the end, in any order of tests: idle brokers take CPU from every test.
 
-    Of test processes side by side one has all that needs brokers, from the start, but for what another does aside:
-    two tests of live clients would wait for each other's processor time, and what one of them promises is a time.
+    Among parallel test processes, a single process runs all tests that need brokers, from the start, except tests that
+    another process runs aside. Two tests of live clients would wait for each other's processor time, and some tests
+    promise a time.
     """
 
     def dearest(item: pytest.Item) -> int:
@@ -91,12 +92,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 _LONG_WORK = ("brokers", "aside")
 _ASIDE = ("bulk", "odd_logs", "offset_map", "old_sources", "parity", "sandbox", "spark", "verify")
-"""Of Spark, of logs that lie there before they are copied, and of brokers alone: they may take as long as they take."""
+"""Tests of Spark, of logs that exist before the copy, and of brokers alone: these tests may take any time."""
 _FILES_ASIDE = tuple(f"tests/integration/test_{name}" for name in _ASIDE)
 
 
 def _work(nodeid: str) -> str:
-    """The piece of work that a test belongs to: one process does all of it."""
+    """Return the piece of work that a test belongs to; a single process runs all of a piece."""
     if nodeid.startswith(_FILES_ASIDE):
         return "aside"
     return "brokers" if nodeid.startswith("tests/integration/") else nodeid.partition("::")[0]
@@ -116,7 +117,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[Pair]:
-    """One broker a side. Shared by all tests: make topics, groups and transactional ids of your own."""
+    """Yield clusters of one broker a side, shared by all tests: use your own topics, groups, transactional ids."""
     yield from _run_pair(1)
 
 
@@ -127,7 +128,7 @@ def _clusters3() -> Iterator[Pair]:
 
 @pytest.fixture
 def clusters3(_clusters3: Pair) -> Iterator[Pair]:
-    """Three brokers a side, all of them alive again after a test that kills or pauses one, however it ends."""
+    """Yield clusters of three brokers a side; after a test that kills or pauses a broker all brokers run again."""
     yield _clusters3
     for cluster in (_clusters3.source, _clusters3.target):
         for node, broker in cluster.brokers.items():
@@ -220,7 +221,7 @@ def _make_topic(
 
 @pytest.fixture(scope="session")
 def set_topic_config() -> Callable[[KafkaCluster, str, dict[str, str]], None]:
-    """Change a topic's configuration in place, leaving its other keys alone."""
+    """Return a function that changes a topic's configuration in place, and leaves other keys alone."""
 
     def change(cluster: KafkaCluster, topic: str, config: dict[str, str]) -> None:
         entries = [

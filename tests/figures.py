@@ -1,4 +1,4 @@
-"""Where benchmarks and soaks leave what they found."""
+"""Files in which benchmarks and soaks leave their figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["save"]
 
 
 def save(name: str, found: Mapping[str, Any]) -> Path:
-    """Write build/NAME.json; its path, to be said."""
+    """Write build/NAME.json, and return the path for the printed result."""
     path = Path("build") / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""A strict reader of Prometheus' text format 0.0.4, written from its description and not from our writer.
+"""A strict reader of Prometheus' text format 0.0.4, written from the format's description and not from our writer.
 
-It refuses what a lenient parser lets pass: a sample before its TYPE, a family in two places, two equal series, labels
-that the family's kind does not allow, buckets that fall, a histogram whose +Inf is not its count.
+The reader refuses errors that a lenient parser accepts: a sample before its TYPE, a family in two places, two equal
+series, labels that the family's kind does not allow, falling buckets, a histogram whose +Inf is not the count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Family:
     kind: str
     help: str
     samples: dict[tuple[str, Labels], float] = field(default_factory=dict)
-    """By sample name and labels, `le` and `quantile` included."""
+    """Values by sample name and labels, `le` and `quantile` included."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Exposition:
     families: dict[str, Family]
 
     def value(self, sample: str, **labels: str) -> float:
-        """The one series whose labels hold these."""
+        """Return the value of the only series whose labels include these labels."""
         found = self.series(sample, **labels)
         assert len(found) == 1, f"{sample}{labels}: {len(found)} series"
         return next(iter(found.values()))
@@ -53,7 +53,7 @@ class Exposition:
 
 
 def text(registry: Registry) -> str:
-    """What a scrape of the registry is answered with."""
+    """Return the text with which a scrape of the registry is answered."""
     return "".join(exposition(registry))
 
 

@@ -1,4 +1,4 @@
-"""`[router]`'s listeners and the table of their clients: one value, each mistake named, no secret shown."""
+"""The listeners of `[router]` and the table of clients: a single value, each mistake named, no secret shown."""
 
 from __future__ import annotations
 

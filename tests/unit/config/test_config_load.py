@@ -1,4 +1,4 @@
-"""The configuration: what it accepts, and the message that each mistake gets."""
+"""The configuration: accepted values, and the message for each mistake."""
 
 from __future__ import annotations
 

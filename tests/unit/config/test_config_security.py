@@ -1,4 +1,4 @@
-"""The security keys of a cluster: one value for every client, files relative to the configuration, no secret shown."""
+"""The security keys of a cluster: same value for every client, files relative to the configuration, no secret shown."""
 
 from __future__ import annotations
 

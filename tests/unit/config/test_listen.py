@@ -1,4 +1,4 @@
-"""Where something listens, as a person writes it."""
+"""Addresses of listeners, as a person writes addresses."""
 
 from __future__ import annotations
 

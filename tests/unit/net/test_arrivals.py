@@ -1,4 +1,4 @@
-"""Who comes to a TLS listener counts before the handshake, however long that takes, and no longer than it is there."""
+"""Connections to a TLS listener count from before the handshake, however long that takes, until the connections end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> ServerTls:
 
 @dataclass
 class Listener:
-    """Says back what it is told; takes three connections, in a handshake or behind it."""
+    """An echo server that accepts three connections, in a handshake or behind the handshake."""
 
     tls: ServerTls
     limits: Limits = field(default_factory=lambda: Limits(3, 0, 1 << 20, 60.0, 100))
@@ -81,11 +81,11 @@ class Listener:
             await asyncio.sleep(0.01)
 
     def come(self) -> socket.socket:
-        """A connection that says nothing."""
+        """Return a connection that sends nothing."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
 
     def speak(self, come: socket.socket) -> bytes:
-        """What is said back, by a client that sends its first frame with the end of its handshake; '' if nothing."""
+        """Return the echo for a client whose first frame comes with the end of the handshake; '' without an echo."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         try:

@@ -1,4 +1,4 @@
-"""Memory of frames: used again when nobody holds it, and only then."""
+"""Memory of frames: reused only when nobody holds that memory any more."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from kmigrate.net.clock import call_when, monotonic
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_no_call_is_made_before_its_time(run: object) -> None:
-    """uvloop's own timers, asked for these, come up to 0.8 ms early: about one in four."""
+    """uvloop's own timers fire up to 0.8 ms early: about a quarter of these calls."""
     late: list[float] = []
 
     async def scenario() -> None:

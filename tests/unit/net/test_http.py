@@ -1,4 +1,4 @@
-"""The page server against raw bytes: what is no plain GET is refused by its status, and nobody is waited for."""
+"""The page server against raw bytes: only a plain GET is accepted, and the server waits for no client."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_other_work_goes_on_while_a_long_page_is_made() -> None:
 
 
 def test_a_probe_is_answered_however_many_scrapers_hang() -> None:
-    """Who decides by it whether a process lives would kill one that works."""
+    """A supervisor that relies on the probe would kill a working process."""
 
     async def scene() -> tuple[bytes, bytes]:
         server = PageServer("127.0.0.1", 0, PAGES)

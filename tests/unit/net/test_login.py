@@ -1,4 +1,4 @@
-"""Logins against a scripted peer: what waits, what is renewed, and what a refusal does to those who wait."""
+"""Logins against a scripted peer: requests that wait, renewals, and the effect of a refusal on waiting requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = Security(sasl=Login("PLAIN", "me", "s3cret"))
 
 
 class Peer:
-    """Answers logins as it is told and notes the order in which requests come; others are answered with `ok`."""
+    """A peer that answers logins as scripted and all other requests with `ok`, and that keeps the order of requests."""
 
     def __init__(self, lifetime_s: float = 0.0) -> None:
         self.lifetime_s = lifetime_s

@@ -1,4 +1,4 @@
-"""Files that are other ones: each way in which a file is replaced is seen."""
+"""Files that were replaced: every way of replacing a file is noticed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kmigrate.net.stamps import stamps_of
 
 
 def test_a_file_that_is_written_replaced_linked_elsewhere_or_removed_is_another(tmp_path: Path) -> None:
-    """Of one size and one time, too: what mounts secrets moves a link from one folder to another."""
+    """Same size and same time are noticed, too: systems that mount secrets move a link from a folder to another."""
     file, one, other = tmp_path / "file", tmp_path / "one", tmp_path / "other"
     for each in (one, other):
         each.write_text("same", "utf-8")

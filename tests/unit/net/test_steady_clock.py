@@ -1,4 +1,4 @@
-"""A clock for differences does not follow those who put the clock."""
+"""The clock for differences does not follow changes of the system's clock."""
 
 from __future__ import annotations
 

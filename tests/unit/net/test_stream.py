@@ -28,7 +28,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Peer:
-    """A FrameStream on the server side, with what it received."""
+    """A FrameStream on the server side, with the frames received."""
 
     def __init__(self, max_frame: int = 1 << 20, on_trust: int = 1 << 30) -> None:
         self.frames: list[bytearray] = []
@@ -121,7 +121,7 @@ def test_a_large_frame_that_comes_in_small_pieces_wakes_us_a_few_times_only() ->
 
     wakes, missing = asyncio.run(scene())
     assert missing == 0
-    assert wakes < 32  # of 257 pieces
+    assert wakes < 32  # for 257 pieces
 
 
 def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
@@ -250,7 +250,7 @@ class Wire(asyncio.Transport):
 
 
 class Answering:
-    """A connection whose owner does something for each frame, and two to write to."""
+    """A connection whose owner acts on each frame, with two further connections to write to."""
 
     def __init__(self, does: Callable[[Answering, bytes], None]) -> None:
         self.stream = FrameStream(lambda frame: does(self, bytes(frame[SIZE.size :])), lambda _: None)
@@ -335,7 +335,7 @@ def test_who_hears_that_a_stream_is_full_may_write_to_another() -> None:
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_frames_that_wait_are_read_no_further_behind(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """While a connection waits the peer does, too; then it goes on where it stopped."""
+    """While a connection waits, the peer waits, too; then reading goes on at the same place."""
 
     async def scene() -> None:
         peer, many = Peer(), TINY * 400
@@ -364,7 +364,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Taker:
-    """Takes large frames in pieces, of each as much as `share` says; keeps what it took."""
+    """A reader that takes large frames in pieces, as much of each piece as `share` says, and keeps the bytes."""
 
     def __init__(self, share: Callable[[int], int]) -> None:
         self.share = share
@@ -384,7 +384,7 @@ class Taker:
             last = len(piece) == left
             taken = len(piece) if last else self.share(len(piece))
             out.extend(piece[:taken])
-            piece[:taken] = b"!" * taken  # it is the taker's to change
+            piece[:taken] = b"!" * taken  # the reader may change the piece
             if last:
                 self.frames.append(bytes(out))
             return taken
@@ -444,7 +444,7 @@ def test_a_piece_of_which_nothing_can_be_taken_grows_until_something_can() -> No
 
 @pytest.mark.usefixtures("small_pieces")
 def test_who_takes_a_piece_may_end_the_connection() -> None:
-    """In TLS that reads what is left within the taker's call: nobody gets it."""
+    """In TLS, ending the connection reads the remaining bytes within the reader's call; nobody gets these bytes."""
 
     def closing(size: int) -> int:
         feed(taker.stream, framed(b"read while closing"))
@@ -460,7 +460,7 @@ def test_who_takes_a_piece_may_end_the_connection() -> None:
 
 
 def test_a_connection_that_is_read_within_another_ones_frame_spoils_nothing_of_it() -> None:
-    """Closing a connection in TLS reads what it has left at once, and streams have one scratch buffer."""
+    """Closing a TLS connection reads all remaining bytes at once, and all streams share a scratch buffer."""
     inner, other, frames = Peer(), Peer(), []
 
     def on_frame(frame: bytearray) -> None:
@@ -600,7 +600,7 @@ def test_a_stream_that_is_finished_still_hears_what_the_peer_says() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other names for it")
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_host_that_vanishes_is_noticed_within_two_minutes(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """One that takes nothing and is there keeps its connection, unless it is a broker that we have written to."""
+    """A living host that reads nothing keeps its connection, unless the host is a broker with unread requests."""
 
     async def options() -> list[list[int]]:
         taken, dialled = Peer(), Peer()

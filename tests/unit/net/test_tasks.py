@@ -1,4 +1,4 @@
-"""Tasks that stand or fall together, and the cancellation of who waits for them."""
+"""Tasks that end together, and the cancellation of a task that waits for other tasks."""
 
 from __future__ import annotations
 

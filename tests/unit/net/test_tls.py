@@ -1,4 +1,4 @@
-"""TLS against servers that are not what they should be: each is told apart, none is spoken to."""
+"""TLS against servers that are not the expected servers: each case has its own error, and no server gets any data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Loop = Callable[[], asyncio.AbstractEventLoop]
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def loop(request: pytest.FixtureRequest) -> Loop:
-    """Commands run on asyncio's own loop, engines on uvloop's, which has a TLS of its own."""
+    """Return the event loop: commands run on asyncio's own loop, engines on uvloop, which has its own TLS."""
     made: Loop = request.param
     return made
 
@@ -42,7 +42,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> SandboxSecurity:
 def dial(
     loop: Loop, certificate: tuple[Path, Path] | None, tls: Tls | None, host: str = "127.0.0.1"
 ) -> tuple[KmigrateError, bytes]:
-    """What opening a connection with a login ends in, and what the server was told inside its TLS."""
+    """Open a connection with a login; return the result, and the bytes that the server received inside TLS."""
     heard: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -179,7 +179,7 @@ def test_authorities_that_a_listener_does_not_trust_any_more_are_not_believed(
     listener = ServerTls(ListenerTls(str(shown), str(key), client_ca=str(trusted)))
 
     async def let_in(issuer: SandboxSecurity) -> bool:
-        """A word that comes back, as in TLS 1.3 a client hears of its refusal last."""
+        """Return whether a word comes back: in TLS 1.3 a client learns of its refusal last."""
         certificate, own = issuer.issue("client")
         context = ssl.create_default_context(cafile=str(authority.ca_file))
         context.load_cert_chain(certificate, own)
@@ -278,7 +278,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def test_our_certificate_is_read_again_when_it_was_renewed_and_kept_while_its_files_cannot_be_used(
     authority: SandboxSecurity, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever renews it writes one file after the other: a connection that is opened between the two is no failure."""
+    """Certificate and key are renewed as two files, in turn: a connection opened in between is not a failure."""
     caplog.set_level(logging.INFO, "kmigrate.net")
     certificate, key = tmp_path / "ours.pem", tmp_path / "ours.key"
     tls = Tls(str(authority.ca_file), str(certificate), str(key))

@@ -1,4 +1,4 @@
-"""Alignment of two record lists: always a shared order, and a whole one where the lists are equal."""
+"""Alignment of two record lists: always a shared order, and a complete alignment where the lists are equal."""
 
 from itertools import pairwise
 

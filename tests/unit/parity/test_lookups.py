@@ -1,4 +1,4 @@
-"""Look-ups by time: which times are asked for, and what is said of the answers."""
+"""Look-ups by time: the times asked for, and the verdict on the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges and buckets: what is compared, and what of it is read again."""
+"""Ranges and buckets: the compared offsets, and the buckets that are read again."""
 
 from itertools import pairwise
 

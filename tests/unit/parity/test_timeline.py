@@ -1,4 +1,4 @@
-"""Sums over time: nothing is lost between the steps, and a difference stands where its records do."""
+"""Sums over time: nothing is lost between the steps, and a difference stands at the time of its records."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_bucket_beyond_every_step_is_still_read() -> None:
 
 
 def test_many_partitions_that_differ_everywhere_are_read_up_to_a_budget_of_all_and_counted_beyond_it() -> None:
-    """As where somebody has set another timestamp type on every topic: the driver holds what is read again."""
+    """Such a case is another timestamp type on every topic: the driver holds all records that are read again."""
     count, buckets = 3_000, 20
     ranges = [TopicRange("t", p, 0, buckets * SIZE) for p in range(count)]
     sides = [

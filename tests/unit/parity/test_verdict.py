@@ -1,4 +1,4 @@
-"""Each anomaly by its name, once, at its offsets; and none where nothing is wrong."""
+"""Each anomaly by its name, once, at its offsets; no anomaly where nothing is wrong."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def record(
     headers: int | None = None,
     stamp: int | None = None,
 ) -> Fingerprint:
-    """A record whose value and timestamp are its offset's, unless given."""
+    """Return a record whose value and timestamp equal the offset, unless given."""
     value = offset if value == -1 else value
     stamp = offset if stamp is None else stamp
     return Fingerprint(offset, hash((key, value, headers, stamp)), key, value, headers, stamp)
@@ -49,7 +49,7 @@ def drilled(
 def verdict(
     source: Sequence[Fingerprint], target: Sequence[Fingerprint], shift: int = 0
 ) -> list[tuple[str, int | None, int | None]]:
-    """(kind, source offset, target offset) of every anomaly of one partition, every stray being extra."""
+    """Return (kind, source offset, target offset) of every anomaly of a partition; every stray counts as extra."""
     anomalies, strays = judge([drilled(source, target, shift)])
     return [brief(each) for each in anomalies + settle(strays, {})]
 
@@ -244,14 +244,14 @@ def test_a_shift_that_the_plan_knows_is_none() -> None:
 
 def test_what_a_loss_pulls_into_the_range_is_not_extra() -> None:
     source = log(101)
-    target = moved(source[:40] + source[41:])  # its last record stands at 99 and came from 100
+    target = moved(source[:40] + source[41:])  # the last record stands at 99 and came from 100
     anomalies, strays = judge([Drilled.of(TopicRange("t", 0, 0, 100), source[:100], target)])
     assert [brief(each) for each in anomalies] == [("lost", 40, None)]
     assert strays == []
 
 
 def with_holes(count: int) -> tuple[list[Fingerprint], list[Fingerprint], OffsetMap]:
-    """A source with a hole after every third record, its copy without holes, from offset 70 on, and the map."""
+    """Return a source with a hole after every third record, its copy without holes from offset 70 on, and the map."""
     source = [record(offset) for offset in range(count * 4 // 3) if offset % 4 != 3]
     copy = moved(source, 70)
     made = OffsetMap()

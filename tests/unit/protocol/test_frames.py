@@ -1,4 +1,4 @@
-"""Request heads and primitives: what a peer sends is checked before it is used."""
+"""Heads of requests and primitives: a peer's bytes are checked before use."""
 
 from __future__ import annotations
 

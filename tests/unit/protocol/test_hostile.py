@@ -1,4 +1,4 @@
-"""Whatever bytes a peer sends, a decoder answers with a value or with its own error."""
+"""A decoder answers any bytes of a peer with a value or with the decoder's own error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ DECODERS: dict[str, tuple[bytes, Callable[[bytearray], Any]]] = {
 
 
 def mutated(whole: bytes) -> st.SearchStrategy[bytes]:
-    """A message cut off, with some bytes overwritten, and with nonsense put into it."""
+    """Return messages that are cut off, with some bytes overwritten, and with nonsense inserted."""
     return st.builds(
         lambda stop, at, junk, into, put: _changed(whole, stop, at, junk, into, put),
         st.integers(0, len(whole)),
@@ -111,7 +111,7 @@ def test_a_changed_message_is_a_value_or_a_violation(name: str) -> None:
 @pytest.mark.parametrize("name", ["produce", "fetch", "described transactions"])
 @pytest.mark.parametrize("count", [(1 << 35) - 1, (1 << 28) - 1, 200])
 def test_an_announced_count_costs_nothing(name: str, count: int) -> None:
-    """Elements are read one by one and not made room for: the first that is missing ends it."""
+    """Elements are read singly, and no memory is reserved: the first missing element ends the decoding."""
     whole, decode = DECODERS[name]
     first = whole.index(b"\2")
     with pytest.raises(ProtocolViolation):

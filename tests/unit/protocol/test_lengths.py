@@ -1,4 +1,4 @@
-"""What kio writes can be walked to its end, and what announces more than it has is refused before kio sees it."""
+"""Every message that kio writes can be walked to its end; a message that announces too much is refused before kio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSIONS = [
 
 @pytest.mark.parametrize("side", ["request", "response"])
 def test_every_message_of_every_version_is_walked_to_its_end(side: str) -> None:
-    """Beyond the end is refused and so is one byte less: the walk knows where the message ends."""
+    """A byte beyond the end is refused, and so is a byte less: the walk knows where the message ends."""
     sample = Nonsense(7, ("topic",), ("group",))
     for key, version in _VERSIONS:
         kind = entity(key, version, side)
@@ -46,7 +46,7 @@ def test_an_array_that_is_longer_than_its_message_is_refused_and_not_made_room_f
 
 @pytest.mark.parametrize(("side", "most"), [("request", 100_000), ("response", 1_000_000)])
 def test_more_elements_than_any_message_has_are_refused_though_they_are_there(side: str, most: int) -> None:
-    """What a client may ask for holds up all others while it is read: it gets a tenth of what a cluster may answer."""
+    """A client's long request delays all other clients, so a client gets a tenth of a cluster's limit."""
     metadata = {"request": (b"", b"\0"), "response": (b"\0" * 4, b"\xff\xff" + b"\0" * 8)}
     before, after = metadata[side]
     element = b"\0\0" if side == "request" else b"\0" * 12
@@ -60,7 +60,7 @@ def test_more_elements_than_any_message_has_are_refused_though_they_are_there(si
 
 
 def test_a_client_may_ask_for_all_partitions_of_a_great_estate() -> None:
-    """As exporters do for each group: numbers are read a hundred times faster than anything with a name."""
+    """Exporters ask like this for each group: numbers are read a hundred times faster than elements with names."""
     kind, topics, partitions = entity(9, 5, "request"), 5_000, 100
 
     def asked(topics: int) -> bytearray:
@@ -90,7 +90,7 @@ def test_a_tag_that_nobody_knows_yet_is_no_reason_to_refuse_a_message(side: str)
         kind = entity(key, version, side)
         body = encode_body(sample.message(kind))
         if kind.__flexible__ and not _has_tags(kind):
-            assert body.endswith(b"\0")  # the number of its own tagged fields
+            assert body.endswith(b"\0")  # the number of the message's own tagged fields
             with_one = bytearray(body[:-1] + b"\1" + _UNKNOWN)
             assert decode_body(kind, with_one, 0) == decode_body(kind, bytearray(body), 0), (key, version)
             tried += 1

@@ -32,7 +32,7 @@ def test_scram_sha_256_speaks_the_words_of_rfc_7677() -> None:
 
 
 def test_scram_sha_512_is_accepted_by_a_server_written_from_rfc_5802() -> None:
-    """RFC 5802's server side by its formulas: it holds StoredKey and ServerKey, never the password."""
+    """The server follows RFC 5802's formulas: the server holds StoredKey and ServerKey, never the password."""
     salt, rounds, nonce = b"salty-salt", 8192, NONCE + "server"
     salted = hashlib.pbkdf2_hmac("sha512", b"pencil", salt, rounds)
     client_key = hmac.digest(salted, b"Client Key", "sha512")

@@ -1,4 +1,4 @@
-"""The server's half of SASL, against the client's half, and against words that no honest client says."""
+"""The server's half of SASL, against the client's half and against messages that no honest client sends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_client_and_server_convince_each_other_only_by_the_same_password(mechani
     assert signature is not None
     assert judge.accepted
     assert judge.name == "a,b=c"
-    assert client.step(signature) is None  # the client checks that the server knew it, too
+    assert client.step(signature) is None  # the client checks that the server knows the password, too
 
     judge, client = server(mechanism), Scram(mechanism, "user", "pen", "nonce")
     proof = client.step(judge.step(client.first()) or b"")
@@ -56,8 +56,8 @@ def test_the_servers_words_are_those_of_rfc_7677() -> None:
         b"\xff\xfe",
         b"y,,n=user,r=abc",  # channel binding
         b"p=tls-unique,,n=user,r=abc",
-        b"n,a=other,n=user,r=abc",  # to act as somebody else
-        b"n,,n=user,r=abc,tokenauth=true",  # a delegation token: its id is no user
+        b"n,a=other,n=user,r=abc",  # a request to act as another user
+        b"n,,n=user,r=abc,tokenauth=true",  # a delegation token, whose id is not a user
         b"n,,n=us=2Xer,r=abc",
         b"n,,n=,r=abc",
         b"n,,n=nobody,r=abc",

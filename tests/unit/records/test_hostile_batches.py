@@ -1,4 +1,4 @@
-"""Whatever a records field holds, the walk over it ends with batches within its bounds or with its own error."""
+"""A walk over any bytes in a records field ends with batches within the bounds, or with the walk's own error."""
 
 from __future__ import annotations
 

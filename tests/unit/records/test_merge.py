@@ -1,4 +1,4 @@
-"""Small batches merged, judged by another project's codec: it builds them, and it reads what was made of them."""
+"""Small batches merged, judged by another project's codec, which builds the batches and reads the merged batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOW = 1_760_000_000_000
 
 @dataclass(frozen=True)
 class Plain:
-    """A record as a producer writes it."""
+    """A record as a producer writes a record."""
 
     timestamp: int
     key: bytes | None
@@ -49,7 +49,7 @@ def read(view: memoryview, base: int) -> list[tuple[int, Plain]]:
 
 
 def log_of(batches: list[list[Plain]], start: int = 0) -> tuple[memoryview, list[tuple[int, Plain]]]:
-    """A partition's bytes, and what a reader of each of its batches is given."""
+    """Return a partition's bytes, and the records that a reader gets from each batch."""
     data, told, base = bytearray(), [], start
     for records in batches:
         batch = built(base, records)
@@ -177,7 +177,7 @@ def test_few_batches_and_a_damaged_one_come_one_by_one() -> None:
 
 @pytest.mark.parametrize("at", [61, 64])
 def test_a_batch_that_belies_its_header_is_refused(at: int) -> None:
-    """Its CRC fits, so it is what some producer sent; byte 61 is the first record's length, 64 its offset delta."""
+    """The CRC fits, so a producer sent these bytes; byte 61 is the first record's length, 64 its offset delta."""
     data = bytearray(log_of([_records(4)] * 40)[0])
     batch = list(walk(memoryview(data)))[7]
     batch.view[at] ^= 0x02
@@ -191,7 +191,7 @@ def test_a_batch_that_belies_its_header_is_refused(at: int) -> None:
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 39), st.integers(61, 400), st.integers(1, 255)), min_size=1, max_size=3))
 def test_bytes_that_a_broker_never_looked_at_are_refused_or_say_the_same(flips: list[tuple[int, int, int]]) -> None:
-    """Batches that fit their CRC, whatever is in them: what is made of them is what their own reader finds."""
+    """The batches fit their CRC, whatever the contents: a merged batch holds what a reader finds in the originals."""
     data, _ = log_of([_records(4, 3)] * 40)
     batches = list(walk(data))
     for number, at, bits in flips:
@@ -209,5 +209,5 @@ def test_bytes_that_a_broker_never_looked_at_are_refused_or_say_the_same(flips: 
     try:
         told = [found for batch in batches for found in read(batch.view, 0)]
     except (CorruptRecordException, UnicodeDecodeError, ValueError):
-        return  # what nobody can read is passed on as it is
+        return  # unreadable records are passed on unchanged
     assert [found for run in runs for found in read(run.view, run.start)] == told

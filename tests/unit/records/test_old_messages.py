@@ -65,7 +65,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read(run: Run) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """Offset, timestamp, key and value of a batch's records, by the layout of magic 2 as Kafka documents it."""
+    """Return offset, timestamp, key and value of a batch's records, by Kafka's documented layout of magic 2."""
     data = bytes(run.view)
     crc, attributes, last, base_time, max_time = struct.unpack_from(">Ihiqq", data, 17)
     assert crc == crc32c(data[21:])

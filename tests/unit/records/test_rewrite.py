@@ -1,4 +1,4 @@
-"""How much a batch may grow when its codec is taken away: to what is allowed, and not one byte beyond, in any codec."""
+"""The growth of a batch without its codec: up to the allowed size, and not a byte beyond, in any codec."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ except ProtocolViolation as refused:
 
 
 def xerial(*blocks: bytes) -> bytes:
-    """Snappy as Java's producers frame it."""
+    """Return Snappy bytes framed as Java's producers frame Snappy."""
     return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in blocks)
 
 
@@ -95,7 +95,7 @@ def test_a_batch_that_would_grow_without_end_takes_no_more_memory_than_it_may(fr
         "xerial": lambda: (SNAPPY, xerial(*repeat(snappy(zeros[:MIB]), 256))),
         "lz4": lambda: (LZ4, lz4(zeros) * 32),
         "zstd": lambda: (ZSTD, zstd_of_zeros(MIB // 4)),  # 32 GiB
-        "a lie": lambda: (SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)),  # 4 GiB, says its first number
+        "a lie": lambda: (SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)),  # the first number announces 4 GiB
     }[framing]()
     ran = subprocess.run(
         [sys.executable, "-c", MEASURE, str(codec), str(ROOM)],
@@ -107,7 +107,7 @@ def test_a_batch_that_would_grow_without_end_takes_no_more_memory_than_it_may(fr
 
 
 def stamped(*deltas: int, last: int, codec: int = 0) -> Batch:
-    """A batch with broker times whose records say that they have these offset deltas."""
+    """Return a batch with broker times whose records have these offset deltas."""
     text = b"".join(record(delta) for delta in deltas)
     made = batch(7, last + 1, records=len(deltas), attributes=LOG_APPEND_TIME | codec, text=text)
     (found,) = walk(memoryview(bytearray(made)))
@@ -129,7 +129,7 @@ def read_by_another(view: memoryview, base: int) -> list[tuple[int, int, bytes |
 
 @pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
 def test_a_large_batch_becomes_several_which_hold_the_same(monkeypatch: pytest.MonkeyPatch, codec: int) -> None:
-    """Packed anew it may come out larger than its producer made it, and larger than what the target takes."""
+    """A batch that is compressed again may be larger than the producer's batch, and larger than the target's limit."""
     monkeypatch.setattr("kmigrate.records.rewrite._FULL", 40)
     builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
     values = [b"v" * size for size in (3, 3, 3, 300, 3, 3)]

@@ -1,4 +1,4 @@
-"""A report is clean only if every judge says so, and its JSON has what a reader is promised."""
+"""A report is clean only if every judge says so, and the JSON has the promised fields."""
 
 from __future__ import annotations
 

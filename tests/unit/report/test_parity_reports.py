@@ -25,7 +25,7 @@ CHECK = Check("blue", "old", "new", "2026-03-01T08:00:00Z")
 
 
 def report(topics: dict[str, int], anomalies: list[Anomaly] | None = None) -> ParityReport:
-    """Topics of so many partitions with ten records each; what is anomalous differs."""
+    """Return a report on topics with so many partitions of ten records each; anomalous partitions differ."""
     anomalies = anomalies or []
     ranges = [TopicRange(topic, p, 0, 10) for topic, count in topics.items() for p in range(count)]
     held = {BucketKey(each.topic, each.partition, 0): BucketDigest(10, 0, 9, 1, 2, 1_234) for each in ranges}
@@ -157,7 +157,7 @@ def test_of_many_partitions_those_with_mismatches_are_drawn_and_all_are_listed()
     assert drawn(told.partitions)[-1].partition == 499
     page = parity_page(CHECK, told)
     assert "The 40 of 500 partitions" in page
-    assert page.count("<tr>") == 501 + 2 + 2  # the partitions, the one name, the one finding; each with a head
+    assert page.count("<tr>") == 501 + 2 + 2  # the partitions, the name, the finding; each with a head
 
 
 @pytest.mark.parametrize(

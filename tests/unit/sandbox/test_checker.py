@@ -25,7 +25,7 @@ def record(text: str, partition: int, offset: int, timestamp: int = 7) -> FinalR
 
 @dataclass
 class Run:
-    """A clean run to plant faults in: one producer, two partitions, one group that read it all."""
+    """A clean run in which tests plant faults: a producer, two partitions, a group that read everything."""
 
     events: list[Event] = field(default_factory=list)
     final: list[FinalRecord] = field(default_factory=list)
@@ -203,7 +203,7 @@ def test_a_record_in_another_partition_is_misplaced() -> None:
     moved = drop(run.final, 18)
     run.final.append(moved._replace(partition=1, offset=BASE + 10))
     verdict = run.verdict()
-    assert verdict.count("misplaced") == 2  # by its acknowledgement, and by the group that read it elsewhere
+    assert verdict.count("misplaced") == 2  # by the acknowledgement, and by the group that read the record elsewhere
     assert verdict.count("lost") == 0
     assert not verdict.offsets_identical
 

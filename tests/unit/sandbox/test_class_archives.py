@@ -1,4 +1,4 @@
-"""An archive of classes is used where it is there, and is of one Java and one set of jars."""
+"""An existing archive of classes is used; an archive belongs to a single Java and a single set of jars."""
 
 from __future__ import annotations
 

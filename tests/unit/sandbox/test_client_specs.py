@@ -1,4 +1,4 @@
-"""What a client is travels to its process and back unchanged."""
+"""The specification of a client reaches the client's process and comes back unchanged."""
 
 from __future__ import annotations
 

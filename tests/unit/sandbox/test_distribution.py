@@ -1,4 +1,4 @@
-"""What brokers are run from, in order of choice."""
+"""The Kafka distribution from which brokers run, in order of choice."""
 
 from __future__ import annotations
 

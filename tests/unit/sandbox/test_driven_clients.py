@@ -1,4 +1,4 @@
-"""Driven clients write the same history as others, whatever program speaks the lines; here it is one of the test's."""
+"""Driven clients write the same history as other clients, with any program as driver; here a test's own program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DriveWith = Callable[[str], None]
 
 @pytest.fixture
 def drive_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DriveWith:
-    """Let the driver be a Python program that has read its lines into `lines` one by one."""
+    """Return a function that makes a Python program the driver; the program prints its lines with `say`."""
 
     def use(program: str) -> None:
         path = tmp_path / "driver.py"
@@ -38,7 +38,7 @@ def drive_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DriveWith:
 
 
 def run(client: Callable[..., None], spec: Any, folder: Path, until: Callable[[list[Event]], bool]) -> list[Event]:
-    """A client's life up to a moment in its history, and then its clean end."""
+    """Run a client until its history shows a moment, then end the client cleanly."""
     path, stopping = folder / "history.jsonl", threading.Event()
     launch = Launch(spec, "localhost:1", 1, 0, str(path))
 
@@ -181,7 +181,7 @@ def test_a_missing_toolchain_is_one_clear_sentence(monkeypatch: pytest.MonkeyPat
 def test_a_member_that_is_asked_to_give_partitions_away_while_it_leaves_ends_cleanly(
     drive_with: DriveWith, tmp_path: Path
 ) -> None:
-    """A rebalance and the end of its words may cross."""
+    """A rebalance and the end of the driver's input may cross."""
     drive_with("""
         say("open", 1)
         say("assigned", "orders:0:-1")
@@ -197,7 +197,7 @@ def test_a_member_that_is_asked_to_give_partitions_away_while_it_leaves_ends_cle
 
 @pytest.mark.timeout(60)
 def test_a_wait_for_a_driver_that_says_nothing_ends_however_short_it_is(drive_with: DriveWith, tmp_path: Path) -> None:
-    """A wait that began just behind a line was once endless, about one in fifty thousand of them."""
+    """A wait that began right after a line used to be endless, in about every fifty-thousandth case."""
     drive_with("for line in sys.stdin: say('acked', 'x')")
     spec = ProducerSpec("p", "java", "t", 1.0)
     with driven_clients._Driver(spec, Launch(spec, "localhost:1", 1, 0, str(tmp_path / "history"))) as driver:

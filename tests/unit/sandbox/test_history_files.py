@@ -1,4 +1,4 @@
-"""Histories survive kills, merge by time, and are refused when they are not what they say."""
+"""Histories survive kills, merge by time, and are refused when their contents contradict themselves."""
 
 from __future__ import annotations
 

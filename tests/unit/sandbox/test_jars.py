@@ -15,7 +15,7 @@ import pytest
 from kmigrate.errors import Failed
 from kmigrate.sandbox.jars import JarProgress, ensure_jars, ensure_spark_kafka_jars
 
-# Writes two jars where `-retrieve` says and speaks as Ivy does; counts its runs in $0.runs.
+# Writes two jars where `-retrieve` says, prints as Ivy does, and counts the runs in $0.runs.
 _IVY = r"""#!/bin/bash
 echo run >> "$0.runs"
 while [ $# -gt 0 ]; do [ "$1" = -retrieve ] && pattern="$2"; shift; done
@@ -114,7 +114,7 @@ for n in $(seq 200); do mkdir -p "$folder"; touch "$folder/half-$n.jar"; sleep 0
 
 
 def test_ctrl_c_while_jars_are_fetched_ends_in_one_sentence_and_leaves_nothing(cache: Path, tmp_path: Path) -> None:
-    """Ivy, which went on, wrote where its folder was being removed: that was an internal error then."""
+    """Ivy used to go on and write into the folder that was being removed, which caused an internal error."""
     _java(tmp_path / "java", _IVY_THAT_HANGS)
     script = (
         "import signal, sys\n"

@@ -1,4 +1,4 @@
-"""The schedule of a producer does not slow down with the cluster, and does not flood it after a stall."""
+"""A producer's schedule does not slow down with the cluster, and does not flood the cluster after a stall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pause of a producer is its longest send→ack that overlaps the window, and nothing else."""
+"""A producer's pause is exactly the longest time from send to acknowledgement that overlaps the window."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_gap_of_a_group_is_the_longest_time_between_two_reads_around_the_mom
 
 
 def transaction(began: float, ended: float, number: int, outcome: str = "ok") -> list[Event]:
-    """One of three records, that are told at its end."""
+    """Return a transaction of three records, acknowledged at the transaction's end."""
     place: dict[str, Any] = {"process": "till.1", "topic": "payments", "txn": number}
     ids = [f"till.1:{3 * number + n}" for n in range(3)]
     asked = [event(began, "invoke", "send", partition=0, value=each, **place) for each in ids]

@@ -1,4 +1,4 @@
-"""An id alone says what its record must be."""
+"""An id alone determines the whole record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports for brokers: free, distinct, of the range that was named, or one clear error."""
+"""Ports for brokers: free, distinct, within the named range, or else a single clear error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_ports_are_distinct_free_and_of_the_range(monkeypatch: pytest.MonkeyPatc
 def test_where_there_is_room_no_router_takes_what_another_is_given_and_none_is_given_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A router's listeners for brokers and for clients of others are behind its own port."""
+    """A router uses ports behind its own port for its listeners of brokers and of other identities' clients."""
     monkeypatch.setattr(module, "_given", set())
     monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "21000-23999")
     ports = [port for _ in range(20) for port in free_ports(10)]
@@ -36,7 +36,7 @@ def test_where_there_is_room_no_router_takes_what_another_is_given_and_none_is_g
 
 
 def test_clusters_that_are_made_side_by_side_are_given_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the second broker of the two finds its port taken, and ends."""
+    """Otherwise the second broker would find its port taken, and end."""
     monkeypatch.setattr(module, "_given", set())
     monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "24000-24999")
     with ThreadPoolExecutor(8) as threads:

@@ -1,4 +1,4 @@
-"""Processes by identity, and the keeper that ends a broker with its parent."""
+"""Processes by identity, and the keeper that ends a broker together with the broker's parent."""
 
 from __future__ import annotations
 

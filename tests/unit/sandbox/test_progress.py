@@ -1,4 +1,4 @@
-"""A group is behind until it has read the last acknowledged record of each of its partitions."""
+"""A group is behind until the group has read the last acknowledged record of each of its partitions."""
 
 from __future__ import annotations
 

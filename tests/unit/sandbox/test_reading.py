@@ -1,4 +1,4 @@
-"""A member's reads become lines per stretch of offsets, and its commits are asked for once."""
+"""A member's reads become a line per stretch of offsets, and the member's commits are asked for once."""
 
 from __future__ import annotations
 

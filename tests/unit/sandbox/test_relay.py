@@ -15,7 +15,7 @@ from kmigrate.sandbox.relay import Relay
 
 @pytest.fixture
 def echo() -> Iterator[str]:
-    """A server that sends back what it gets."""
+    """Start a server that sends back all received bytes."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def answer(connection: socket.socket) -> None:
@@ -161,7 +161,7 @@ def test_an_upstream_that_is_not_there_looks_like_a_reset() -> None:
 def test_each_connection_ends_after_a_number_of_bytes_of_its_own_and_the_others_live(relay: Relay) -> None:
     with connect(relay) as before:
         before.sendall(b"x")
-        assert receive(before, 1) == b"x"  # it was accepted
+        assert receive(before, 1) == b"x"  # the connection was accepted
         relay.cut_each_after(iter([0, 3]), "down")
         for count in (0, 3):
             with connect(relay) as connection:

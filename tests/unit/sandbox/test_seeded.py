@@ -1,4 +1,4 @@
-"""A seed gives the same estate each time, another seed another one, and the rate stays the rate."""
+"""The same seed gives the same estate, another seed another estate, and the rate stays the rate."""
 
 from __future__ import annotations
 

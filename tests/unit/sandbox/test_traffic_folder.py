@@ -1,4 +1,4 @@
-"""The traffic folder remembers its clients for whichever process asks next."""
+"""The traffic folder remembers its clients for any later process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_client_answers_to_its_name_role_family_and_group(selector: str) -> No
 
 
 def test_a_client_that_has_fallen_silently_is_named(tmp_path: Path) -> None:
-    """It was killed, or its library has crashed: its history just ends, and the judge has nothing against that."""
+    """The client was killed, or its library has crashed: the history just ends, and the judge finds no fault."""
     alive, fallen, unstarted = (ProducerSpec(name, "librdkafka", "orders", 1) for name in ("alive", "fallen", "new"))
     traffic = Traffic.create(tmp_path, [alive, fallen, unstarted])
     here = identify(os.getpid())

@@ -1,4 +1,4 @@
-"""Clusters of versions before KRaft: which they are, what their brokers are told, and who is tracked."""
+"""Clusters of versions before KRaft: these versions, the brokers' settings, and the tracked processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bearer's token as Java's Kafka client takes it."""
+"""A bearer's token in the form that Java's Kafka client reads."""
 
 from __future__ import annotations
 

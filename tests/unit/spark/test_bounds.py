@@ -1,4 +1,4 @@
-"""Bounds: what has left a log is refused by name, what the target lacks is cut and found wanting."""
+"""Bounds: offsets that have left a log are refused by name; offsets missing on the target are cut and reported."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_a_range_beyond_the_last_stable_offset_is_refused() -> None:
 
 
 def test_a_target_that_deletes_nothing_and_begins_late_is_read_from_there_and_found_wanting() -> None:
-    """Else whoever deletes the beginning of a copy would have it compared without it."""
+    """Otherwise a copy whose beginning somebody deleted would be compared without that beginning."""
     kept = TopicRange("t", 0, 0, 9, kept=True)
     refuse_what_is_gone([kept], {KEY: Bounds(0, 9)}, {KEY: Bounds(4, 9)})
     assert within([kept], {KEY: Bounds(4, 9)}) == [Stretch("t", 0, 4, 9)]

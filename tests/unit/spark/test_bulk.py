@@ -1,4 +1,4 @@
-"""What a Spark job of tries says when it fails, and when executors need nothing installed."""
+"""The error of a Spark job after its tries failed, and executors that need nothing installed."""
 
 from __future__ import annotations
 

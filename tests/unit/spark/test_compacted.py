@@ -1,4 +1,4 @@
-"""Of two newest records of one key, which are to be judged."""
+"""The pairs of newest records of a key that are judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose cleaner may have taken records away: of a mirrored topic the source's alone."""
+"""The side whose cleaner may have removed records: for a mirrored topic the source alone."""
 
 from __future__ import annotations
 

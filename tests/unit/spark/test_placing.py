@@ -1,4 +1,4 @@
-"""Target offsets placed at source offsets: every offset of a stretch once, as the map itself says."""
+"""Target offsets placed at source offsets: every offset of a stretch once, as the map itself translates."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ steps = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.integers(1,
 
 
 def map_of(moves: list[tuple[int, int, int]]) -> OffsetMap:
-    """Runs of some length, each after a hole on the source and, rarely, one on the target."""
+    """Return a map of runs of some length, each run after a hole on the source and, rarely, a hole on the target."""
     made = OffsetMap()
     source, target = 5, 100
     for hole, gap, length in moves:
@@ -22,7 +22,7 @@ def map_of(moves: list[tuple[int, int, int]]) -> OffsetMap:
 
 
 def at(table: list[Entry], size: int, offset: int) -> int:
-    """What the join gives a row."""
+    """Return the offset that the join gives a row."""
     (entry,) = [each for each in table if each.chunk == offset // size and each.first <= offset < each.until]
     return min(offset - entry.first + entry.source, entry.last)
 

@@ -1,4 +1,4 @@
-"""What a session is started with, and whose word counts."""
+"""The settings with which a session starts, and the order in which settings override each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A word that is too large for the presence log is told as that, and whoever said it is heard all the same."""
+"""A presence that is too large for the presence log is reported, and its process still counts as running."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORD = MirrorPresence("me", "l", 7, True, 500, {"t": PARTITIONS}, notes=("n",), 
 
 
 class SmallLog(StateLog):
-    """A state log whose topics take batches of `limit` bytes."""
+    """A state log whose topics accept batches of `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(ClusterClient(ClusterSettings("c", ())))

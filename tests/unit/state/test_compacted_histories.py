@@ -1,11 +1,10 @@
-"""Histories of a state log that is compacted while it is written and read: all who read it agree.
+"""Histories of a state log that is compacted while processes write and read: all readers agree.
 
-The cleaner is modelled on Kafka's: of each key only the newest record stays, void or not; a tombstone is marked in the
-first pass that reaches it and goes in a later one; the newest batch of all stays, emptied at most, until its
-producer is forgotten.
-Two things it does not do, which the log rests on: it leaves alone what is younger than `min.compaction.lag.ms` (so that
-a void record is repaired before the valid one beneath it is taken away), and a tombstone that it has marked stays until
-all have finished who began to open the log before (`delete.retention.ms`).
+The cleaner is modelled on Kafka's. Of each key only the newest record stays, void or not. A tombstone is marked in the
+first pass that reaches the tombstone, and goes in a later pass. The newest batch of all stays, emptied at most, until
+its producer is forgotten. The log relies on two limits of the cleaner. Records younger than `min.compaction.lag.ms`
+stay, so that a void record is repaired before the valid record beneath goes. A marked tombstone stays until all readers
+that began to open the log before the mark have finished (`delete.retention.ms`).
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ KEYS = ("lease/a", "lease/b")
 
 @dataclass
 class Stored:
-    """A batch as it stands in the log."""
+    """A batch as stored in the log."""
 
     offset: int
     key: str
     data: bytearray
     tombstone: bool
     marked: int = -1
-    """The pass of the cleaner from which on its time runs."""
+    """The cleaner's pass in which the tombstone was marked."""
     empty: bool = False
 
     def read(self) -> Batch:
@@ -43,14 +42,14 @@ class Stored:
 
 @dataclass
 class Reader:
-    """Who folds the log; `began` is the pass of the cleaner after which he opened it."""
+    """A reader that folds the log; `began` is the cleaner's pass after which the reader opened the log."""
 
     began: int
     fold: Fold = field(default_factory=lambda: Fold(9))
 
 
 class History:
-    """One log, who reads and writes it, and what it should say."""
+    """A log, its readers and writers, and the state that the log should hold."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -58,14 +57,14 @@ class History:
         self.end = 0
         self.truth: dict[str, LeaseRecord] = {}
         self.void: dict[str, int] = {}
-        """Keys whose newest record is void, with the offset from which on they are."""
+        """Keys whose newest record is void, with the offset of the first void record."""
         self.readers = [Reader(0)]
         self.passes = 0
         self.nonces = 0
         self.decided = -1
-        """Offset of the newest valid record, which those who have read it wait for others to have come to."""
+        """Offset of the newest valid record; processes that have read that record wait for the other processes."""
         self.seen: Counter[str] = Counter()
-        """What came to pass, lest a history be one of nothing."""
+        """Counts of rare events, so that histories without any such event are noticed."""
 
     def step(self) -> None:
         act = self.chance.choices((self.write, self.read, self.clean, self.open, self.write_late), (6, 3, 3, 1, 1))
@@ -131,7 +130,7 @@ class History:
                 kept.append(replace(each, data=head, empty=True))
         self.log = kept
 
-    # who reads
+    # readers
 
     def open(self) -> None:
         if len(self.readers) < 3:
@@ -154,10 +153,10 @@ class History:
             fold.pass_over(self.end)
             fold.following = True
 
-    # who writes
+    # writers
 
     def write(self) -> None:
-        """By one who has read all there is; some drop the key."""
+        """Write as a process that has read the whole log; some writes drop the key."""
         reader = self.chance.choice(self.readers)
         self._read(reader, len(self.log))
         fold = reader.fold
@@ -181,7 +180,7 @@ class History:
         return key, LeaseRecord(key, who, self.chance.randint(1, 9)) if self.chance.random() < 0.5 else None
 
     def write_late(self) -> None:
-        """By one who has not read the newest, at a broker that has forgotten the producer."""
+        """Write as a process that has not read the newest records, at a broker that has forgotten the producer."""
         if not self.end:
             return
         at = max(0, self.end - self.chance.randint(1, 5))

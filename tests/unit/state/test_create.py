@@ -1,4 +1,4 @@
-"""The state topics are asked for until the broker knows them, and are what they have to be where that is allowed."""
+"""The state topics are asked for until the broker knows them, and get the required configs where that is allowed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kmigrate.state.offset_maps import MAP_TOPIC
 
 
 class LateBrokers:
-    """A cluster whose brokers learn of the new topics one answer after another."""
+    """A cluster whose brokers learn of the new topics with each answer."""
 
     def __init__(self, refusals: Sequence[int]) -> None:
         self.refusals = list(refusals)
@@ -178,7 +178,7 @@ def test_what_may_not_be_put_right_is_named() -> None:
 
 
 def test_replicas_that_may_be_out_of_sync_are_named_and_not_asked_for_again() -> None:
-    """Somebody may have lowered it to go on with one broker alone."""
+    """Somebody may have lowered the value on purpose, to go on with a single broker."""
     topics = Altered({"min.insync.replicas": "1"})
     assert [what.partition(";")[0] for _, what in ensure(topics)] == [
         f"topic {name} has min.insync.replicas=1" for name in (STATE_TOPIC, PRESENCE_TOPIC)
@@ -187,7 +187,7 @@ def test_replicas_that_may_be_out_of_sync_are_named_and_not_asked_for_again() ->
 
 
 def test_of_a_topic_with_one_replica_no_more_are_asked_for_than_it_has() -> None:
-    """With two of them demanded, nothing could be written to it, however many brokers there are by now."""
+    """With two in-sync replicas demanded, nothing could be written to the topic, however many brokers there are now."""
     topics = Altered({"min.insync.replicas": "1"})
     topics.replicas = 1
     assert ensure(topics) == []
@@ -195,7 +195,7 @@ def test_of_a_topic_with_one_replica_no_more_are_asked_for_than_it_has() -> None
 
 @pytest.mark.parametrize("value", ["", "unlimited"])
 def test_a_config_whose_value_a_cluster_hides_is_no_fault(value: str) -> None:
-    """It is told without a value, or in words of its own."""
+    """The cluster returns the config without a value, or with a text of its own."""
     topics = Altered(dict.fromkeys(["delete.retention.ms", "min.compaction.lag.ms", "max.message.bytes"], value))
     assert ensure(topics) == []
     assert topics.configs[STATE_TOPIC]["delete.retention.ms"] == value

@@ -43,7 +43,7 @@ def standing(
 
 
 def emptied(batch: Batch) -> Batch:
-    """What the cleaner leaves of a producer's newest batch when its record goes."""
+    """Return a producer's newest batch as the cleaner leaves the batch after its record goes."""
     head = bytearray(batch.view[:HEADER_SIZE])
     head[8:12] = (HEADER_SIZE - 12).to_bytes(4, "big")
     head[57:61] = bytes(4)
@@ -285,7 +285,7 @@ def test_a_tombstone_that_needs_a_newer_reader_is_refused() -> None:
 
 
 def test_behind_an_emptied_batch_the_sequence_goes_on_and_no_record_is_named() -> None:
-    """The newest record, a tombstone, is gone: who opens the log now cannot know its nonce."""
+    """The newest record, a tombstone, is gone: a process that opens the log now cannot know the tombstone's nonce."""
     gone = tombstone(1, dropped(1, "a", "b"))
     late = fold_of(batch(0, envelope(0, "", "a", 1), key=b"lease/v"), emptied(gone))
     assert (late.next_offset, late.sequence, late.last_nonce) == (2, 2, "")
@@ -303,7 +303,7 @@ def test_who_has_read_a_void_tombstone_that_is_gone_now_takes_what_is_written_be
 
 
 def test_a_record_that_names_none_before_it_is_a_break_where_none_can_be_missing() -> None:
-    """What has a value stays until another is written."""
+    """A record with a value stays until another record replaces it."""
     with pytest.raises(StateLogBroken) as caught:
         fold_of(batch(0, envelope(0, "", "a", 1)), batch(1, envelope(1, "", "b", 2)))
     assert caught.value.ref == "forked-state-log"
@@ -311,7 +311,7 @@ def test_a_record_that_names_none_before_it_is_a_break_where_none_can_be_missing
 
 @pytest.mark.parametrize("met", [batch(2, envelope(2, "b", "c", 2)), emptied(tombstone(1, dropped(1, "a", "b")))])
 def test_who_follows_the_log_is_told_where_offsets_are_gone_before_he_read_them(met: Batch) -> None:
-    """A key may have been dropped there, and its tombstone may be gone."""
+    """A key may have been dropped at these offsets, and the key's tombstone may be gone."""
     fold = fold_of(batch(0, envelope(0, "", "a", 1)))
     fold.following = True
     with pytest.raises(CompactedUnreadError):
@@ -319,7 +319,7 @@ def test_who_follows_the_log_is_told_where_offsets_are_gone_before_he_read_them(
 
 
 def test_who_opens_a_compacted_log_has_come_as_far_as_those_who_have_read_what_is_gone() -> None:
-    """A promote waits for all processes to have come to what it has read last, which may be gone for who starts now."""
+    """A promote waits until all processes have read the newest record; a process that starts now may find it gone."""
     gone, void = tombstone(1, dropped(1, "a", "b")), batch(2, envelope(0, "", "zombie", 99))
     kept = batch(0, envelope(0, "", "a", 1), key=b"lease/v")
     assert fold_of(kept, void).state.epoch == fold_of(kept, gone, void).state.epoch == 1
@@ -343,7 +343,7 @@ def test_a_newer_schema_is_refused_by_name() -> None:
 
 
 def in_schema(schema: int, reader: int | None, **unknown: object) -> bytes:
-    """An envelope as a later version would write it."""
+    """Return an envelope as a later version would write the envelope."""
     body = json.loads(envelope(0, "", "a", 7))
     body["schema"], body["record"] = schema, {**body["record"], **unknown}
     if reader is None:
@@ -367,7 +367,7 @@ def test_a_record_that_needs_a_newer_reader_is_refused_with_both_versions() -> N
 def test_a_version_from_before_tombstones_stops_at_all_that_this_one_writes(
     written: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would stop at the first of them as at somebody else's, in the middle of a migration."""
+    """Otherwise that version would stop at the first tombstone, as at a stray record, in the middle of a migration."""
     monkeypatch.setattr("kmigrate.state.codec.SCHEMA", 1)
     with pytest.raises(StateLogBroken) as caught:
         fold_of(written)

@@ -18,7 +18,7 @@ from kmigrate.state.log import STATE_TOPIC
 
 
 class Cluster:
-    """A cluster with a state topic of some id (0: none told, None: no such topic), and ends of the presence log."""
+    """A cluster with a state topic of some id (0: id not given, None: no such topic), and ends of the presence log."""
 
     def __init__(self, topic_id: int | None, *ends: int, cluster_id: str = "same", error: int = 0) -> None:
         self.settings = ClusterSettings("c", ())

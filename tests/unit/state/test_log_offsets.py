@@ -18,7 +18,7 @@ KEY = (PRESENCE_TOPIC, 0)
 
 
 class AwayAtFirst:
-    """A cluster whose answers are scripted; each is asked for after a look at the layout."""
+    """A cluster with scripted answers; each answer is asked for after a refresh of the metadata."""
 
     def __init__(self, *answers: LogOffset | Unreachable) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""Under which number a ledger begins, whatever became of those that its term wrote before."""
+"""The number with which a ledger begins, whatever became of the chunks that the same term wrote before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stored(key: ChunkKey, value: MapChunk | None) -> Batch:
 
 
 def maps_with(*written: tuple[ChunkKey, MapChunk | None]) -> OffsetMaps:
-    """What has read these records of the topic."""
+    """Return maps that have read these records of the topic."""
     made = OffsetMaps(cast("ClusterClient", None))
     for key, value in written:
         made._take(stored(key, value))
@@ -88,12 +88,12 @@ def test_the_maps_of_a_topic_are_dropped_from_their_ends_and_no_other_is(monkeyp
 
 
 def test_who_finds_his_place_in_the_maps_gone_reads_what_they_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that lost its disk was filled again once the topic was compacted: no partition has to stop for that."""
+    """A leader that lost its disk copied the compacted topic from other brokers: no partition has to stop for that."""
     gone, kept, new = (ChunkKey("u", "t", partition, 4, 0) for partition in range(3))
     logs = [[gone, kept], [kept, kept, new]]
 
     class Tail:
-        """A first one whose place is lost behind what it has read, and one that finds it from the log's beginning."""
+        """A reader that loses its place in the log, then a reader that starts at the log's beginning."""
 
         def __init__(self, _c: object, _t: str, _p: int, take: Callable[[Batch], None], **_: object) -> None:
             self.take, self.keys, self.reached = take, logs.pop(0), 0
@@ -126,7 +126,7 @@ def test_who_finds_his_place_in_the_maps_gone_reads_what_they_are_now(monkeypatc
 
 
 class Topic:
-    """The map topic: what is appended is read back at the next look."""
+    """The map topic: appended records are read back at the next read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[tuple[bytes, bytes | None]] = []
@@ -161,7 +161,7 @@ class Topic:
         return asyncio.run(self.maps.mend(lambda key, chunk: needed))
 
     def newest(self, key: ChunkKey) -> bytes | None:
-        """Return what compaction leaves of a key."""
+        """Return the record of a key that compaction leaves."""
         return dict(self.log)[str(key).encode()]
 
     def runs(self) -> list[Run]:

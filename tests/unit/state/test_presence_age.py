@@ -1,6 +1,6 @@
-"""From when a word counts, and for how long it is kept.
+"""The time from which a presence counts, and how long the presence is kept.
 
-Two machines' wall clocks are compared only for what was said before the log was opened.
+Two machines' wall clocks are compared only for presences written before the log was opened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kmigrate.state.log import StateLog
 
 LEASE_S = 3.0
 OLD = 10
-"""Offset at which the presence log ended when it was opened."""
+"""Offset at which the presence log ended when this process opened the log."""
 
 
 PROGRESS = {"t": {0: PartitionProgress(5), 1: PartitionProgress(5)}, "u": {0: PartitionProgress(5)}}
@@ -53,7 +53,7 @@ class Scene:
         return round(self.now * 1000)
 
     def hear(self, instance: str, *, said_s_ago: float = 0.0, offset: int = OLD) -> None:
-        """Read a word from the log, as a broker stores it."""
+        """Read a presence from the log, as a broker stores the presence."""
         self.read(MirrorPresence(instance, "l", 1, False, 500, PROGRESS, shares=True), said_s_ago, offset)
 
     def read(self, word: MirrorPresence | FencedProgress, said_s_ago: float = 0.0, offset: int = OLD) -> None:
@@ -148,7 +148,7 @@ def test_after_a_standstill_an_old_word_of_our_own_is_no_sign_that_we_hear_the_o
 def test_after_a_long_standstill_our_own_old_word_counts_from_then_though_a_new_process_spoke_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What we had said before was dropped as of somebody long gone, and with it that the next word is ours."""
+    """Our own old presence used to be dropped as expired, and the next presence was then not recognised as ours."""
     scene = Scene(monkeypatch)
     mine = [MirrorPresence("me", "l", number, False, 500, PROGRESS) for number in (1, 2)]
     for word in mine:
@@ -183,7 +183,7 @@ def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monke
 
 
 def test_what_a_router_has_said_of_a_fence_is_kept_however_long_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that a fence waits for, registered or replaced; others came and went, each with a name of its own."""
+    """A fence waits for these routers, registered or replaced; presences of other ended processes are dropped."""
     scene = Scene(monkeypatch)
     for record in (RouterRecord("edge", "r", "host", "h:1", 1), StrayRecord("edge", "host", ("s",))):
         scene.log._fold._state = scene.log.state.with_record(record.key, record, 1)
@@ -224,7 +224,7 @@ def test_what_is_said_of_fenced_topics_goes_on_with_the_word_before_and_makes_no
 
 
 def test_a_process_that_mirrors_several_links_is_heard_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its words took the place of the one before, whatever link that was of."""
+    """Each presence used to replace the presence before, even for another link."""
     scene = Scene(monkeypatch)
     scene.hear("you")
     scene.read(MirrorPresence("you", "m", 3, False, 500, {"of m": {0: PartitionProgress(1)}}))

@@ -1,4 +1,4 @@
-"""What processes say of themselves as JSON, and out of it: as of one word alone, whatever was said before."""
+"""Presences of processes as JSON and back: each presence stands alone, whatever the earlier presences held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state log as brokers whose log cleaners have come differently far tell it: all there is is read, and no more."""
+"""The state log on brokers with log cleaners at different points: readers see every valid record, and no more."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from kmigrate.state.look import read_state
 
 _FETCH_HEAD, _FETCH_PART = struct.Struct(">iiiibii"), struct.Struct(">iiqiqi")
 DIVERGING = 0, b"\1\0\x0d" + struct.pack(">iq", 0, 5) + b"\0"
-"""Of an epoch that is unknown because compaction has left none of its records, a broker tells where the next begins."""
+"""A broker's answer for an unknown epoch: the start of the next epoch.
+
+Compaction has left no record of the unknown epoch.
+"""
 OUT_OF_RANGE = int(Code.OFFSET_OUT_OF_RANGE), b"\0"
 
 
 def stored(
     offset: int, name: str, term: int | None, *, prev: str = "", nonce: str = "", sequence: int | None = None
 ) -> bytes:
-    """A record as it stands in the log; without a term its key is dropped."""
+    """Return a record as stored in the log; without a term the key is dropped."""
     record = None if term is None else LeaseRecord(name, "w", term)
     envelope = encode_envelope(Envelope(offset, prev, nonce or str(offset), record))
     data = one_record_batch(
@@ -48,18 +51,18 @@ def stored(
 
 
 class Cluster:
-    """Each broker has the state log as its own log cleaner left it, and tells one batch of it at a time."""
+    """A cluster whose brokers each hold the state log as their own cleaner left it, and return a batch per fetch."""
 
     def __init__(self, *logs: list[bytes], end: int) -> None:
         self.logs = dict(enumerate(logs, start=1))
         self.end = end
         self.led = 1
         self.moves_to = 0
-        """Who leads once a batch was read."""
+        """The broker that leads after a batch was read."""
         self.unreplicated = 0
         """Offsets at the log's end that a new leader does not show yet."""
         self.lost: dict[str, list[tuple[int, bytes]]] = {}
-        """By topic, answers of a place that is not there: error code and tags of the partition."""
+        """By topic, the answers for a lost place: error code and tags of the partition."""
         self.asked: list[str] = []
         self.metadata = Metadata("c", {1: ("a", 1), 2: ("b", 1)})
         self.silence = Silence()
@@ -145,7 +148,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def test_who_stood_still_while_the_log_was_compacted_reads_it_anew_and_goes_on() -> None:
-    """A key was dropped meanwhile, and its tombstone is gone."""
+    """A key was dropped meanwhile, and the key's tombstone is gone."""
 
     async def scene() -> None:
         cluster = Cluster([stored(0, "a", 1), stored(1, "gone", 2, prev="0")], end=2)
@@ -169,7 +172,7 @@ def test_who_stood_still_while_the_log_was_compacted_reads_it_anew_and_goes_on()
 
 
 def test_what_one_broker_has_left_of_a_key_that_another_has_cleaned_away_is_not_there() -> None:
-    """The leader moves while the log is opened, from a broker that was away for long to one that was not."""
+    """While the log is opened, the leader moves from a broker that was away for long to a broker that was not."""
 
     async def scene() -> None:
         last = stored(3, "a", 2, prev="2")
@@ -189,7 +192,7 @@ def test_what_one_broker_has_left_of_a_key_that_another_has_cleaned_away_is_not_
 
 @pytest.mark.parametrize("kept", [[stored(0, "a", 1)], []])
 def test_a_log_of_which_no_batch_is_left_up_to_its_end_is_opened_and_written_on(kept: list[bytes]) -> None:
-    """Its newest record was a tombstone, and no broker knows the producer any more."""
+    """The newest record was a tombstone, and no broker knows the producer any more."""
 
     async def scene() -> None:
         cluster = Cluster(list(kept), end=3)
@@ -207,7 +210,7 @@ def test_a_log_of_which_no_batch_is_left_up_to_its_end_is_opened_and_written_on(
 def test_who_was_away_and_finds_his_place_gone_on_a_leader_that_lost_its_disk_reads_the_log_anew(
     answer: tuple[int, bytes],
 ) -> None:
-    """It was filled again from the others once the log was compacted."""
+    """The leader was filled again from other brokers after the log was compacted."""
 
     async def scene() -> None:
         cluster = Cluster([stored(0, "a", 1), stored(1, "gone", 2, prev="0")], end=2)

@@ -1,4 +1,4 @@
-"""Who but kmigrate may write the state log: named where a cluster's rules let somebody (EO-95)."""
+"""Users other than kmigrate with the right to write the state log: a cluster's ACLs that allow a write are named."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from kmigrate.state.topics import single_partition_topic
 
 
 class Told:
-    """A cluster that tells the same of a topic at each look, with the same log end for all partitions."""
+    """A cluster with the same answer about a topic at each refresh, and the same log end for all partitions."""
 
     def __init__(self, partitions: int, error: int = 0, end: int = 0, end_error: int = 0) -> None:
         self.settings = ClusterSettings("target", (("h", 9092),), security=Security(None, Login("PLAIN", "mover", "x")))
