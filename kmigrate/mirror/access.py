@@ -26,7 +26,7 @@ Kept = TypeVar("Kept", TopicRecord, GroupRecord)
 
 
 class Write(Protocol):
-    """Replaces a record by its changed version; raises if the record has changed since it was read."""
+    """Replaces a record by its changed version; raises if the record has changed since the read."""
 
     async def __call__(self, record: Kept, changed: Kept) -> Kept: ...
 
@@ -56,7 +56,7 @@ class Access:
     async def read(self) -> None:
         """Read the ACLs of both clusters.
 
-        If one of the clusters has no authorizer, no ACLs are copied.
+        If a cluster has no authorizer, no ACLs are copied.
         """
         self._rules = self.problem = None
         if not self._settings.sync_acls:
@@ -71,8 +71,7 @@ class Access:
             self._rules = _Rules(frozenset(acl for acl in source if not excluded(left_out, acl.principal)), target)
 
     async def follow_topic(self, record: TopicRecord, write: Write) -> None:
-        """Apply the topic's current ACLs to the target, and note in its record the ACLs that apply from its promote on.
-        """
+        """Apply the topic's current ACLs to the target, and note in its record the ACLs after its promote."""
         if self.problem is not None and record.phase is TopicPhase.PROMOTE_PENDING:
             raise self.problem  # copying continues without the ACLs, a promote does not
         if not self._settings.sync_acls:

@@ -1,6 +1,6 @@
 """Preparation of a link before the copy: check both clusters, get producer ids, lengthen producer expiration.
 
-Every step is written to the state log before it takes effect. The producer ids are written once and never again (append
+Every step is written to the state log before it takes effect. The producer ids are written exactly one time (append
 rule). The former `producer.id.expiration.ms` is written before the setting is raised, so that the process that ends the
 link can restore the setting (W1).
 """

@@ -2,17 +2,18 @@
 
 Fillers (batches of up to a million empty records) are appended by the same append rule as data. So a second aligner or
 a restart cannot append a filler twice. DeleteRecords then moves the log start behind the fillers. All of this happens
-before any client may use the topic. Each step is derived from the target's own log, so each step can be repeated after
-any crash.
+before any client may use the topic. Each step is derived from the target's own log, and can be repeated after any
+crash.
 
 A filler's timestamp is old, so that retention and look-ups by time see a segment with fillers as old as its records
 (T3). The timestamp may not be older than the target's memory of producers (V6).
 
-While a topic is mirrored, the target deletes nothing by itself. So the copy's log start follows the source's log start.
-Records that the source has deleted, by retention or DeleteRecords, are deleted from the copy, up to the copy's last
-record. The copy follows only after the source's log start was the same at two looks. So no reader of both clusters ever
-finds the copy's log start beyond the source's log start. If offsets are mapped, the offset map gives the target offset
-for the source's log start. A target log that still holds records from before the mirror is left unchanged.
+While a topic is mirrored, the target deletes nothing of its own accord. So the copy's log start follows the source's
+log start. Records that the source has deleted, by retention or DeleteRecords, are deleted from the copy, up to the
+copy's last record. The copy follows only after the source's log start was the same at two looks. So no reader of both
+clusters ever finds the copy's log start beyond the source's log start. If offsets are mapped, the offset map gives the
+target offset for the source's log start. A target log that still holds records from before the mirror is left
+unchanged.
 
 A log start inside a source batch (after DeleteRecords on the source, or from a timestamp) is also met exactly. The
 copier sends only the records of that batch from the log start on.
@@ -45,7 +46,7 @@ _PATIENCE_S = 60.0
 
 
 class Aligner:
-    """Moves log starts for one link, with the link's data producer id."""
+    """Moves log starts for a link, with the link's data producer id."""
 
     def __init__(
         self,

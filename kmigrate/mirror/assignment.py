@@ -4,13 +4,13 @@
                           └────────────────────── the owner is gone or silent ────────────────────────────▶
 
 Rules:
-A  The numbers of partitions of any two members differ by at most one. If they do already, nothing moves. Otherwise
+A  The partition counts of any two members differ by at most 1. If they do already, nothing moves. Otherwise
    only the minimum moves.
 B  A partition is taken from a live member in two steps, so that the old owner stops before the new owner begins.
-   The old owner says that it has acted on an assignment that asks for the partition, and that it no longer holds
-   the partition. A partition of a gone or silent member is taken at once, as the lease is. This is safe: appends are
-   compare-and-set, and brokers refuse holes of an older generation (V3).
-C  A topic in a promote stays where it is, because a fence holds producers.
+   The old owner announces two facts: the old owner has acted on an assignment that asks for the partition, and no
+   longer holds the partition. A partition of a gone or silent member is taken at once, as the lease is. This is safe,
+   because appends are compare-and-set, and brokers refuse holes of an older generation (V3).
+C  No partition of a topic in a promote moves, because a fence holds producers.
 D  The generation grows with every assignment, and is above every earlier term of the lease.
 """
 
@@ -66,9 +66,9 @@ def next_assignment(
 class Releases:
     """The generation since which each moving partition has been asked of its present owner.
 
-    Only the holder of the lease writes assignments, and the holder looks at each assignment before it writes the next.
-    So within a term no assignment is missed between the first that asks for a partition and the newest. Under another
-    term, every move counts as asked by the newest assignment.
+    Only the holder of the lease writes assignments, and looks at each assignment before writing the next. So within a
+    term no assignment is missed between the first that asks for a partition and the newest. Under another term, every
+    move counts as asked by the newest assignment.
     """
 
     def __init__(self) -> None:

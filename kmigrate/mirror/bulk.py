@@ -60,7 +60,7 @@ class BulkJob:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The result of one partition in one try."""
+    """The result of a partition in a try."""
 
     topic: str
     partition: int
@@ -83,7 +83,7 @@ async def copy_ranges(job: BulkJob, ends: Mapping[Key, int], instance: str) -> l
 
 
 class BulkTry:
-    """One try: a copier, its claims and its presence record."""
+    """A try of a Spark task: a copier, its claims and its presence record."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ _ROOM = 96 << 20
 Old batches may be larger than the source's present limits, and no batch is larger than its segment (A6).
 """
 _DIFFERENCE = "message.timestamp.difference.max.ms"
-"""Both time limits in one config, until Kafka 4.0."""
+"""The single config of both time limits, until Kafka 4.0."""
 _TIME_LIMITS = ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms")
 _IN_SYNC = "min.insync.replicas"
 
@@ -130,7 +130,7 @@ async def broker_defaults(target: ClusterClient, admin: Admin) -> dict[str, str]
 
 
 def topic_defaults(told: Mapping[str, ConfigValue]) -> dict[str, str]:
-    """Return the values of the carried configs that a topic inherits from a broker with these configs."""
+    """Return the carried configs that a topic inherits from a broker, as far as the broker's configs show them."""
     said = {name: entry.value for name, entry in told.items() if entry.value}
     names = {**_BROKER_NAMES, _DIFFERENCE: f"log.{_DIFFERENCE}"}
     values = {key: said[name] for key, name in names.items() if name in said}
@@ -143,9 +143,9 @@ def topic_defaults(told: Mapping[str, ConfigValue]) -> dict[str, str]:
 def own_configs(
     told: Mapping[str, ConfigValue], seal: Seal | None = None, kept: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the configs that are set on a source topic itself.
+    """Return a source topic's own configs.
 
-    A size limit of one byte is the seal of a promote and not the topic's own limit. The former limit belongs to the
+    A size limit of 1 byte is the seal of a promote and not the topic's own limit. The former limit belongs to the
     topic, if the topic's record still knows the former limit. `kept` holds the configs that the record restores. A seal
     also hides the brokers' own limit.
     """
@@ -176,7 +176,10 @@ def _set_on(told: Mapping[str, ConfigValue]) -> dict[str, str]:
 
 
 def _both_limits(values: Mapping[str, str]) -> dict[str, str]:
-    """Replace the older config of both time limits by the two newer configs, where the newer configs set no limit."""
+    """Return configs with the two newer time limits in place of the older config of both limits.
+
+    The older config applies if the newer configs set no limit.
+    """
     both = dict(values)
     one = both.pop(_DIFFERENCE, None)
     if one is not None:

@@ -111,7 +111,7 @@ def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two clusters, and the tasks that send requests to its leaders."""
+    """The source or the target cluster, and the tasks that send requests to its leaders."""
 
     asked: Asked
     client: ClusterClient
@@ -121,7 +121,7 @@ class _Side:
 
 
 class Copier:
-    """Copies its partitions from source to target with one producer id, as long as the copier is open."""
+    """Copies its partitions from source to target under a single producer id, as long as the copier is open."""
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class Copier:
             await self._tasks.close()
 
     async def _watch(self, side: _Side) -> None:
-        """Look at one cluster for ever, independently of the other cluster's silence."""
+        """Look at a cluster for ever, however long the other cluster is silent."""
         while True:
             called = self._signals.looks(side.client)
             await self._look(side)
@@ -416,14 +416,14 @@ class Copier:
         return _uuid(topic.source_topic_id) if topic is not None and topic.source_topic_id else None
 
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
-        """Look at one topic now; raise Failed if that is not possible."""
+        """Look at a topic now; raise Failed if that is not possible."""
         await client.refresh([name])
         for side in self._sides:
             if side.client is client and (topic := self._topics.get(name)) is not None:
                 self._check_topic(topic, side)
 
     def _attend(self, lane: Lane, *, told: bool = False) -> None:
-        """Start a lane's recovery, map write or hole, if one is due.
+        """Start a lane's recovery, map write or hole, if due.
 
         `told`: the last answer gave the log end of the target.
         """

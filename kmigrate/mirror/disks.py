@@ -6,9 +6,9 @@ before that. A partition is not read while a broker with a replica has less room
 writers at the routers continue at the source. A partition behind a fence is copied on, because writers wait and little
 is left.
 
-The copy continues by itself once the free room exceeds the limit by a fifth (`RoomRule`), so that the copy does not
-stop and start at the limit. Every mirror process asks for the free room. Only the holder of the lease asks for the size
-of the topics.
+The copy continues automatically once the free room exceeds the limit by a fifth (`RoomRule`). So the copy does not stop
+and start all the time at the limit. Every mirror process asks for the free room. Only the holder of the lease asks for
+the size of the topics.
 """
 
 from __future__ import annotations

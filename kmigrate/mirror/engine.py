@@ -65,7 +65,7 @@ _Follows = tuple[TopicRecord, AssignmentRecord | None, LeaseRecord | None]
 
 
 class MirrorEngine:
-    """Mirrors one link; any number of processes may run an engine for the link and share its partitions."""
+    """Mirrors a link; any number of processes may run an engine for the link and share its partitions."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class MirrorEngine:
         self._torn: Collection[Key] = ()
         """Partitions whose copy stopped with writes in flight that must not land behind another process's writes.
 
-        These writes may still arrive. Until this process copies again it announces nothing, so that the other processes
+        These writes may still arrive. This process announces nothing until it copies again, so that the other processes
         take over as from a dead process.
         """
         self._speak = asyncio.Event()
@@ -304,7 +304,7 @@ class MirrorEngine:
         self._speak.set()
 
     def _topic(self, state: State, record: TopicRecord) -> tuple[_Follows, MirroredTopic]:
-        """Return the facts that a topic's copy follows from, and the topic as the copier gets it.
+        """Return the facts that a topic's copy follows from, and the copier's view of the topic.
 
         While the facts are unchanged, return the same object as before.
         """
@@ -349,7 +349,7 @@ class MirrorEngine:
     # presence
 
     def _moved(self, lane: Lane) -> None:
-        """Note that a lane has progressed or was released, and announce this at once if others wait for it."""
+        """Note that a lane has progressed or was released, and announce this at once if others wait."""
         if lane.retired:
             self._speak_at_once()
         if not lane.urgent:

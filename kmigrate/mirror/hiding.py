@@ -11,7 +11,7 @@ from kmigrate.state.log import StateLog
 __all__ = ["wait_hidden"]
 
 _PATIENCE_S = 5.0
-"""Patience in seconds: longer than a router takes to report that it follows a record."""
+"""Patience in seconds: longer than a router takes to report the state of a record."""
 
 
 async def wait_hidden(log: StateLog, topic: str, epoch: int) -> None:

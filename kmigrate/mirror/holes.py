@@ -7,7 +7,7 @@ was unknown. Such a request may still wait in a broker's memory, behind another 
 again on a new connection. With the count, the broker also refuses such a late request.
 
 With transactions the coordinator does the fencing. Each owner initialises the partition's transactional id anew before
-it looks up the log end, and also after an unknown outcome. An owner that stood still and was replaced in between then
+looking up the log end, and also after an unknown outcome. An owner that stood still and was replaced in between then
 sees the new owner's appends.
 
 A broker's answer does not say how many of a partition's markers were written, nor whether other writes came between. So

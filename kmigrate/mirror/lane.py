@@ -11,19 +11,19 @@ B  Position and sequence come together, from the tail or from consecutive acknow
 C  The first batch after LOST, and on a new connection, goes alone (W3). A hole in between changes nothing in the
    broker's state of our producer id, so after the hole the batches go on as before.
 D  A hole is filled with nothing in flight. Data waits until the log end is known to be the hole's end (W5). The log
-   end is looked up before a hole, too, except under two conditions: an answer that has just come gave the log end (an
-   unclean election takes longer), and a marker of the present term stands on the log (`marked_under`). Then markers
-   of an older owner can no longer come. Markers of a newer owner have ours refused (52, V3). This holds if both
-   owners fill by markers; otherwise only the warrant separates them. Appends of other copiers stop before the hole,
-   as ours do.
+   end is looked up before a hole, too. This look-up is left out only if two conditions hold. An answer that has just
+   come gave the log end: an unclean election since then is impossible, because an election takes longer. And a marker
+   of the present term stands on the log (`marked_under`). Then markers of an older owner can no longer come. Markers
+   of a newer owner have ours refused (52, V3). This holds if both owners fill by markers; otherwise only the warrant
+   separates them. Appends of other copiers stop before the hole, as ours do.
 E  An acknowledged base offset other than the expected offset stops the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
 G  On a compacted partition, two reads of the source may disagree on what is a hole. A copier that was stopped for long
    may then append a record where the log's owner has made a hole, one offset too late. So such a lane sends one batch
    at a time, and only while its process surely owns the partition. If the stored append was not the lane's own, the
    target's last batch is compared with the source (`doubtful`) before anything else is believed.
-H  What the source has lost (W7) is dropped if it was only read, and reported if the target already holds it. A hole is
-   made over offsets that were deleted unread only if a person has accepted exactly that loss.
+H  Records that the source has lost (W7) are dropped if they were only read, and reported if the target holds them.
+   Over offsets that were deleted unread a hole is made only if a person has accepted exactly that loss.
 """
 
 from __future__ import annotations
@@ -142,12 +142,12 @@ class Lane:
         self._unserved = ""
         """The reason why the target's leader had no connection when a batch was due."""
         self.failures = 0
-        """Number of appends or holes refused in a row; `write_pause_s` follows from this number."""
+        """Number of consecutive refusals of appends or holes; `write_pause_s` follows from this number."""
         self._read_failures = 0
         self._slowed: dict[Asked, str] = {}
         self._cut: int | None = None
         self.unknown = False
-        """True after a write with unknown outcome: the tail must settle before it is believed."""
+        """True after a write with unknown outcome: the tail must settle before the lane believes the tail."""
         self.compacted = False
         """True if a log cleaner works on the source partition."""
         self.doubtful = True
@@ -311,7 +311,7 @@ class Lane:
         step.sequence = sequence
 
     def slow(self, asked: Asked, node: int, throttle_ms: int) -> None:
-        """Note that a broker asks for pauses because the quota is used up, or that it no longer asks."""
+        """Note that a broker asks for pauses because the quota is used up, or no longer asks."""
         ref = reaction_to(asked, Found.THROTTLED).ref
         self._slowed[asked] = f"{ref}: broker {node} asks for rests of {throttle_ms} ms" if throttle_ms else ""
 
@@ -342,8 +342,7 @@ class Lane:
         return _SETTLE_S if self.unknown else 0.0
 
     def unsettle(self) -> None:
-        """Note that writes of another lane of this partition, even markers, may still come: the tail must rest first.
-        """
+        """Note that another lane's writes to this partition may still come, even markers: the tail must rest first."""
         self.unknown = self._marking = True
 
     def retire(self) -> None:
@@ -356,15 +355,14 @@ class Lane:
         return self.retired and not self.busy and not self._sent and (self.stopped or not self.unknown)
 
     def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
-        """Note that the source did not deliver this partition's records: only this partition is asked for later again.
-        """
+        """Note that the source did not deliver this partition's records; no other partition waits for the next try."""
         self._read_failures += 1
         self.reading_trouble = trouble
         self.read_after = now + pause_s(self._read_failures, named=named)
 
     @property
     def may_be_bare(self) -> bool:
-        """True if only a fetch of this partition alone can tell if the source has a batch from the read position on."""
+        """True if only a fetch of this partition alone can show whether the source has a batch at the read position."""
         return self.reads and self.unfilled_at == self.read_at != self._bare_at
 
     def bare(self, asked: int) -> None:
@@ -547,8 +545,7 @@ class Lane:
             self._lose(text)
 
     def _count(self, reaction: Reaction) -> None:
-        """Count a refusal with a name, which waits for a person to mend it: each failed try lengthens the next pause.
-        """
+        """Count a refusal with a name, which a person must mend: each failed try lengthens the next pause."""
         if reaction.ref:
             self.failures += 1
 
@@ -592,8 +589,8 @@ class Lane:
 
         Offsets from `data_end` to `position` hold control records on the target. If the source held a record at such an
         offset, then a marker too many was written, and everything behind would shift. On a compacted partition, this
-        lane may itself have read that these offsets hold no record. Another replica of the source that still holds a
-        record there is then only cleaned less far.
+        lane may have read before that these offsets hold no record. If another replica of the source still holds a
+        record there, that replica is only cleaned less far.
         """
         if self.state is not LaneState.LOST:
             return
@@ -628,7 +625,7 @@ class Lane:
         return following.end if isinstance(following, Hole) and following.start == end else end
 
     def _held_to(self, end: int) -> str:
-        """Return a text about the offsets that the target has lost if its log ends at `end`; '' if it lost nothing."""
+        """Return a text about the offsets that a target log with this end has lost; '' if nothing is lost."""
         if end >= self.position:
             return ""
         self.tally.lost_offsets += self.position - end
@@ -751,7 +748,7 @@ class Lane:
 
     @property
     def at_barrier(self) -> int:
-        """The barrier, once everything below it and nothing beyond it is on the target; else −1."""
+        """The barrier, once the target holds everything below the barrier and nothing beyond; else −1."""
         reached = self.barrier is not None and self.position == self.barrier and not self._sent
         settled = self.state not in (LaneState.LOST, LaneState.STOPPED)
         return self.position if reached and settled else -1

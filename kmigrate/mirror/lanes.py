@@ -24,7 +24,7 @@ _MOST_TOLD = 10
 """Number of losses that a presence names: the presence of all partitions must fit into one message."""
 
 Warrant = Callable[[Key], int]
-"""Returns the term under which this process may write to a partition without compare-and-set; 0 if it may not."""
+"""Returns the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
 
 
 class Lanes(MutableMapping[Key, Lane]):
@@ -60,7 +60,7 @@ class Lanes(MutableMapping[Key, Lane]):
         return len(self._lanes)
 
     def led_by(self, client: ClusterClient, node: int, slot: int = 0, slots: int = 1) -> Sequence[Lane]:
-        """Return the lanes whose partitions a broker leads; with `slots`, the lanes of one of its connections."""
+        """Return the lanes whose partitions a broker leads; with `slots`, the lanes of a single connection."""
         known = self._led.get((id(client), slots))
         if known is None or known[0] is not client.metadata:
             led: dict[tuple[int, int], list[Lane]] = {}
@@ -74,7 +74,9 @@ class Lanes(MutableMapping[Key, Lane]):
 
 
 def target_losses(lanes: Iterable[Lane]) -> tuple[str, ...]:
-    """Return the target's losses in these partitions; if there are many, as from a broker that comes back empty, a few.
+    """Return the target's losses in these partitions.
+
+    If there are many losses, as after a broker comes back empty, only the first few are named.
     """
     told = [lane.target_loss for lane in lanes if lane.target_loss]
     more = len(told) - _MOST_TOLD
@@ -108,8 +110,8 @@ class Signals:
     def failed(self, client: ClusterClient, error: Failed) -> None:
         """Note that a broker cannot be asked; partitions of other brokers go on.
 
-        A failure other than Unreachable, such as a broken trust between the broker and us, is logged at once and every
-        minute, because a person must mend it.
+        Some failures are not `Unreachable`, such as broken trust between the broker and this process. They are logged
+        at once and every minute, because a person must mend them.
         """
         if isinstance(error, Unreachable):
             self._troubles[client] = error.what

@@ -39,11 +39,11 @@ _RETRY_S = 1.0
 _LOOK_S = 0.25
 """Interval of the looks at members that nothing is heard of."""
 _COMING_UP_S = 0.25
-"""Gap between two assignments while topics come up one by one: each assignment names all partitions of all topics."""
+"""Gap between two assignments while topics come up in turn: each assignment names all partitions of all topics."""
 
 
 class Leader:
-    """The work for a link that only one process does, for as long as that process holds the lease."""
+    """The work for a link that only the holder of the lease does."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Leader:
         self._releases = Releases()
         self._shared_at = -_COMING_UP_S
         self._judged: object = None
-        """The input of the last assignment: while it is unchanged, so is the assignment."""
+        """The input of the last assignment: the same input gives the same assignment."""
         self._claimed: list[TopicRecord] = []
         """Topics with partitions that Spark tasks hold."""
         self.problems: dict[str, str] = {}
@@ -104,7 +104,7 @@ class Leader:
     # partitions
 
     async def _share_out(self) -> None:
-        """Write the assignment that follows from the live members and the mirrored topics, if it has changed."""
+        """Write the assignment that follows from the live members and the mirrored topics, if changed."""
         if not self._membership.hears_itself():
             return
         if self._unready and monotonic() - self._shared_at < _COMING_UP_S:
@@ -226,7 +226,7 @@ class Leader:
             del self.problems[topic]
 
     def _start(self, topic: str, step: Coroutine[Any, Any, None]) -> None:
-        """Do one step of a topic, unless a step is in progress; a failure is reported and tried again."""
+        """Do a step of a topic, unless a step is in progress; a failure is reported and tried again."""
         if topic in self._working:
             step.close()
             return
@@ -260,8 +260,7 @@ class Leader:
         self._on_word()
 
     async def _note(self, topic: str, error: KmigrateError) -> None:
-        """Record why a topic is blocked, in its record and in this process's presence; then wait before the next try.
-        """
+        """Note why a topic is blocked, in its record and in this process's presence; then wait before the next try."""
         reason = f"{error.ref}: {error.what}"
         self.problems[topic] = reason
         self._on_word()
@@ -329,11 +328,11 @@ class Leader:
         await self._log.append(decide)
 
     async def _recheck(self, record: TopicRecord) -> None:
-        """Correct log starts again and again while mirroring: a killed broker may forget a log start (W6).
+        """Correct log starts again and again while mirroring (W6).
 
-        A broker that is killed within a minute of the change may forget the change. If the leader has moved or is away,
-        the log start is unknown, and the copying process reports that trouble. So the leader is only asked again soon.
-        A noted problem would delay a promote until the next look, even behind its fence.
+        A broker that is killed within a minute may forget a log start. If the leader has moved or is away, the log
+        start is unknown, and the copying process reports that trouble. So the leader is only asked again soon. A noted
+        problem would delay a promote until the next look, even behind its fence.
         """
         soon = _RETRY_S
         theirs: Mapping[int, int] = {}
@@ -353,7 +352,7 @@ class Leader:
                 raise
             except KmigrateError as error:
                 self.problems[record.topic] = f"{error.ref}: {error.what}"
-            except Exception as error:  # an unforeseen error: it is reported, and the look is repeated
+            except Exception as error:  # an unforeseen error is reported, and the look repeated
                 self._foresaw_not(record.topic, error)
             await sleep(pause)
 

@@ -1,4 +1,4 @@
-"""The choice of the process that maintains a link: one lease in the state log, held as long as its holder is heard.
+"""The choice of the process that maintains a link: a lease in the state log, held as long as its holder is heard.
 
 A lease is not a fence here: the holder's decisions are written by compare-and-set on the state that names the holder.
 The term continues from the newest assignment's generation, so that terms and generations only grow together (V3).

@@ -5,9 +5,8 @@ Source offsets still lead: `position`, barrier and steps are source offsets. Add
 I  A batch is sent only once its run is stored (`MapLedger`): every record on the target is in the map.
 J  A hole is skipped, not filled. The position moves over a hole when everything before the hole is acknowledged.
 K  After a stop the position is the source end of what the map shows on the target, never more. A gap behind the
-position
-   is read again. While the lane recovers it reads nothing, because newly planned batches would be taken for batches on
-   the target.
+   position is read again. A recovering lane reads nothing, because newly planned batches would be taken for batches
+   on the target.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class MappedLane(Lane):
         return True
 
     def retire(self) -> None:
-        """Stop the lane: its owner holds the lease, and a process without the lease has nothing to hand over in order.
-        """
+        """Stop the lane: its owner has the lease, and a process without the lease has nothing to hand over in order."""
         super().retire()
         self.stop("another process holds the lease")
 
@@ -155,8 +153,7 @@ class MappedLane(Lane):
     # the map
 
     def place_of(self, offset: int) -> int:
-        """Return the target offset of the first record from a source offset on; −1 before the target acknowledges it.
-        """
+        """Return the target offset of the first record from a source offset on; −1 before its acknowledgement."""
         known = self.ledger is not None and 0 <= offset < self.position
         place = self._target_of(offset) if known else -1
         return place if place < self.target_position else -1
@@ -194,8 +191,7 @@ class MappedLane(Lane):
         self.ledger.cut(target_end)
 
     def recovered(self, position: int, sequence: int, data_end: int) -> None:
-        """Continue after the target's tail was read and the map was brought to it: read the source from the map's end.
-        """
+        """Continue after the tail was read and the map was brought to the tail: read the source from the map's end."""
         if self.state is not LaneState.LOST:
             return
         assert self.ledger is not None

@@ -2,11 +2,11 @@
 
 A process that has not been heard for the lease time counts as gone. Such a process may only have been stopped for a
 while. So a process relies on its own last presence only for a part of the lease time, counted from before the presence
-was sent. So a process stops believing in itself before the others do. And a process that does not hear itself cannot
-say that others are silent.
+was sent. A process thus stops trusting its ownership before the others declare the process gone. A process that does
+not read its own presences cannot say that others are silent.
 
-A process that is silent for that long may be replaced before it speaks again. Its next presence does not reveal this,
-because the others' decisions are in the state log. So the process does the work of an owner only after it has read the
+A process that is silent for that long may be replaced before its next presence. That presence does not reveal this,
+because the others' decisions are in the state log. So the process does the work of an owner only after reading the
 state log to the end. This read takes place long enough after the presence that every process that decides by then has
 heard the presence.
 """
@@ -49,7 +49,7 @@ class Membership:
         self._began = monotonic()
 
     def said(self, sent: float) -> None:
-        """Note that the others have a presence of ours, which was sent at this time of `boottime`."""
+        """Note that the others have this process's presence, which was sent at this time of `boottime`."""
         now = boottime()
         if self._said > -inf and now - self._said >= self.sure_s:
             self._back = now
@@ -64,8 +64,7 @@ class Membership:
         return self._back == -inf and boottime() - self._said < self.sure_s
 
     async def come_back(self) -> None:
-        """Learn after each silence what the others have decided meanwhile, for ever; raise the errors of the state log.
-        """
+        """Learn after each silence the others' decisions, for ever; raise the errors of the state log."""
         while True:
             back = self._back
             if back == -inf:

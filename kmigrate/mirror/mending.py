@@ -47,7 +47,7 @@ class MapStore:
 
 
 class Mender:
-    """Recovers lanes and fills their holes on one target."""
+    """Recovers lanes and fills their holes on the target."""
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class Mender:
         self._check_topic = check_topic
         self._store = store
         self._one_comparison = asyncio.Lock()
-        """Allows one comparison at a time: unpacking batches takes as much memory as rewriting them (`reading`)."""
+        """Allows a single comparison at a time: unpacking batches takes as much memory as rewriting them (`reading`).
+        """
 
     async def recover(self, lane: Lane) -> None:
         """Read the target's tail until the lane's position is known."""
@@ -99,8 +100,7 @@ class Mender:
             lane.busy = False
 
     async def _look_at_tail(self, lane: Lane) -> LogTail:
-        """Return the target's tail once it is known to be the work of this lane's copiers; raise Diverged if it is not.
-        """
+        """Return the target's tail, checked to be the work of this lane's copiers; else raise Diverged."""
         mapped = lane if isinstance(lane, MappedLane) else None
         tail = await read_tail(
             self._target,
@@ -153,7 +153,7 @@ class Mender:
             )
 
     async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
-        """Cut the map to the target's log end, and compare the last batch with the map's information about it."""
+        """Cut the map to the target's log end, and compare the last batch with the map."""
         assert self._store is not None
         link_uuid, term, maps = self._store.link_uuid, lane.term, self._store.maps
         await maps.read_to_end()
@@ -277,7 +277,7 @@ def _first_difference(
 ) -> int | None:
     """Return the first source offset whose record was copied as another record, or not at all.
 
-    This may take as long as rewriting the batches, so it runs in a thread (`reading`). Batches that were copied
+    The comparison may take as long as rewriting the batches, and runs in a thread (`reading`). Batches that were copied
     unchanged are compared as bytes, because some of them are too large to be unpacked.
     """
     sent = {batch.base_offset: batch for batch in ours}

@@ -1,8 +1,8 @@
 """Metrics of a mirror process about its links: the declarations, and the place where each value is read.
 
-A `LinkMeter` belongs to one link. The engine shows the meter the lanes while they copy. The copier counts in the meter
+A `LinkMeter` belongs to a link. The engine shows the meter the lanes while they copy. The copier counts in the meter
 what concerns no single partition. A lane's figures are in the lane and in its `tally`. Names follow MirrorMaker 2's
-sensors if it has them, in seconds and bytes as Prometheus wants them.
+sensors where such sensors exist, in seconds and bytes as Prometheus wants them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Slowed(StrEnum):
 
 
 class LinkMeter:
-    """One link as its mirror in this process sees it."""
+    """The figures of a link, as its mirror in this process sees the link."""
 
     def __init__(self, source: str = "", target: str = "") -> None:
         self.source = source
@@ -268,7 +268,7 @@ METRICS: tuple[Metric, ...] = tuple(metric for metric, _ in (*_OF_LINKS, *_OF_LA
 
 
 class MirrorMetrics:
-    """The links of one process in its registry."""
+    """The links of a process in its registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._links: dict[str, LinkMeter] = {}

@@ -41,7 +41,7 @@ _HOLES_RATE = 2_000
 async def why_mapped(
     source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
 ) -> str:
-    """Return the reason why `auto` cannot give a topic identical offsets; '' if it can.
+    """Return the reason why `auto` cannot give a topic identical offsets; '' if there is no reason.
 
     Gaps stay when a topic is no longer compacted. So gaps are looked for in such a topic, too, unless its logs are
     long.
@@ -85,7 +85,7 @@ class Sample:
 def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
     """Return the seconds that a topic's holes take, with this round-trip time to the target.
 
-    The holes of a partition are filled one after another, those of different partitions in parallel.
+    The holes of a partition are filled in sequence, those of different partitions in parallel.
     """
     longest = max((each.runs for each in samples), default=0)
     return max(longest * (_HOLE_S + 2 * round_trip_s), sum(each.runs for each in samples) / _HOLES_RATE)
@@ -94,7 +94,7 @@ def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
 async def sample(
     source: ClusterClient, topic: str, partition: int, start: int, end: int, *, stretches: int = 10
 ) -> Sample:
-    """Look at offsets start … end − 1 of one partition.
+    """Look at offsets start … end − 1 of a partition.
 
     Half of the stretches follow each other from the start on; the others are spread over the range.
     """

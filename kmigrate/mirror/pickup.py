@@ -1,7 +1,7 @@
 """Picks up topics and groups of the source that match an expression of the link and are not mirrored yet.
 
-A topic or group that already exists on the target under such a name is not taken over unless a person names it. Routers
-would at once cut its clients off. It is reported as a note, and a person decides.
+A topic or group that already exists on the target under such a name is not taken over unless a person names that topic
+or group. Routers would at once cut its clients off. A note reports the name, and a person decides.
 """
 
 from __future__ import annotations

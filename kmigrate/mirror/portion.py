@@ -1,13 +1,12 @@
-"""Adaptive size of requests and responses, so that each arrives before it counts as lost. Pure.
+"""Adaptive size of requests and responses, so that each arrives before its time-out. Pure.
 
 A client that asks for 32 MiB and gives up after 30 seconds never reads anything over a line of 1 MB a second. A part of
 a response, or of a request, is worth nothing. So the size shrinks if a transfer was late or nearly late, down to a size
 that any line carries. The size grows again if a transfer was quick.
 
-If requests go one at a time, the size shrinks only if smaller transfers are quicker. A broker may take ten seconds for
-each response, because it searches thousands of partitions. Without this rule the mirror would ask such a broker for
-next to nothing every ten seconds. If requests wait behind each other, the time of a request says nothing about its own
-size.
+If requests go singly, the size shrinks only if smaller transfers are quicker. A broker that searches thousands of
+partitions may take ten seconds for each response. Without this rule the mirror would ask such a broker for next to
+nothing every ten seconds. If requests wait behind each other, the time of a request says nothing about its own size.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Portion:
         self._most = most
         self._patience_s = patience_s
         self._in_turn = in_turn
-        """True if requests go one at a time."""
+        """True if requests go singly."""
         self.size = most
         self._before: tuple[int, float] | None = None
         """Size and seconds of the last transfer before the portion changed."""

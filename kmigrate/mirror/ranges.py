@@ -1,7 +1,8 @@
 """The plan of a bulk copy: offset ranges of partitions, their distribution to tasks, and obstacles. Pure.
 
 A partition's records go to the target in order, so one task has a partition's whole range. A task has many partitions.
-A job has as many tasks as run at once, so that all tasks share one limit fairly and none waits for another's end.
+A job has as many tasks as run at once, so that all tasks share a limit fairly and no task waits for the end of another
+task.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ Key = tuple[str, int]
 """Topic and partition."""
 
 _ONE_PROCESS = 100 << 20
-"""Bytes per second that one mirror process copies at least, on a machine of its own (measured: 100 to 190 MB)."""
+"""Bytes per second that a mirror process copies at least, on a machine of its own (measured: 100 to 190 MB)."""
 _WORTH_S = 600
-"""Seconds of copying below which a Spark job gains no more than one more mirror process would."""
+"""Seconds of copying below which a Spark job gains no more than another mirror process would."""
 
 
 class Caution(StrEnum):
-    """The reason why a range has one owner, and is written one batch at a time."""
+    """The reason why a range has a single owner, and is written batch by batch."""
 
     OLD_RECORDS = "old-records"
     LOG_CLEANER = "log-cleaner"
@@ -46,7 +47,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
-    """Source offsets start (included) to end (excluded) of one partition."""
+    """Source offsets start (included) to end (excluded) of a partition."""
 
     topic: str
     partition: int

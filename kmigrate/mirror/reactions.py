@@ -1,9 +1,9 @@
-"""The mirror's reaction to every possible error: one table. Pure.
+"""The table of the mirror's reactions to every possible error. Pure.
 
-    REFRESH     the metadata is out of date: refresh it, then ask again
-    LOOK        the topic or the log is not as it was: ask for both, then decide (`Found`)
+    REFRESH     the metadata is out of date: refresh the metadata, then ask again
+    LOOK        the topic or the log has changed: ask for both, then decide (`Found`)
     READ_TAIL   another writer of our producer id was faster: the target's tail shows where to go on (append rule)
-    SETTLE      the outcome is unknown: read the tail once it has come to rest
+    SETTLE      the outcome is unknown: wait until the tail has come to rest, then read the tail
     BACK_OFF    nothing is wrong with the data: try again, ever more slowly, until a person mends the cause
     STOP        no action is safe: this partition stands still under the row's name
 
@@ -65,7 +65,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """One row: the action, the name that a person sees, and the remedy once the partition has stopped."""
+    """A row: the action, the name that a person sees, and the remedy once the partition has stopped."""
 
     action: Action
     ref: str = ""
@@ -191,7 +191,8 @@ def reaction_to(asked: Asked, seen: int | Found) -> Reaction:
 def remedy_of(problem: str) -> Remedy:
     """Return the remedy for a partition that stopped with this problem (`ref: what`).
 
-    A reference without a row belongs to a batch that cannot be read (`kmigrate.records`): reading it again is safe.
+    A reference without a row belongs to a batch that cannot be read (`kmigrate.records`): reading such a batch again is
+    safe.
     """
     return _REMEDIES.get(problem.partition(":")[0], Remedy.AGAIN)
 
@@ -208,7 +209,6 @@ def told(reaction: Reaction, code: int, what: str) -> str:
 
 
 def pause_s(tries: int, *, named: bool) -> float:
-    """Return the pause of a partition after `tries` failed tries, slower for a named trouble, which waits for a person.
-    """
+    """Return the pause of a partition after `tries` failed tries; a named trouble waits for a person, so longer."""
     first, most = (0.25, 5.0) if named else (0.05, 1.0)
     return float(min(first * 2 ** min(tries - 1, 16), most)) if tries > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Reading from the source: one fetch session per leader, and each response handed to its lanes.
+"""Reading from the source: a fetch session per leader, and each response handed to its lanes.
 
 The reaction to each error is in `reactions`. An error holds back only the partition that was answered. Readers leave a
 waiting partition out, and further questions about the partition are asked by a task of its own.
@@ -40,7 +40,7 @@ _HEARD_MS = 100
 _SURE_S = 2.0
 """Seconds for which a source's log must end too early before the cut is believed.
 
-A broker that stood still while others took its place reports an old log end until it hears of them.
+A broker that stood still while others took its place reports an old log end until the broker hears of them.
 """
 _ASK_ENDS_S = 2.0
 _LEAST_BACKLOG = 64 << 10
@@ -55,7 +55,7 @@ A thread does the rest. The interpreter switches threads every 5 ms, so the othe
 
 @dataclass(slots=True)
 class _Talk:
-    """One of a reader's two connections to a source broker."""
+    """A connection of a reader to a source broker; each reader has two."""
 
     node: int
     session: FetchSession
@@ -71,9 +71,9 @@ class _Talk:
             await self.session.open()
 
     def heard(self, asked: Iterable[Lane], answer: FetchAnswer) -> None:
-        """Note for all asked lanes that the source has answered; partitions that a response leaves out are unchanged.
+        """Note for all asked lanes that the source has answered: a response leaves unchanged partitions out.
 
-        The lanes are not told for every response.
+        This is not done for every response.
         """
         now = now_ms()
         if not answer.error and not 0 <= now - self.heard_ms < _HEARD_MS:
@@ -131,10 +131,10 @@ class SourceReader:
         """Bytes of the responses whose rest a thread has still to read."""
         self._waiting: list[_Rest] = []
         self._at_work = False
-        """True while a thread reads a rest; one rest at a time, since a large rest takes most of a gigabyte."""
+        """True while a thread reads a rest. Rests are read singly, since a large rest takes most of a gigabyte."""
 
     async def run(self, node: int) -> None:
-        """Fetch from one source leader for ever."""
+        """Fetch from a source leader for ever."""
         self._leaders += 1
         await together(self._read(node), self._read_fenced(node))
 
@@ -196,7 +196,7 @@ class SourceReader:
     async def _fetch(
         self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
     ) -> None:
-        """Send one fetch for these lanes, and hand each lane its part of the response."""
+        """Send a fetch for these lanes, and hand each lane its part of the response."""
         session, portion = talk.session, talk.portion
         session.max_bytes = self._throttle.most(portion.size)
         most = self._throttle.most(min(self._settings.partition_max_bytes, room, portion.size))
@@ -306,8 +306,7 @@ class SourceReader:
         self._signals.wake()
 
     def _suspect_cut(self, lane: Lane, end: int) -> None:
-        """Believe that the source was cut to `end` once leaders have said so for a while, even if the leader changes.
-        """
+        """Believe that the source was cut to `end` once leaders have said so for a while, whichever broker leads."""
         now = monotonic()
         for gone in [each for each in self._suspected if self._lanes.get(each.key) is not each]:
             del self._suspected[gone]
@@ -371,7 +370,9 @@ class SourceReader:
             self._signals.call_for_look()
 
     def _refused_whole(self, lanes: Iterable[Lane], error: int) -> None:
-        """Handle an error for a whole fetch: for topics named by id, a broker reports one error and names no partition.
+        """Handle an error for a whole fetch.
+
+        If a request names topics by id, a failing broker reports a single error and names no partition.
         """
         reaction = reaction_to(Asked.FETCH, Code.UNKNOWN_SERVER_ERROR)
         trouble = told(reaction, error, "a whole fetch was refused")
@@ -380,8 +381,7 @@ class SourceReader:
             lane.read_failed(trouble, monotonic(), named=True)
 
     async def _look_at(self, lane: Lane, asked: int) -> None:
-        """Find out why the source does not know the offset to read, or the topic: report the loss, never jump (W7, W8).
-        """
+        """Find out why the source does not know the topic or the offset: report the loss, never jump (W7, W8)."""
         try:
             await self._check_anew(self._source, lane.topic)
             if lane.stopped or self._source.leader(*lane.key) < 0:
@@ -420,7 +420,9 @@ def _questions(
 
 
 def _is_silent(lane: Lane, now_ms: int) -> bool:
-    """Return whether a log end was not reported lately; a report in the future was made before the clock was set back.
+    """Return whether a log end was not reported lately.
+
+    A report from the future was made before the clock was set back, and does not count.
     """
     return not 0 <= now_ms - lane.tally.heard_ms <= _ASK_ENDS_S * 1000
 

@@ -1,4 +1,4 @@
-"""The settings of one mirror process: one frozen value, built once by the caller that starts the engine."""
+"""The settings of a mirror process: a frozen value, built by the caller that starts the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HoleFiller(StrEnum):
     MARKERS = "markers"
     """Control markers by WriteTxnMarkers; needs CLUSTER_ACTION. A refusal falls back to transactions."""
     TRANSACTIONS = "transactions"
-    """Empty transactions, one offset each, 1 to 6 ms."""
+    """Empty transactions, each with a single offset, 1 to 6 ms."""
 
 
 class DefaultsFrom(StrEnum):
@@ -39,7 +39,7 @@ class MirrorSettings:
     partition_max_bytes: int = 4 << 20
     fetch_wait_ms: int = 500
     request_max_bytes: int = 16 << 20
-    """Upper bound of one Produce request; brokers accept 100 MiB (A6)."""
+    """Upper bound of a Produce request; brokers accept 100 MiB (A6)."""
     backlog_bytes: int = 4 << 20
     """Bytes read and not yet acknowledged above which a partition is not fetched further."""
     backlog_total_bytes: int = 256 << 20
@@ -51,7 +51,7 @@ class MirrorSettings:
     write_connections: int = 1
     """Number of connections to each target leader.
 
-    A broker works on one request of each connection at a time. Several connections make up for replicas that
+    A broker works on a single request of each connection at a time. Several connections make up for replicas that
     acknowledge slowly. They cost some CPU, since each request then holds fewer batches.
     """
     in_flight: int = 5

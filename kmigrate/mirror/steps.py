@@ -44,7 +44,7 @@ __all__ = [
 
 _BAD_BATCH = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
 _WORTH_ITS_FRAME = 8
-"""A part that is smaller than this fraction of its response is copied if the part may wait for long."""
+"""A part is copied if the part may wait for long and its response is larger by more than this factor."""
 
 
 class Form(StrEnum):
@@ -59,7 +59,7 @@ class Form(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """One batch for offsets start … end − 1: the source's bytes, or a conversion of them; not frozen, as `Batch`."""
+    """A batch for offsets start … end − 1: the source's bytes, or a conversion of them; not frozen, as `Batch`."""
 
     start: int
     end: int
@@ -208,7 +208,9 @@ def read_steps(
 
 
 def kept_long(records: memoryview) -> memoryview:
-    """Return the same bytes for long keeping; a small part is copied, since a view keeps its whole response in memory.
+    """Return the same bytes for long keeping.
+
+    A small part is copied, because a view keeps its whole response in memory.
     """
     if len(records) * _WORTH_ITS_FRAME < memoryview(records.obj).nbytes:
         return memoryview(bytearray(records))
@@ -231,12 +233,14 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
 
 
 def _take_row(reading: Reading, records: memoryview) -> int:
-    """Read the leading large batches that are sent unchanged, the only kind in most logs; return their number of bytes.
+    """Read the leading large batches that are sent unchanged; return their number of bytes.
+
+    Most logs hold only such batches.
     """
     found, taken = row(records, reading.next_offset, LARGEST_MERGED)
     steps = reading.steps
     for start, end, newest, producer_id, _, _, view in found:
-        # The CRC is not checked here: the CRC goes along with the batch, and the target's broker checks it.
+        # The CRC is not checked here, since the batch keeps its CRC and the target's broker checks the CRC.
         steps.append(Append(start, end, view, newest))
         if producer_id < DIRECT_LIMIT and start >= reading.direct_from:
             reading.note_direct((producer_id, producer_epoch(view)), end - start, start)
@@ -246,7 +250,7 @@ def _take_row(reading: Reading, records: memoryview) -> int:
 
 
 def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
-    """Read plain small batches, merged; if a batch does not match its header, read the batches singly instead."""
+    """Read plain small batches, merged; if a batch does not match its header, read the batches singly."""
     try:
         runs = merge(stretch)
     except ProtocolViolation:
@@ -270,7 +274,7 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
 def _take(
     reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int, most: int | None
 ) -> bool:
-    """Read one batch; return True if the batch is left because it would take more effort than `most`."""
+    """Read a batch; return True if the batch is left because more effort than `most` would be needed."""
     at, base, end = reading.next_offset, batch.base_offset, batch.next_offset
     if base > at and not _reaches(reading, base, hole_limit):
         return False
@@ -299,7 +303,7 @@ def _take(
     elif verbatim:
         if base > at:
             reading.hole(at, base)
-        # The CRC is not checked here: the CRC goes along with the batch, and the target's broker checks it.
+        # The CRC is not checked here, since the batch keeps its CRC and the target's broker checks the CRC.
         reading.steps.append(Append(base, end, batch.view, batch.max_timestamp))
     else:
         _copy(reading, _converted(rewrite(batch, at)), at, end)

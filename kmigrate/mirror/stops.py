@@ -1,6 +1,6 @@
 """Writes the stopped partitions into the topics' records, so that no restart passes over a stop in silence.
 
-Only a partition's owner writes the stop. Until a stop is written the lane itself holds the stop. If the process dies in
+Only a partition's owner writes the stop. Until a stop is written the lane holds the stop. If the process dies in
 between, the next process finds the same situation in both logs, or compares the last batch (`mending`).
 """
 
@@ -26,7 +26,7 @@ _RETRY_S = 1.0
 
 
 class StopKeeper:
-    """Keeps the records of one link's topics in step with the stopped lanes."""
+    """Keeps the records of a link's topics in step with the stopped lanes."""
 
     def __init__(self, log: StateLog, link: str, instance: str) -> None:
         self._log = log

@@ -68,7 +68,7 @@ async def _look_at(source: ClusterClient, key: Key, start: int) -> tuple[float, 
         )
         batches = [batch for batch in walk_all(answer.records) if batch.next_offset > start]
     except KmigrateError:
-        return 0.0, now_ms()  # the figure serves people and the division of work: the copy itself reports errors
+        return 0.0, now_ms()  # the figure serves people and the division of work: errors are reported by the copy
     if not batches:
         return 0.0, now_ms()
     span = batches[-1].next_offset - max(start, batches[0].base_offset)

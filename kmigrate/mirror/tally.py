@@ -1,4 +1,4 @@
-"""Counters of reads, copies and retries of one lane; counted per batch, never per record. Pure.
+"""Counters of reads, copies and retries of a lane; counted per batch, never per record. Pure.
 
 Each lane begins with a new tally. So counters restart at 0 if a partition is resumed or another process takes over.
 Readers of counters know such resets.
@@ -26,7 +26,7 @@ _Noted = tuple[int, int, int, int, Form]
 
 
 class Copies:
-    """The batches of one lane that the target has acknowledged."""
+    """The batches of a lane that the target has acknowledged."""
 
     __slots__ = ("batches", "bytes", "latency_ms", "newest_ms", "record_bytes", "records")
 
@@ -43,11 +43,10 @@ class Copies:
 
 
 class Tally:
-    """Counters of one lane.
+    """Counters of a lane.
 
-    Acknowledged batches are noted one by one and counted many at a time, at the latest when the counters are read. A
-    loop over many batches keeps its data in the processor's cache. Single counts would fetch this data anew for every
-    batch.
+    Acknowledged batches are noted singly and counted many at a time, at the latest when the counters are read. A loop
+    over many batches keeps its data in the processor's cache. Single counts would fetch this data anew for every batch.
     """
 
     __slots__ = (
@@ -87,8 +86,7 @@ class Tally:
     # reading
 
     def stands_at(self, position: int, source_end: int) -> None:
-        """Note whether the copy has reached the source's last reported log end; call this before either of them moves.
-        """
+        """Note whether the copy has reached the reported log end; call this before either value changes."""
         if 0 <= source_end <= position:
             self._level_ms = self.heard_ms
 

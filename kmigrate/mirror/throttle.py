@@ -17,7 +17,7 @@ _EXEMPT_DEBT_S = 1.0
 
 
 class Throttle:
-    """A bucket with `rate` bytes per second; 0 is no limit. Times are seconds of one monotonic clock."""
+    """A bucket with `rate` bytes per second; 0 is no limit. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.rate = 0

@@ -47,7 +47,7 @@ class Prepared:
 
 
 class TopicMaker:
-    """Creates target topics of one link."""
+    """Creates target topics of a link."""
 
     def __init__(
         self,

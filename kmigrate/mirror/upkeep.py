@@ -6,10 +6,10 @@ process continues where this process stopped. Rules:
 A  Partitions are created on the target first. The record grows after that, and with the record the set of copied
    partitions.
 B  The source decides replicated configs and the ACLs that kmigrate made (`configs`, `model.acls`).
-C  A topic in a promote gets one last round, and the promote waits for its report (`Upkept`). So the promote puts the
+C  A topic in a promote gets a last round, and the promote waits for its report (`Upkept`). So the promote puts the
    newest configs and ACLs in force, and no round comes after that.
-D  A failure with one topic or group, or with new names, is reported for it alone, and the round continues with the
-   others.
+D  A failure concerns only its topic, its group or its new names. The failure is reported, and the round continues
+   with the others.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _OvertakenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One topic as both clusters report it now."""
+    """A topic as reported by both clusters now."""
 
     source: TopicInfo | None
     target: TopicInfo | None
@@ -66,7 +66,7 @@ class _Seen:
 
 
 class Upkeep:
-    """Maintains the topics and groups of one link for as long as its process holds the lease."""
+    """Maintains the topics and groups of a link for as long as its process holds the lease."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Upkeep:
         """Time when a topic was first found gone on the source, by topic and its record's `since_ms`."""
         self._grown: dict[str, int] = {}
         self._judged: object = None
-        """The known state when nothing was due: while it is unchanged, nothing is due."""
+        """The known state when nothing was due: with the same state, nothing is due."""
         self._groups: set[str] = set()
         self._patterns: object = None
         self._notes: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ class Upkeep:
         return link is not None and (_patterns(link) != self._patterns or not groups <= self._groups)
 
     async def _guarded(self, only: Collection[str] | None) -> None:
-        """Run one round for all topics or for some; a failure is reported, and tried again in the next round."""
+        """Run a round for all topics or for some; a failure is reported, and tried again in the next round."""
         try:
             await self._round(only)
         except StateLogBroken:
@@ -276,8 +276,8 @@ class Upkeep:
     async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
         """Return the seconds since the topic was first found gone on the source; None if the topic is there.
 
-        A person who forgets the topic needs this time, because a producer without an answer may repeat its last write
-        for a while.
+        The command that forgets a topic needs this time. A producer without an answer may repeat its last write for a
+        while.
         """
         key = record.topic, record.since_ms
         if seen.source is not None or await self._source.find_topic(record.topic) is not None:
@@ -390,7 +390,7 @@ class Upkeep:
         noted = record
         if not isinstance(ours, KmigrateError) and "cleanup.policy" in ours:
             noted = await self._with_cleaner(record, is_compacted(ours))
-        if any(record.target_starts.values()):  # the target topic held data before the mirror: it keeps its own configs
+        if any(record.target_starts.values()):  # a target topic with data from before the mirror keeps its own configs
             return await self._write(record, noted) if noted != record else record
         if isinstance(ours, KmigrateError):
             raise ours

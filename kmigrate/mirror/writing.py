@@ -1,6 +1,6 @@
-"""Writing to the target: requests of one batch per partition (A2) over a few connections per leader, some in flight.
+"""Writing to the target: requests with one batch per partition (A2) over a few connections per leader, some in flight.
 
-A broker works on one request of a connection at a time, so each leader has more than one connection. Each partition
+A broker works on a single request of a connection at a time, so each leader has several connections. Each partition
 keeps to its own connection, where its batches stay in order. The number and the size of requests limit the bytes in
 flight. Partitions in a promote are written over a connection of their own, as they are read over a connection of their
 own. So the batches of other partitions in flight do not delay a promote.
@@ -59,7 +59,7 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
 
     A connection with an overdue request is given up. The connection is given up sooner if `moved` says that other
     brokers lead the partitions of the batches by now. A broker that stands still answers nothing, and the batches wait.
-    One timer watches all requests: a timer for each request would cost as much as a batch.
+    A single timer watches all requests: a timer for each request would cost as much as a batch.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
     def take_more(self, most: int) -> bool:
         """Return whether more requests may be sent; after `most` in flight, sending pauses until half are answered.
 
-        A broker has enough work meanwhile. Each request that is sent on its own wakes this process, whose data must
-        then be fetched into the processor's cache anew.
+        A broker has enough work meanwhile. Each separate request wakes this process, and its data must be fetched into
+        the processor's cache anew.
         """
         if len(self) >= most:
             self._full = True
@@ -149,7 +149,7 @@ class TargetWriter:
         """Time until which a broker with an exceeded quota asks for a pause, by broker (KIP-219)."""
 
     async def run(self, node: int) -> None:
-        """Produce to one target leader for ever."""
+        """Produce to a target leader for ever."""
         slots = (*range(self._settings.write_connections), _PROMOTED)
         await together(*(self._run(node, slot) for slot in slots))
 
@@ -193,7 +193,7 @@ class TargetWriter:
             await connection.drain()
 
     def _mine(self, node: int, slot: int) -> list[Lane]:
-        """Return the lanes of one connection that have something to write, first the lane that was last left out.
+        """Return the lanes of a connection that have something to write, first the lane that was last left out.
 
         Otherwise the first of many lagging lanes would be in every request, for as long as they lag.
         """
