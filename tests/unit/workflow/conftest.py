@@ -1,4 +1,4 @@
-"""Clusters in memory serve few APIs: groups have no members at the wrong cluster, unless a test names some."""
+"""Fixtures for clusters in memory, which serve few APIs; groups have no members unless a test adds members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kmigrate.workflow.verbs import groups, topics
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> list[BrokerSettings]:
-    """The broker settings of source and target; a test fills them in."""
+    """Return the broker settings of source and target, which a test fills in."""
     both: list[BrokerSettings] = [{}, {}]
 
     async def told(*_: Any) -> tuple[BrokerSettings, BrokerSettings]:
@@ -36,7 +36,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[BrokerSettings]:
 
 @pytest.fixture(autouse=True)
 def described(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[GroupMember, ...]]:
-    """Members by group, whichever cluster is asked; a test adds members."""
+    """Return the members by group, the same for both clusters; a test adds members."""
     members: dict[str, tuple[GroupMember, ...]] = {}
 
     async def told(_: Any, group: str) -> tuple[GroupMember, ...]:

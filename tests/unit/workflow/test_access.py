@@ -1,4 +1,4 @@
-"""What a plan says of access rules before a topic is mirrored."""
+"""The plan of mirroring a topic warns of ACLs for single hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that the target would refuse keep their group from being promoted, before and during the promote."""
+"""A group is not promoted while the target would refuse some of its members, before and during the promote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of positions that were handed over."""
+"""Committed offsets that were handed over are checked against the present committed offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def positions(offset: int | None) -> dict[tuple[str, int], CommittedOffset]:
 
 
 def shifted() -> OffsetMap:
-    """Source offsets 100 … 179 are 50 … 129 on the target."""
+    """Return an offset map from source offsets 100 to 179 to target offsets 50 to 129."""
     made = OffsetMap([Run(100, 50, 80)])
     made.begin(100, 50)
     return made

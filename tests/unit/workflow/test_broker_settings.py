@@ -1,4 +1,4 @@
-"""Broker-wide settings that differ harmfully between source and target, and what is not held against anybody."""
+"""Broker settings are reported only where the target's value can harm clients of the source."""
 
 from __future__ import annotations
 

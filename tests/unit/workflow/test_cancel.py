@@ -1,4 +1,4 @@
-"""A promote that waits is taken back by a person; one whose fence has begun is not."""
+"""A person can cancel a promote that waits, but not a promote whose fence has begun."""
 
 from __future__ import annotations
 

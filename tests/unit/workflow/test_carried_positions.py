@@ -1,4 +1,7 @@
-"""Which of a group's positions go along: none is dropped that the target will have a place for."""
+"""The promote of a group carries its committed offsets over.
+
+No committed offset is dropped if the target has, or will have, a place for the offset.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ Positions = dict[tuple[str, int], CommittedOffset]
 
 
 class Target:
-    """All its logs end at 100."""
+    """A target whose logs all end at offset 100."""
 
     async def refresh(self, topics: Any) -> None: ...
 
@@ -42,7 +45,7 @@ class Target:
 
 
 class Source:
-    """Its logs begin at 20."""
+    """A source whose logs all begin at offset 20."""
 
     async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
         return dict.fromkeys(wanted, LogOffset(0, 20, 0))
@@ -63,7 +66,7 @@ def handed_over(
     before: Positions | None = None,
     still_ours: Callable[[], Awaitable[None]] | None = None,
 ) -> tuple[HandedOver, Positions]:
-    """`before` is what the group has on the target already."""
+    """Hand a group over; `before` are the offsets that the group has already committed on the target."""
     target = Target()
     on_target: Positions = {} if before is None else before
 
@@ -121,7 +124,10 @@ def test_positions_in_a_topic_that_nobody_mirrors_stay_behind(monkeypatch: pytes
 def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_whose_copy_has_not_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They may take a minute; its positions would be dropped in silence."""
+    """A topic whose mirror begins during the joins counts among the topics without a copy.
+
+    The joins may take a minute. Otherwise committed offsets in the new topic would be dropped silently.
+    """
     group = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
     new = TopicRecord("l", "new", TopicPhase.INITIALISING, 1, partitions=1)
     log = MemoryLog(LINK, group)
@@ -150,7 +156,7 @@ def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_wh
 
 
 class NoPlace:
-    """In a group of which nobody else asks."""
+    """A stand-in for the placeholder member of a group without other members."""
 
     def __init__(self, target: Any, group: str) -> None: ...
 
@@ -170,7 +176,10 @@ class NoPlace:
 def test_a_controller_that_stood_still_does_not_put_a_group_back_that_another_one_has_opened(
     mode: GroupMode, meanwhile: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its members have read on by then; while none of them is there, the target would take the positions of before."""
+    """A controller that stood still notices the newer record, and writes no committed offsets.
+
+    The members have read on by then. A group without present members would accept the outdated offsets.
+    """
     asked = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=mode, frozen=mode is GroupMode.FOLLOW, asked_ms=5)
     log = MemoryLog(LINK, asked)
     checks: list[Callable[[], Awaitable[None]]] = []
@@ -221,7 +230,7 @@ T = ("t", 0)
 def test_records_before_the_first_mirrored_offset_that_the_group_has_not_read_are_counted(
     monkeypatch: pytest.MonkeyPatch, position: int, unread: int
 ) -> None:
-    """What the source itself has no more is not among them."""
+    """Records that the source has deleted do not count as unread."""
     made, on_target = handed_over(monkeypatch, {T: CommittedOffset(position, "")}, {"t": 50})
     assert made.unread == ({"t": {0: unread}} if unread else {})
     assert on_target[T].offset == max(position, 50)
@@ -240,7 +249,10 @@ def test_what_the_group_had_read_on_the_target_beyond_its_positions_is_counted_a
 def test_a_handover_that_is_taken_up_anew_carries_the_same_positions_over_and_counts_what_it_finds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its controller died before what was moved stood in the group's record: that is a count, and not a position."""
+    """A repeated handover writes the same committed offsets.
+
+    The controller died before the group's record had the number of moved records. The repetition counts anew.
+    """
     on_source = {T: CommittedOffset(30, "")}
     first, left = handed_over(monkeypatch, on_source, {"t": 50}, before={T: CommittedOffset(90, "")})
     again, after = handed_over(monkeypatch, on_source, {"t": 50}, before=left)
@@ -257,7 +269,7 @@ def test_a_plan_names_what_carrying_positions_over_would_move(monkeypatch: pytes
     async def read(client: Any, *_: Any, **__: Any) -> Positions:
         if client is target:
             return {T: CommittedOffset(90, ""), ("t", 1): CommittedOffset(5, ""), ("own", 0): CommittedOffset(1, "")}
-        added = ("t", 1)  # a partition that the mirror has not taken up yet
+        added = ("t", 1)  # a partition that the mirror does not copy yet
         return {T: CommittedOffset(70, ""), ("late", 0): CommittedOffset(30, ""), added: CommittedOffset(1, "")}
 
     monkeypatch.setattr(carried_guards, "read_positions", read)
@@ -286,6 +298,6 @@ def test_beyond_the_barrier_of_a_promoted_topic_neither_log_has_what_the_other_h
 
 
 def test_what_a_group_has_committed_beyond_the_barrier_of_a_promoted_topic_is_the_targets_position() -> None:
-    """It follows: its members read that on the target."""
+    """The group follows, so its members have read beyond the barrier on the target."""
     made = asyncio.run(Maps(cast("Any", Target()), cast("Any", MemoryLog(LINK))).maps(PROMOTED))
     assert [place and place.offset for place in map(made[0].to_target, (59, 61, 100, 101))] == [59, 61, 100, None]

@@ -1,4 +1,4 @@
-"""The seal of a source topic from the flip on."""
+"""The source topic is closed after its flip, so that late writers are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPEN = replace(PROMOTED, terms=PromoteTerms(1, late=LatePolicy(seal=False)))
 
 @dataclass
 class Admin:
-    """A source's admin client; `own` is the topic's own limit."""
+    """An admin client of the source; `own` is the topic's own `max.message.bytes`."""
 
     own: str = ""
     refuses: int = 0

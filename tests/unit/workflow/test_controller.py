@@ -1,4 +1,4 @@
-"""The controller: what it fails at and tries again is told to who waits for it, by name."""
+"""The controller reports each failure that it tries again, by topic or group, and goes on with the other work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROUP = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
 
 @dataclass
 class Dark:
-    """An estate whose source does not answer."""
+    """Connections in which the source does not answer."""
 
     log: MemoryLog
     failure: Exception = field(default_factory=lambda: Unreachable("no-broker", "no broker of s answers"))
@@ -50,7 +50,7 @@ class Dark:
 
 
 class Lit:
-    """An estate whose clusters answer as those of a stage do."""
+    """Connections to the clusters of a stage."""
 
     def __init__(self, stage: Stage) -> None:
         self.log, self.target, self.target_admin = stage.log, stage.target, stage.admin
@@ -61,7 +61,7 @@ class Lit:
 
 
 async def acted(controller: Controller) -> None:
-    """One look, what comes of it, and the word about it."""
+    """Let the controller look once, finish the started work, and announce its state."""
     controller._act()
     if controller._busy:
         await asyncio.wait(controller._busy.values())
@@ -136,7 +136,10 @@ LAST = replace(TOPIC, topic="u", phase=TopicPhase.FENCED, fence_epoch=7, restore
     [LAST, replace(LAST, phase=TopicPhase.PROMOTED, unsettled=True, seal=Seal("", {"gone": "r"}))],
 )
 def test_what_has_no_way_back_is_flipped_and_settled_also_while_the_source_is_down(last: TopicRecord) -> None:
-    """Its writers waited for the source to come back, and nothing is asked of that any more."""
+    """A topic without a way back is flipped and settled while the source is down.
+
+    The steps need no answer of the source, so writers do not wait for the source to return.
+    """
 
     async def scene() -> None:
         estate = Dark(MemoryLog(LINK, FIRST, last), target_admin=FakeAdmin())
@@ -167,7 +170,10 @@ def test_a_group_whose_positions_stand_on_the_target_opens_also_while_the_source
 
 @pytest.mark.parametrize("after", [given_up(PENDING, "cancelled: taken back by ann"), None])
 def test_what_is_not_asked_for_any_more_leaves_its_turn_and_its_unit_at_once(after: TopicRecord | None) -> None:
-    """Else others wait for the end of its turn, and whoever asks for it anew waits for its old place in the line."""
+    """A cancelled or deleted promote gives up its turn and its place in the unit at once.
+
+    Otherwise other topics would wait for the end of its turn. A new promote would wait for its old place in the line.
+    """
 
     async def scene() -> None:
         stage = Stage()

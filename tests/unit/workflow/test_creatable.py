@@ -1,4 +1,4 @@
-"""Topics that the target would not create, and producers with transactions that the target would not take."""
+"""Plans name topics that the target refuses to create, and transactional ids with timeouts above its limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "transaction.max.timeout.ms"
 
 
 class Admin:
-    """Answers a trial creation with this outcome."""
+    """An admin client that answers a trial creation with the given outcome."""
 
     def __init__(self, outcome: Failed | None, trouble: KmigrateError | None = None) -> None:
         self.outcome, self.trouble = outcome, trouble

@@ -1,4 +1,4 @@
-"""What a plan says of replicas: a copy that survives less than the source is named, and none is refused."""
+"""A plan warns of a copy with fewer replicas than the source, and does not refuse the copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
 
 
 class Cluster:
-    """It has so many brokers, and these topics."""
+    """A cluster with a number of brokers and the given topics."""
 
     def __init__(self, brokers: int, **topics: TopicInfo) -> None:
         self.metadata = SimpleNamespace(brokers=dict.fromkeys(range(brokers)))
@@ -36,7 +36,7 @@ class Cluster:
 
 
 class Estate:
-    """The topic `t` has three replicas on its source; the target has one broker."""
+    """Connections to a source whose topic `t` has three replicas, and to a target with a single broker."""
 
     def __init__(self) -> None:
         self.log = MemoryLog(LINK)

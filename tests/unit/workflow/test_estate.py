@@ -1,4 +1,4 @@
-"""Sources as verbs open them: who is silent is waited for no longer than somebody looks, and is named meanwhile."""
+"""Verbs open sources with a short patience, and name the source that they wait for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINK = LinkRecord("l", "u", ClusterRef("old", "h:1"), ClusterRef("new", "h:2", "
 
 
 class Cluster:
-    """Says its id; `old` only when it is `awake`."""
+    """A cluster that answers with its id; the cluster `old` answers only while `awake` is true."""
 
     awake = False
 
@@ -44,7 +44,10 @@ def estate(monkeypatch: pytest.MonkeyPatch) -> Estate:
 
 
 def test_a_source_that_says_nothing_is_unreachable_when_nobody_would_wait_any_longer(estate: Estate) -> None:
-    """It takes connections, and a request waits half a minute for its answer."""
+    """A source that accepts connections without answering is unreachable after the patience of a person.
+
+    A request itself would wait half a minute for its answer.
+    """
     with pytest.raises(Unreachable) as caught:
         asyncio.run(estate.source(LINK))
     assert caught.value.ref == "cluster-unreachable"

@@ -1,4 +1,7 @@
-"""`link finish` on a log in memory: each guard refuses by name, the record is written once, the wait is for facts."""
+"""The verb `link finish`, on a state log in memory.
+
+Each guard refuses by name, the record is written once, and the wait ends by what routers report.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,11 @@ def test_a_router_that_would_leave_clients_outside_is_named(words: tuple[RouterP
 
 
 def test_processes_that_share_an_address_cannot_see_clients_off_together() -> None:
-    """A client's connections are spread over them; one would tell where brokers are while another has its writes."""
+    """Processes behind a shared address cannot send their clients to the target together.
+
+    The connections of a client are spread over the processes. A process would give the target's addresses while another
+    process still has the client's writes.
+    """
     second = RouterRecord("r-2", "r2", "host", ROUTER.bootstrap, 1)
     estate = Estate(LINK, TOPIC, ROUTER, second, words=(WORD, replace(WORD, instance="r2", name="r-2")))
     with pytest.raises(Refused) as refused:
@@ -98,7 +105,7 @@ def test_processes_that_share_an_address_cannot_see_clients_off_together() -> No
     assert refused.value.ref == "address-shared"
     assert "r, r-2" in refused.value.what
     with pytest.raises(Refused, match="r, r-2"):
-        Estate(FINISHED, TOPIC, ROUTER, second).finish()  # it was started with more processes since
+        Estate(FINISHED, TOPIC, ROUTER, second).finish()  # more processes were started after the finish
     elsewhere = replace(second, bootstrap="other:9092")
     Estate(LINK, TOPIC, ROUTER, elsewhere, words=(WORD, replace(WORD, instance="r2", name="r-2"))).finish()
 
@@ -157,7 +164,7 @@ def test_an_address_where_nobody_answers_is_found_out_by_asking() -> None:
 
 
 class Target:
-    """A target whose brokers this machine cannot resolve."""
+    """A target whose broker addresses cannot be resolved from this machine."""
 
     def __init__(self, port: int) -> None:
         self.settings = ClusterSettings("t", (("127.0.0.1", port),))
@@ -205,7 +212,10 @@ def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> Non
 
 
 class Meanwhile(Estate):
-    """Its source and target have the group `n` and the topic `n` alone; the link is finished while they are asked."""
+    """Connections whose clusters have only the group `n` and the topic `n`.
+
+    The link is finished while the clusters are asked.
+    """
 
     def __init__(self) -> None:
         super().__init__(LINK, TOPIC, ROUTER)
@@ -254,7 +264,7 @@ def _wait(estate: Estate, timeout: float, say: verbs.SayLeft = lambda _: None) -
 
 
 def test_the_wait_ends_when_nobody_is_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock goes on by a second between two looks; two seconds are a while."""
+    """The wait ends after two seconds without clients; the clock moves by a second between two looks."""
     estate = Estate(FINISHED, TOPIC, ROUTER)
     counts = [2, 0, 0, 1, 0, 0, 0, 7]
     seen: list[int] = []

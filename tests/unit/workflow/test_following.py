@@ -1,4 +1,8 @@
-"""The promote of a group that follows: joined, frozen, carried over, opened; or as before, with the reason."""
+"""The promote of a group that follows.
+
+The members join, the group is frozen, committed offsets are carried over, and the group opens. After a failure the
+group follows as before, and its record has the reason.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +42,14 @@ TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
 
 @dataclass
 class Source:
-    """A source whose group has these members and positions, and is assigned these topics."""
+    """A source whose group has the given members, committed offsets and assigned topics."""
 
     members: tuple[GroupMember, ...] = (MEMBER,)
     kind: str = "classic"
     positions: tuple[str, ...] = ("t",)
     assigned: frozenset[str] = frozenset()
     mixed: bool = False
-    """Whether its group has members of both protocols."""
+    """True if the group has members of both group protocols."""
 
     async def describe_groups(self, names: list[str]) -> dict[str, GroupState]:
         return {name: GroupState(name, "stable", self.kind, self.members, self.assigned) for name in names}
@@ -56,7 +60,7 @@ class Source:
         return 1
 
     async def call(self, request: Any, node: int) -> Any:
-        """Its group's positions."""
+        """Answer OffsetFetch with the group's committed offsets."""
         kind = response_type(type(request))
         topic_type = element(kind, "topics")
         part = blank(element(topic_type, "partitions"), partition_index=0, committed_offset=5)
@@ -65,7 +69,7 @@ class Source:
 
 @dataclass
 class Stage:
-    """One handover in a state log of memory."""
+    """A single handover, with a state log in memory."""
 
     log: MemoryLog
     source: Source = field(default_factory=Source)
@@ -74,9 +78,9 @@ class Stage:
     fails: KmigrateError | None = None
     waits: dict[str, str] = field(default_factory=dict)
     place: list[tuple[str, bool]] = field(default_factory=list)
-    """What was done with it, and whether the group was frozen then."""
+    """Actions on the placeholder member, each with the frozen flag of the group at that time."""
     unadmitted: list[KmigrateError | None] = field(default_factory=list)
-    """The answers of the looks to come: why the target would not let the members in, or None."""
+    """Answers of the next looks: the error of the target that would refuse members, or None."""
 
     def says(self, *, applied: int = 1 << 30, **word: object) -> None:
         self.log.say(RouterPresence("i", "r", applied, 500, groups={"g": GroupWord(**word)}))  # type: ignore[arg-type]
@@ -88,7 +92,7 @@ class Stage:
         return found
 
     async def take(self) -> None:
-        """Its place at the target."""
+        """Take the placeholder member's place at the target."""
         self.place.append(("taken", self.group.frozen))
 
     async def leave(self) -> None:
@@ -120,7 +124,7 @@ def stage(*records: Record) -> Stage:
 
 
 def refused(made: Stage, ref: str, **spans: float) -> None:
-    """The handover ends so, and the group follows as before."""
+    """Run a handover; check that the handover is refused with `ref`, and that the group follows as before."""
     with pytest.raises(Refused) as error:
         asyncio.run(made.run(**spans))
     assert error.value.ref == ref
@@ -207,7 +211,10 @@ def test_a_member_that_came_through_no_router_ends_it() -> None:
 def test_who_is_named_by_a_router_within_a_heartbeat_of_its_protocol_is_not_direct(
     monkeypatch: pytest.MonkeyPatch, kind: str, promoted: bool
 ) -> None:
-    """A router that has just started names a member of the new protocol after five seconds, by brokers' default."""
+    """A router has the time of a heartbeat to report a member before the member counts as direct.
+
+    A member of the new protocol sends a heartbeat every five seconds by default, so a new router reports members late.
+    """
     monkeypatch.setattr(membership, "_NEW_HEARTBEATS_S", 5.0)
     monkeypatch.setattr(membership, "_PAUSE_S", 0.05)
     made = stage()
@@ -325,7 +332,7 @@ def test_a_controller_that_takes_over_goes_on_where_the_record_says() -> None:
     assert made.group.phase is GroupPhase.PROMOTED
 
 
-# with transactions
+# Groups in transactions.
 
 
 def test_a_group_in_transactions_is_frozen_when_its_topics_are_ready_and_opens_when_they_are_promoted() -> None:
@@ -352,7 +359,10 @@ def test_a_group_in_transactions_is_frozen_when_its_topics_are_ready_and_opens_w
 def test_a_group_in_transactions_is_frozen_when_its_members_of_the_new_protocol_own_nothing_or_take_too_long(
     monkeypatch: pytest.MonkeyPatch, kind: str, joins: bool
 ) -> None:
-    """Else they hear that the group is open in the middle of a transaction, and it is aborted."""
+    """A group in transactions is frozen when its members of the new protocol own nothing, or after a time limit.
+
+    Otherwise the members learn in the middle of a transaction that the group has opened, and abort the transaction.
+    """
     monkeypatch.setattr(following, "_LETTING_GO_S", 30.0 if joins else 1.0)
     made = stage(GROUP, TILL, TOPIC)
     made.source = Source(kind=kind)
@@ -414,7 +424,10 @@ def test_a_topic_that_is_given_up_takes_its_group_back() -> None:
 
 
 def test_one_topic_of_its_unit_that_is_taken_back_takes_the_group_back_though_another_still_waits() -> None:
-    """Its application waits, and none of the others can be fenced without that one."""
+    """A cancelled topic ends the promote of its whole unit and of the group.
+
+    The application waits meanwhile, and no other topic of the unit can be fenced without the cancelled topic.
+    """
     other = replace(TOPIC, topic="u")
     made = stage(replace(GROUP, frozen=True, staged=True), replace(TILL, topics=("t", "u")), TOPIC, other)
     made.log._put(other.key, given_up(other, "cancelled: taken back by ann"))
@@ -451,7 +464,7 @@ def test_a_group_goes_on_to_the_target_when_a_flip_has_named_it_and_not_for_an_o
     assert made.group.phase is phase
 
 
-# which mode
+# The mode of a group.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""What is taken out of a link before its promote: where that leads nobody astray, and what is left behind."""
+"""Forgetting topics and groups of a link before their promote.
+
+A topic or group is forgotten only where no client is misled, and the tests show what stays on the target.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +61,9 @@ STRAY = StrayRecord("old", "host", ("r0",))
 
 
 class Estate:
-    """Clusters with or without topic `t`, a source with or without group `g`, and what is done to the target.
+    """Connections to clusters with or without topic `t` and group `g`; changes to the target are noted.
 
-    `gone_s` is how long a mirror has found the source without the topic.
+    `gone_s` is the time for which a mirror has seen the source without the topic.
     """
 
     def __init__(
@@ -166,7 +169,10 @@ def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_k
 
 
 def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not_have() -> None:
-    """By the mirror's own clock: a record that was written a second ago may carry a time of last week."""
+    """A topic that is gone from the source is kept while a producer may still repeat a write.
+
+    The time counts by the mirror's clock, because a record written a second ago may have a timestamp of last week.
+    """
     for gone_s, way_on in ((0.0, "repeat in 120 s;"), (100.0, "repeat in 20 s;"), (None, "repeat while a mirror runs")):
         estate = Estate(TOPIC, ROUTER, on_source=False, gone_s=gone_s)
         with pytest.raises(Refused) as caught:
@@ -206,7 +212,10 @@ def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_somebo
 
 
 def test_a_topic_whose_adoption_was_broken_off_gets_its_own_configs_back() -> None:
-    """The mirror has noted them, relaxed the topic, and died before it wrote which topic that was."""
+    """A topic whose adoption was interrupted gets its own configs back.
+
+    The mirror had noted and relaxed the configs, and died before it wrote the topic id into the record.
+    """
     begun = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="")
     estate = Estate(begun, ROUTER)
     made = forget(estate)
@@ -285,7 +294,7 @@ def test_what_the_mirror_has_just_followed_is_what_is_put_back(verb: Any, meanwh
 
 
 class Killed(BaseException):
-    """As kill -9, or Ctrl-C while the target's controller is slow."""
+    """A stand-in for kill -9, or for Ctrl-C while the target's controller is slow."""
 
 
 KEPT = (TOPIC, BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", "", str(ID), "", {}))
@@ -348,7 +357,10 @@ def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None
 
 
 def test_a_task_of_spark_that_still_copies_a_topic_is_waited_for_and_no_other() -> None:
-    """What it has on its way would come behind what clients write to the copy, once the record is gone."""
+    """Forgetting waits for the Spark task that still copies the topic, and for no other task.
+
+    A batch in flight would otherwise arrive behind records that clients write to the copy.
+    """
     estate = Estate(TOPIC, ROUTER, on_source=False)
     word = MirrorPresence("task", "l", 1, False, 500, {"t": {}}, engine=CopyEngine.SPARK)
     estate.log.say(word)
@@ -373,7 +385,10 @@ def test_a_task_of_spark_that_still_copies_a_topic_is_waited_for_and_no_other() 
     ],
 )
 def test_what_is_mirrored_anew_while_a_second_verb_waits_is_not_what_it_has_taken_out(verb: Any, record: Any) -> None:
-    """Another call came to the end first, and a mirror is at work for the new record: nobody has asked it to let go."""
+    """A verb that waits does not forget a record that was created meanwhile.
+
+    Another call has forgotten the old record first. A mirror works for the new record, and was not asked to let go.
+    """
     estate, anew = Estate(record), replace(record, since_ms=2)
     word = MirrorPresence("m", "l", 1, True, 500)
     estate.log.say(word)
@@ -410,7 +425,10 @@ def test_a_mirror_that_does_not_say_that_it_has_let_go_is_named_until_it_is_sile
 
 
 def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_router() -> None:
-    """Its CreateTopics was on its way: what the mirror made is in the record, or only the target shows it."""
+    """A topic that the mirror has just created on the target is not left to clients at a router.
+
+    The CreateTopics request was in flight. The new topic is in the record, or only the target knows the topic.
+    """
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
     for told in ({}, {"phase": TopicPhase.ALIGNING, "target_topic_id": str(ID), "restore_configs": {"a": "b"}}):
         estate = Estate(never, ROUTER, on_target=False)
@@ -436,7 +454,7 @@ def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_rout
 
 
 def test_a_topic_that_another_call_has_taken_stays_so_where_it_may_not_be_forgotten_by_now() -> None:
-    """That call may have dropped its offset map."""
+    """The topic stays forgotten, because the other call may have dropped its offset map."""
     estate = Estate(replace(TOPIC, forgotten_ms=7))
     standing = estate.target_id
     estate.log.say(MirrorPresence("m", "l", 1, True, 500, let_go=99))
@@ -601,7 +619,7 @@ def test_a_router_that_has_just_started_does_not_know_yet_whose_members_wait_the
 
 
 def test_what_is_promoted_goes_with_its_link_which_may_be_finished_already() -> None:
-    """Of a finished link `link finish` alone was advised, which had nothing left to do."""
+    """For a promoted topic or group the advice is `link delete`, which also works for a finished link."""
     topic, group = replace(TOPIC, phase=TopicPhase.PROMOTED), replace(GROUP, phase=GroupPhase.PROMOTED)
     for record, verb in ((topic, forget), (group, forget_group)):
         with pytest.raises(Refused) as caught:

@@ -1,4 +1,4 @@
-"""What a person may say of a router that does not answer, and what is remembered of it."""
+"""A person may forget a router that does not answer or call that router dead; the state log remembers strays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRAY = StrayRecord("r", "host", ("i1",))
 
 
 class Network:
-    """What is found at addresses: nothing, if nothing else is said."""
+    """The processes that are found at addresses; none by default."""
 
     def __init__(self) -> None:
         self.leads: dict[str, Leads] = {}
@@ -102,7 +102,11 @@ def test_a_plan_names_the_routers_that_a_promote_is_sealed_for() -> None:
 
 @pytest.mark.parametrize("before", [[ROUTER], [StrayRecord("r", "host", ("i1",), AT)]], ids=["registered", "forgotten"])
 def test_nobody_can_call_a_router_dead_that_answers_at_its_address(before: list[Record], network: Network) -> None:
-    """It has lost the state log alone: it forwards until it hears that it was called dead, and no topic is sealed."""
+    """A router that answers at its address cannot be called dead.
+
+    The router has only lost the state log, and forwards until the router reads that it was called dead. No topic would
+    be sealed for such a router.
+    """
     log = MemoryLog(*before)
     network.leads[AT] = Leads.ROUTER
     for plan in (True, False):

@@ -1,4 +1,4 @@
-"""A group's lag: what is not known is named, and is never a lag of 0."""
+"""The lag of a group: an unknown lag is reported as unknown, and never as 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def at(offset: int, error: int = 0) -> LogOffset:
 
 
 def lag(positions: dict[tuple[str, int], int], ends: dict[tuple[str, int], int]) -> GroupLag:
-    """The lag over the partitions that have an end; every log begins at 10."""
+    """Return the lag over the partitions that have a log end; every log begins at offset 10."""
     committed = {key: CommittedOffset(offset, "") for key, offset in positions.items()}
     starts = dict.fromkeys(ends.keys() - positions.keys(), at(10))
     return group_lag(committed, ends.keys(), starts, {key: at(end) for key, end in ends.items()})

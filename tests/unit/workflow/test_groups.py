@@ -1,4 +1,7 @@
-"""Verbs on groups, on a log in memory: whose a group is, whether its members may follow, what keeps its promote."""
+"""Verbs on groups, with a state log in memory.
+
+A group belongs to a single link, its mode says whether members follow, and guards may refuse its promote.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _Positions = dict[str, int]
 
 
 class _Admin:
-    """A source with one group, without members."""
+    """An admin client of a source with a single group without members."""
 
     async def groups(self) -> dict[str, str]:
         return {"g": "classic"}
@@ -39,7 +42,7 @@ class _Admin:
 
 
 class _Cluster:
-    """All its logs begin at 0 and end here; the group has these positions."""
+    """A cluster whose logs begin at 0 and end at `end`; the group has the given committed offsets."""
 
     settings = ClusterSettings("cluster", ())
 
@@ -56,7 +59,7 @@ class _Cluster:
         return 1
 
     async def call(self, request: Any, node: int) -> Any:
-        """OffsetFetch."""
+        """Answer OffsetFetch."""
         kind = response_type(type(request))
         topic_type = element(kind, "topics")
         part_type = element(topic_type, "partitions")
@@ -71,7 +74,7 @@ class _Estate:
     def __init__(self, *records: Record) -> None:
         self.log = MemoryLog(*records)
         self.positions: _Positions = {"t": 900}
-        """Of the group, at partition 0 of these topics."""
+        """Committed offsets of the group in partition 0, by topic."""
         self.target = _Cluster(2_000, {})
 
     async def source(self, _: LinkRecord) -> tuple[_Cluster, _Admin]:
@@ -144,7 +147,10 @@ def test_a_group_that_is_mirrored_gets_another_mode_where_it_is_asked_for() -> N
 def test_a_topic_whose_promote_is_asked_for_while_a_group_is_looked_at_keeps_it_from_following(
     records: tuple[GroupRecord, ...], asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller has looked for readers of the topic already when the group is registered."""
+    """A group does not follow when the promote of its topic is requested during the look at the group.
+
+    The controller has then already looked for readers of the topic.
+    """
     estate = _Estate(LINK, TOPIC, *records)
 
     async def overtaken(*given: Any) -> readers.GroupReads:
@@ -181,7 +187,10 @@ def all_at_routers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_position_is_beyond_the_log_of_the_cluster_that_the_topic_is_read_on(
     phase: TopicPhase, committed: int, end: int | None
 ) -> None:
-    """Of a group that follows: its members read a promoted topic on the target, and commit what they read there."""
+    """A committed offset is compared with the log end of the cluster on which the topic is read.
+
+    Members of a group that follows read a promoted topic on the target, and commit offsets of the target.
+    """
     estate = _Estate(LINK, replace(TOPIC, phase=phase), GROUP)
     estate.positions["t"] = committed
     if end is None:
@@ -193,7 +202,10 @@ def test_a_position_is_beyond_the_log_of_the_cluster_that_the_topic_is_read_on(
 
 @pytest.mark.usefixtures("all_at_routers")
 def test_a_promote_says_beforehand_which_topics_its_members_are_not_told_of() -> None:
-    """Nobody would read them at the source any more either: who promotes may want to have them mirrored first."""
+    """The plan of a group's promote warns of topics that routers withhold from its members.
+
+    After the promote no member reads these topics on the source. A person may want to mirror the topics first.
+    """
     estate = _Estate(LINK, TOPIC, GROUP)
     assert run(promote(estate)).warnings == []
     word = GroupWord(withheld=(Withheld("id-1", 2, "audit"), Withheld("id-2", 1, "t")), more_withheld=3)

@@ -1,4 +1,4 @@
-"""Pause, resume and accepted losses: what is written, and what is refused with which word."""
+"""Pause, resume and accepted losses: the records that are written, and the refusals by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def topic(**changed: Any) -> TopicRecord:
 
 @dataclass
 class Cluster:
-    """A cluster of one topic: its log start, its end, or no answer at all."""
+    """A cluster with a single topic, given by log start and log end; the cluster may also not answer."""
 
     start: int = 0
     end: int = 7
@@ -226,7 +226,7 @@ def test_who_stopped_at_a_gap_is_told_which_limit_to_raise() -> None:
 
 @pytest.mark.parametrize("phase", [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCED])
 def test_a_topic_in_a_promote_is_not_copied_anew_and_says_what_comes_first(phase: TopicPhase) -> None:
-    """Its target topic was deleted while it waited."""
+    """A topic in a promote is not copied anew, although its target topic was deleted; the promote ends first."""
     it = world(topic(stops={0: WRONG}, phase=phase), target=Cluster(there=False))
     with pytest.raises(Refused) as caught:
         done(it)

@@ -1,4 +1,7 @@
-"""Transactional ids whose transactions are all at the source do not expire on the target, nor live on for ever."""
+"""Transactional ids are kept alive on the target while all their transactions run on the source.
+
+An id that nobody uses any more is not kept alive for ever.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,16 @@ MIRRORING = replace(PENDING, phase=TopicPhase.MIRRORING)
 
 @dataclass
 class Target:
-    """When each id began its last transaction there, and the empty ones that were begun."""
+    """A target with the start time of each id's last transaction; empty transactions are noted."""
 
     begun: dict[str, int | None] = field(default_factory=lambda: {"till": -1})
     used: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
     code: int = 0
     at_source: dict[str, int | None] = field(default_factory=dict)
-    """The same at the source; never where nothing is said."""
+    """Start time of each id's last transaction at the source; a missing id has none."""
     source_away: bool = False
     kept: list[str] = field(default_factory=list)
-    """The ids that the state log names in the end."""
+    """Ids in the state log after the look."""
 
     async def source_of(self, link: LinkRecord) -> tuple[Any, Any]:
         assert link == LINK
@@ -75,7 +78,10 @@ def test_an_id_in_use_and_one_that_is_gone_are_left_alone(monkeypatch: pytest.Mo
 def test_an_open_transaction_is_nobody_elses_to_end_whatever_our_clock_says(
     monkeypatch: pytest.MonkeyPatch, ahead_ms: int
 ) -> None:
-    """It was as old as our clock was behind the log's; to use its id then aborted what its client had written."""
+    """An id with an open transaction is left alone, although the local clock differs from the state log's clock.
+
+    With a wrong clock the transaction looks old. An empty transaction with its id would abort the client's writes.
+    """
     log, used = MemoryLog(LINK, MIRRORING, TILL), Target(source_away=True)
     log.ahead_ms = ahead_ms
     monkeypatch.setattr(keepalive, "begin_and_abort", used.begin_and_abort)
@@ -89,7 +95,7 @@ def test_an_open_transaction_is_nobody_elses_to_end_whatever_our_clock_says(
 def test_an_id_whose_topic_was_promoted_while_the_controller_stood_still_is_left_to_its_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has not read of it by the time at which it goes on."""
+    """The controller reads the state log to its end before a look, so a promote that was missed counts."""
     target, log = Target(), MemoryLog(LINK, MIRRORING, TILL)
     promoted = replace(MIRRORING, phase=TopicPhase.PROMOTED)
 
@@ -111,7 +117,7 @@ def test_an_id_that_its_source_has_forgotten_is_not_kept_alive(monkeypatch: pyte
 def test_an_id_whose_topic_is_promoted_while_its_source_answers_is_left_to_its_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An empty transaction that is aborted then would abort the client's own."""
+    """An empty transaction after the promote would abort the client's own transaction on the target."""
     target, log = Target(), MemoryLog(LINK, MIRRORING, TILL)
 
     async def last_begun(cluster: Any, name: str) -> int | None:
@@ -199,7 +205,10 @@ def test_a_promote_is_refused_that_a_live_holder_would_not_survive(monkeypatch: 
 def test_a_look_that_fails_as_nobody_foresaw_is_told_and_not_the_last_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody heard of it, and a week later the target had forgotten every id."""
+    """A look that fails unexpectedly is logged, and the keeper looks again.
+
+    Otherwise the keeper would stop silently, and after a week the target would have forgotten every id.
+    """
     keeper = IdKeeper(cast("Any", None), cast("Any", None), cast("Any", None), cast("Any", None))
     failures: list[BaseException] = [KeyError("till"), asyncio.CancelledError()]
     pauses: list[float] = []

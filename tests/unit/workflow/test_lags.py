@@ -1,4 +1,4 @@
-"""Whose word a lag is told by, and what is said where nobody knows."""
+"""The lag of a topic comes from the freshest presence of a mirror; without a source of truth the lag is unknown."""
 
 from __future__ import annotations
 

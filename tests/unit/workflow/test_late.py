@@ -1,4 +1,4 @@
-"""Late writes: what the watch finds, what becomes of the records, and where they are told."""
+"""Late writes: the watch finds records beyond the barrier, copies records where wanted, and reports them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def wanting(on_late: OnLate) -> TopicRecord:
 
 @dataclass
 class Source:
-    """A partition of a source: the log from offset 100 on."""
+    """A partition of the source, as its log from offset 100 on."""
 
     batches: list[bytes] = field(default_factory=list)
     end: int = 100
@@ -64,14 +64,14 @@ class Source:
 
 @dataclass
 class World:
-    """A watch over a topic, and the appended batches: topic and sequence."""
+    """A watch over a topic; appended batches are noted by topic and sequence."""
 
     record: TopicRecord
     source: Source = field(default_factory=Source)
     appended: list[tuple[str, int]] = field(default_factory=list)
     dies_after: int = 1_000
     batches_at_once: int = 1_000
-    """Batches in an answer of the source."""
+    """Number of batches in a fetch answer of the source."""
 
     def __post_init__(self) -> None:
         self.log = MemoryLog(LINK, self.record)
@@ -136,7 +136,10 @@ def test_late_records_go_where_a_person_wants_them(on_late: OnLate, topic: str) 
 
 
 def test_a_long_backlog_is_told_to_the_state_log_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look that is given up after a minute must not begin anew for ever."""
+    """A long backlog is written to the state log in portions.
+
+    A look is given up after a minute, and the next look continues from the last portion.
+    """
     monkeypatch.setattr(late, "_MOST_READS", 2)
     world = World(PROMOTED, batches_at_once=1)
     for _ in range(5):
@@ -200,7 +203,7 @@ def test_what_the_source_holds_beyond_the_barrier_is_late_though_no_controller_h
 
 
 def read_now(monkeypatch: pytest.MonkeyPatch, end: int, *batches: bytes) -> LateFound:
-    """What is told of a source that ends there, and that the watch has not read."""
+    """Return the finding on a source that ends at `end` and that the watch has not read."""
     placed = [(int.from_bytes(each[:8], "big"), each) for each in batches]
 
     async def fetch(_: Any, __: int, part: Any, **___: Any) -> FetchedPartition:

@@ -1,4 +1,4 @@
-"""Groups that a promote leaves behind are named before it; they do not keep it."""
+"""A promote names the groups that it leaves behind, and such groups do not prevent the promote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
 
 
 class Admin:
-    """The source has these groups; all of them read what its cluster says."""
+    """An admin client of a source with the given groups; all groups read the topics that its cluster names."""
 
     def __init__(self, *groups: str) -> None:
         self._groups = groups
@@ -39,7 +39,7 @@ class SilentAdmin(Admin):
 
 
 class Logs(Source):
-    """Its logs begin at `begin`; with −1 nobody answers."""
+    """A source whose logs begin at `begin`; with −1 no broker answers."""
 
     begin = 0
 

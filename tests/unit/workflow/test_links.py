@@ -1,4 +1,4 @@
-"""Links on a log in memory: what the guards saw is judged again when it is written."""
+"""Verbs on links, with a state log in memory; findings of the guards are checked again when a record is written."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def delete(estate: Estate, delivery_s: float = 120.0) -> Plan:
 
 
 class Remembering(Estate):
-    """A target whose brokers remember producers for `stands`, and answer with `code` who sets that."""
+    """A target with the producer expiration `stands`; changes of the setting are answered with `code`."""
 
     def __init__(self, *records: Record, stands: str = RAISED_EXPIRATION, code: int = 0) -> None:
         super().__init__(*records)
         self.stands, self.code = stands, code
         self.put_back: list[tuple[str | None, list[str]]] = []
-        """Each value, with the records that there were."""
+        """Values that were put back, each with the record keys of that moment."""
         self.target_admin = self
         self.target.set_broker_default = self._set
 
@@ -73,7 +73,7 @@ def create(estate: Estate, source: str, name: str = "blue") -> Any:
 
 
 class Making(Estate):
-    """An estate without links, and clusters of any name."""
+    """Connections without links, and with clusters of any name."""
 
     def __init__(self) -> None:
         super().__init__(ROUTER)
@@ -127,7 +127,7 @@ def test_a_link_stays_while_a_write_from_before_a_flip_may_be_repeated_through_a
 
 
 def test_who_deletes_a_link_hears_that_a_playbook_which_makes_it_would_begin_anew() -> None:
-    """Nobody but the link's records knows what it has promoted."""
+    """Only the records of the link know the promoted topics, so deleting the link is a warning."""
     looked = run(verbs.delete_link(Estate(LINK, TOPIC, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
     assert [finding.ref for finding in looked.findings] == ["begins-anew"]
     assert "playbook" in looked.warnings[0]
@@ -181,7 +181,7 @@ def test_a_topic_that_comes_between_two_deletes_is_not_left_without_its_link() -
 def test_the_targets_setting_is_put_back_when_nothing_else_of_the_link_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A link that stays goes on mirroring, and needs it."""
+    """A delete that is refused keeps the raised setting, because the link goes on mirroring and needs the setting."""
     estate = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC)
     append = estate.log.append
 
@@ -219,7 +219,11 @@ def test_what_somebody_has_set_since_the_mirror_raised_it_stays() -> None:
 
 
 def test_a_link_stays_that_alone_knows_what_the_target_does_not_let_be_put_back() -> None:
-    """Whoever deletes it may have fewer rights than its mirror; when somebody has set it by hand, it goes."""
+    """A link is kept while the target refuses to put the former setting back.
+
+    The person who deletes the link may have fewer rights than the mirror. After the setting is changed by hand, the
+    link is deleted.
+    """
     estate = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC, code=31)
     with pytest.raises(Failed) as caught:
         delete(estate)
@@ -233,7 +237,7 @@ def test_a_link_stays_that_alone_knows_what_the_target_does_not_let_be_put_back(
 
 @pytest.mark.parametrize("why", ["", "it does not let producer.id.expiration.ms be raised"])
 def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else only who wonders why the copy is slow would learn of it."""
+    """The check of a link warns of a target that forgets producers; the only other sign is a slow copy."""
     estate: Any = Estate(LINK)
     estate.target.settings.name, estate.target_admin = "target", None
 
@@ -292,7 +296,7 @@ _OF_NO_LINK = (RouterRecord, StrayRecord, LeaseRecord, RouterPresence, Controlle
 
 @pytest.mark.parametrize("kind", [each for each in KINDS.values() if each not in _OF_NO_LINK])
 def test_a_record_of_any_kind_goes_with_its_link(kind: type[Any]) -> None:
-    """A new kind either names a link in the field `link`, or is listed above as a kind of no link."""
+    """Each kind of record either has a field `link`, or is listed above as a kind without link."""
     key, record = f"{kind.__name__}/l", object.__new__(kind)
     object.__setattr__(record, "name" if kind is LinkRecord else "link", "l")
     wanted = [] if kind is LinkRecord else [key]
@@ -315,7 +319,10 @@ def test_records_that_other_processes_write_during_a_delete_go_too() -> None:
 
 
 def test_a_link_that_is_deleted_picks_up_no_name_first() -> None:
-    """Else a mirror that runs takes a name for one that nobody mirrors yet, as soon as its record is gone."""
+    """A delete first removes the expressions of the link.
+
+    Otherwise a running mirror would pick up each name again as soon as the record of the name is deleted.
+    """
     later = NamePattern(".*")
     estate = Estate(replace(LINK, topic_patterns=(later,), group_patterns=(later,)), TOPIC, GROUP, words=())
     chosen: list[bool] = []
@@ -384,7 +391,11 @@ def test_who_changes_a_link_that_is_deleted_meanwhile_is_not_told_that_it_is_don
 
 
 def test_a_link_whose_delete_was_cut_mirrors_nothing_until_its_delete_has_come_to_the_end(making: Making) -> None:
-    """A playbook that is run again would register its group anew, and hand it the positions of before its promote."""
+    """A link whose delete was interrupted accepts no topic or group until the delete is finished.
+
+    A repeated playbook would otherwise register the group anew. The group would then get its committed offsets of
+    before the promote.
+    """
     estate = Estate(LINK, TOPIC, GROUP, BARRIER)
 
     def killed(gone: Record | None) -> None:
@@ -423,12 +434,15 @@ def test_a_delete_that_is_refused_before_anything_is_forgotten_leaves_the_link_a
 
 
 def test_a_delete_that_is_refused_gives_the_link_back_also_where_somebody_wrote_its_limit_meanwhile() -> None:
-    """It stayed marked else: of a link that is being deleted nothing can be mirrored, nor its delete come to an end."""
+    """A refused delete removes its mark, also when another process changes the link meanwhile.
+
+    With the mark the link would accept no topic or group, and the refused delete could not end.
+    """
     link = replace(LINK, topic_patterns=(NamePattern("a"),))
     estate = Estate(link, TOPIC)
 
     def somebody(_: Record | None) -> None:
-        """In between the mark and the first record that would go."""
+        """Change the link between the mark and the first record to be deleted."""
         estate.log.on_append = lambda _: None
         estate.log.meanwhile(lambda _: NEW)
         estate.log.meanwhile(lambda state: replace(cast("LinkRecord", state.link("l")), throttle=7))
@@ -441,7 +455,11 @@ def test_a_delete_that_is_refused_gives_the_link_back_also_where_somebody_wrote_
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_of_two_who_delete_a_link_none_gives_it_back_when_the_other_has_forgotten_some_of_it(*, ours: bool) -> None:
-    """Whichever has marked it: nothing would say that it is not whole, and a playbook mirror its group anew."""
+    """A refused delete keeps the mark if another delete has already removed records of the link.
+
+    Without the mark nothing shows that records are missing, and a playbook could mirror the group anew. The test runs
+    both orders of the marks.
+    """
     estate = Estate(LINK, TOPIC, GROUP, BARRIER)
     append, log = estate.log.append, estate.log
 

@@ -1,4 +1,4 @@
-"""No topic is copied back to where it comes from, as long as a mirror may still copy it."""
+"""No topic is copied back to its origin while a mirror may still copy the topic."""
 
 from __future__ import annotations
 

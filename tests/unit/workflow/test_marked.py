@@ -1,4 +1,4 @@
-"""The times of a copy's control markers in `link finish`, `promote` and `topic show`."""
+"""The verbs `link finish`, `promote` and `topic show` report the times of a copy's control markers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOPIC = TopicRecord(
 
 @dataclass
 class Target:
-    """A target that names these offsets for a look-up from the begin of the copy on."""
+    """A target that answers a look-up by the time of the copy's begin with the offsets in `first`."""
 
     first: Mapping[int, int]
     markers: Mapping[int, int] = field(default_factory=dict)

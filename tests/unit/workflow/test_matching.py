@@ -1,4 +1,4 @@
-"""What is kept of an expression for the names that come later."""
+"""A link keeps expressions for names that appear later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
 
 
 class Estate:
-    """A source that has no topic yet."""
+    """Connections to a source without topics."""
 
     def __init__(self, link: LinkRecord = LINK) -> None:
         self.log = MemoryLog(link)
@@ -52,7 +52,11 @@ VERBS = [
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("change", [{"finished_ms": 5}, {"deleting_ms": 5}])
 def test_a_link_that_is_finished_or_being_deleted_is_given_no_expressions(verb: Any, change: dict[str, int]) -> None:
-    """It was told that later names are picked up; of one that was being deleted they were, and kept it from its end."""
+    """A finished link, or a link that is being deleted, accepts no expressions.
+
+    A finished link picks up no later names, so the answer would promise too much. During a delete a name that is
+    picked up would keep the delete from ending.
+    """
     over = replace(LINK, **change)  # type: ignore[arg-type]
     for plan in (True, False):
         estate: Any = Estate(over)
@@ -69,7 +73,7 @@ def test_a_link_that_is_finished_or_being_deleted_is_given_no_expressions(verb: 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_expression_that_a_finished_link_has_already_is_no_error(verb: Any) -> None:
-    """So that a playbook can be run again."""
+    """A playbook can be run again, because an expression that the finished link already has is accepted."""
     estate: Any = Estate()
     asyncio.run(verb(estate))
     link = estate.log.state.link("l")

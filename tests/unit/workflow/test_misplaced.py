@@ -1,4 +1,4 @@
-"""Members at the wrong cluster: which are recorded, which are named, and what the verbs make of them."""
+"""Members at the wrong cluster are recorded and named, and verbs refuse or warn because of such members."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_finish_names_commits_on_the_source_that_no_watch_has_recorded() -> No
 
 
 class _Watched:
-    """A watch on a log in memory, without a hold; positions of the group on the source."""
+    """A watch without hold, with a state log in memory and the group's committed offsets on the source."""
 
     def __init__(self, *records: GroupRecord | TopicRecord, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log = MemoryLog(LINK, *records)

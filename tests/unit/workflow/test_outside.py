@@ -1,4 +1,4 @@
-"""Positions kept outside Kafka: what is read, what is changed, what stays as it was."""
+"""Positions that are kept outside Kafka are read and translated; all other content stays as it was."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_query_needs_the_newest_batch_and_the_one_before() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        '{"orders":{"0":12',  # cut
+        '{"orders":{"0":12',  # cut off
         '{"orders":{"0":-1}}',
         '{"orders":{"0":5,"1":null}}',
         '{"orders":{"0":5,"0":6}}',
@@ -91,7 +91,7 @@ def test_a_query_needs_the_newest_batch_and_the_one_before() -> None:
     ],
 )
 def test_a_kafka_sources_line_that_cannot_be_read_is_not_copied_as_if_it_were_another_sources(line: str) -> None:
-    """The query would go on from the copy at offsets of the other cluster."""
+    """An unreadable line of a Kafka source is refused; otherwise the query would use offsets of the other cluster."""
     text = "v1\n{}\n-\n" + line
     for read in (lambda: spark_positions(text, "offsets/7"), lambda: translated_spark(text, "offsets/7", ten_more)):
         with pytest.raises(UsageError) as caught:

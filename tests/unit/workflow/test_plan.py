@@ -1,4 +1,4 @@
-"""What guards say together: each kind is heard, also where one of them has a hundred words."""
+"""A refusal reports each kind of finding, also if a single kind has a hundred findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def _writers(count: int) -> list[Finding]:
 
 
 def test_of_many_of_a_kind_the_first_are_told_and_how_many_there_are() -> None:
-    """Six partitions and four producers made 24 sentences, among which the group that keeps the topic was lost."""
+    """Only the first findings of a kind are reported, with the number of the others.
+
+    Six partitions and four producers make 24 sentences, which would hide the finding about the group.
+    """
     told = _refusal(*_writers(24), Finding("refuse", "group-not-promoted", "group g reads it", "promote it"))
     first = "writer 0; writer 1; writer 2; writer 3; writer 4"
     assert told.what == f"{first}; and 19 more of the kind; group g reads it"

@@ -1,4 +1,4 @@
-"""Playbooks: what parses, what each mistake is answered with, and when a condition holds."""
+"""Playbooks are parsed, each mistake is reported with file, step and key, and conditions are judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target's producer memory: the cost of raising is said before, and the finish puts the value back."""
+"""The cost of a raised producer expiration on the target is reported first, and the finish puts the value back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The promote of one topic against scripted clusters: every guard un-fences, a crash at any write is picked up."""
+"""The promote of a single topic on scripted clusters.
+
+Every failed guard lifts the fence. A controller that crashes after any write is succeeded by the next controller.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ SHARED = (LeaseRecord("mirror/l", "m1", 1), AssignmentRecord("l", 2, ("m1",), {"
 
 @dataclass
 class FakeCluster:
-    """Log ends and producers, as a script says; `grows` moves the end at every question."""
+    """A cluster with scripted log ends and producers; `grows` moves the log end at every request."""
 
     ends: dict[tuple[str, int], LogOffset] = field(default_factory=lambda: dict.fromkeys(KEYS, LogOffset(0, 100, 3)))
     producers: tuple[ProducerState, ...] = ()
@@ -57,7 +60,7 @@ class FakeCluster:
     asked: int = 0
     partitions: int = 2
     follower: LogOffset = field(default_factory=lambda: LogOffset(0, 100, 3))
-    """What broker 2 answers, which leads nothing."""
+    """Answer of broker 2, which leads no partition."""
     in_sync: tuple[int, ...] = (1, 2)
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
 
@@ -100,7 +103,7 @@ class FakeCluster:
 
 @dataclass
 class FakeRecent:
-    """The end of a log that always says the same, and notes to which offsets it was asked to read."""
+    """A log end with fixed producers; the offsets of each read are noted."""
 
     marks: tuple[ProducerMark, ...]
     asked: list[int] = field(default_factory=list)
@@ -115,7 +118,7 @@ class FakeAdmin:
     altered: list[Any] = field(default_factory=list)
     rules: set[Acl] = field(default_factory=set)
     assigned: frozenset[str] = frozenset()
-    """Topics that members of every group are assigned."""
+    """Topics that are assigned to the members of every group."""
 
     async def describe_groups(self, groups: Any) -> dict[str, GroupState]:
         return {group: GroupState(group, "stable", "classic", (), self.assigned) for group in groups}
@@ -132,7 +135,7 @@ class FakeAdmin:
 
 @dataclass
 class Stage:
-    """One topic, one router and one mirror that obey, unless a test says otherwise."""
+    """A topic with a router and a mirror, which obey unless the test says otherwise."""
 
     log: MemoryLog = field(default_factory=lambda: MemoryLog(LINK, ROUTER, *SHARED, PENDING))
     source: FakeCluster = field(default_factory=FakeCluster)
@@ -147,10 +150,10 @@ class Stage:
     trouble: str = ""
     upkeep: str | None = ""
     speaks: str = "m1"
-    """The mirror process that says all this; m1 is the partitions' owner."""
+    """Name of the mirror process that speaks; m1 owns the partitions."""
     reads_fences: bool = True
     mapped_to: int = -1
-    """Where the mirror says the barrier is on the target, of a mapped topic."""
+    """Target offset of the barrier that the mirror reports for a mapped topic."""
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
     recent: FakeRecent = field(default_factory=lambda: FakeRecent(()))
 
@@ -169,7 +172,7 @@ class Stage:
         return found
 
     def obey(self) -> None:
-        """What router and mirror say to the present record."""
+        """Announce the router and the mirror as answers to the present record."""
         record = self.record
         fences = {}
         if record.phase in (TopicPhase.FENCING, TopicPhase.FENCED) and self.router_acks:
@@ -229,7 +232,10 @@ def test_a_barrier_that_an_owner_tells_of_without_having_read_of_this_fence_is_n
 
 
 def test_a_group_that_has_come_to_read_the_topic_since_the_promote_was_asked_for_keeps_it_from_being_fenced() -> None:
-    """Its members would commit on the source what they read on the target."""
+    """A topic is not fenced when a mirrored group has begun to read the topic since the request.
+
+    Members of the group would commit on the source what they read on the target.
+    """
     group = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
     stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, PENDING, group))
     stage.source_admin.assigned = frozenset({"t"})
@@ -296,7 +302,10 @@ def test_a_promote_that_waits_for_a_forgotten_topic_does_not_give_up_the_next_on
 
 
 def test_a_topic_whose_record_is_changed_a_moment_before_its_fence_is_fenced_all_the_same() -> None:
-    """It had its turn already, and waited for the end of it: so did every promote after it."""
+    """A record that changes just before the fence does not stop the promote.
+
+    Otherwise the topic would keep its turn without a fence, and every later promote would wait.
+    """
     stage = Stage()
     log_ends = stage.source.log_ends
 
@@ -310,7 +319,7 @@ def test_a_topic_whose_record_is_changed_a_moment_before_its_fence_is_fenced_all
 
 
 def test_a_promote_that_is_taken_back_a_moment_before_its_fence_is_not_fenced() -> None:
-    """The controller has looked for seconds by then, and all was ready."""
+    """A promote that is cancelled just before the fence is not fenced, although the last look found all ready."""
     stage = Stage()
     taken_back = given_up(PENDING, "cancelled: taken back by ann")
     stage.log.meanwhile(lambda _: taken_back)
@@ -331,7 +340,10 @@ def test_a_topic_whose_copy_waits_for_room_on_the_target_is_not_fenced_and_says_
 
 
 def test_a_topic_whose_source_has_no_batch_up_to_its_end_is_not_fenced_for_nothing() -> None:
-    """Its writers would wait for a barrier that no copy comes to, until the fence is given up (KAFKA-17076)."""
+    """A topic whose source has no batch up to its log end is not fenced (KAFKA-17076).
+
+    No copy reaches that log end, so writers would wait until the fence is given up.
+    """
     stage = Stage(trouble="source-without-batch: the source has no batch from offset 98 to its end 100")
     reason = promoted(stage).reason
     assert "partition 0 does not come to the source's end: source-without-batch: the source has no batch" in reason
@@ -363,7 +375,10 @@ def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_what_a_router_saw_long_ago_is_not_taken_for_newer_than_what_the_source_holds(forgotten: bool) -> None:
-    """Of one that has written 1.5 billion records through another router since, in a ring of two billion sequences."""
+    """An old sequence that a router reports does not replace the newer sequence of the source.
+
+    The producer has written 1.5 billion records through another router since, and sequences wrap at two billion.
+    """
     held = 44 + 3 * (1 << 29)
     stage = Stage(
         source=FakeCluster(producers=() if forgotten else (ProducerState(SHIFT + 7, 0, held, 1, -1),)),
@@ -413,7 +428,7 @@ HAND = Acl("topic", "t", "User:hand", "*", "WRITE")
 
 
 def guarded(monkeypatch: pytest.MonkeyPatch, **trouble: Any) -> Stage:
-    """A stage whose target has an authorizer; readers have their rule, and one writer's was set by hand."""
+    """Return a stage whose target has an authorizer, with the readers' ACL and an ACL of a writer set by hand."""
     record = replace(PENDING, granted_acls=(READ,), promote_acls=(WRITE, HAND))
     stage = Stage(log=MemoryLog(LINK, ROUTER, *SHARED, record), **trouble)
     stage.admin.rules = {READ, HAND}
@@ -509,7 +524,7 @@ def test_a_mapped_topic_whose_target_ends_elsewhere_is_not_flipped() -> None:
 
 
 class Crashed(Exception):
-    """kill -9, right after a durable write."""
+    """A stand-in for kill -9 right after a durable write."""
 
 
 @pytest.mark.parametrize("write", range(5))
@@ -548,7 +563,10 @@ def test_two_controllers_at_once_flip_once() -> None:
 
 
 def test_a_leader_of_the_source_that_another_replica_knows_to_be_replaced_is_not_believed_behind_the_fence() -> None:
-    """Its successor has acknowledged what it lacks: what is copied of it is not all."""
+    """A leader that was replaced gives no valid log end, so the promote is given up.
+
+    The new leader has acknowledged records that the former leader lacks, so the copy is not complete.
+    """
     stage = Stage()
     log_ends = stage.source.log_ends
 
@@ -564,7 +582,7 @@ def test_a_leader_of_the_source_that_another_replica_knows_to_be_replaced_is_not
 
 
 def test_a_topic_is_not_fenced_while_a_replica_in_sync_on_the_source_is_silent() -> None:
-    """It may have been elected, with writers who know that."""
+    """A silent replica in sync may be the new leader, with producers that already know the new leader."""
     stage = Stage()
     stage.source.in_sync = (1, 2, 3)
     record = promoted(stage)
@@ -617,7 +635,7 @@ def test_a_router_that_cannot_say_its_word_on_a_fence_ends_the_fence_at_once(mon
 
 
 def speechless(monkeypatch: pytest.MonkeyPatch, stage: Stage, when: Callable[[], bool]) -> None:
-    """Have the router say only that the word does not fit."""
+    """Let the router report only that its presence is too large."""
     say = stage.log.say
 
     def bare(word: Any) -> None:

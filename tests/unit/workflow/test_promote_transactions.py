@@ -1,4 +1,7 @@
-"""The promote of topics that transactions write: nothing open is cut off, and none is fenced without its unit."""
+"""The promote of topics that transactions write.
+
+No open transaction is cut off, and no topic is fenced without its unit.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ OTHER = replace(PENDING, topic="u")
 
 @dataclass
 class Coordinator:
-    """What coordinators and partitions of the source tell, one answer after the other; the last one stays."""
+    """Scripted answers of the source's coordinators and partitions; the last answer repeats."""
 
     told: list[dict[str, frozenset[str]] | None]
     producers: list[tuple[ProducerState, ...]] = field(default_factory=lambda: [()])
@@ -83,7 +86,7 @@ def test_a_topic_is_not_fenced_before_its_whole_unit_is_to_be_promoted() -> None
 
 
 SINKS = ProducerState(7, 0, 0, 1, 60)
-"""A transaction that a sink has begun at the source, and left open long ago."""
+"""Transaction that a sink has begun at the source and left open long ago."""
 
 
 async def _named(_: Any, keys: Any) -> dict[tuple[str, int], OpenTransaction]:
@@ -91,7 +94,7 @@ async def _named(_: Any, keys: Any) -> dict[tuple[str, int], OpenTransaction]:
 
 
 def foreign(monkeypatch: pytest.MonkeyPatch, *told: tuple[ProducerState, ...]) -> tuple[TopicRecord, Stage, list[str]]:
-    """Promote a topic; the source tells these answers about its producers in turn, and the last answer stays."""
+    """Promote a topic; the source answers with these producers in turn, and the last answer repeats."""
     monkeypatch.setattr(transactions, "open_transactions", _named)
     stage, answers = Stage(), list(told)
     waits: list[str] = []
@@ -110,7 +113,10 @@ def foreign(monkeypatch: pytest.MonkeyPatch, *told: tuple[ProducerState, ...]) -
 def test_a_topic_is_not_fenced_while_a_transaction_is_open_that_began_past_the_routers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No copy would come to the barrier, and only the sink can end the transaction: writers would wait for nothing."""
+    """A topic with an open transaction from outside the routers is not fenced.
+
+    No copy would reach the barrier, because only the sink can end the transaction. Writers would wait in vain.
+    """
     record, stage, _ = foreign(monkeypatch, (SINKS,))
     phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
     assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]

@@ -1,4 +1,7 @@
-"""What a group reads: what it has committed, and what its members are assigned; and of which log its positions are."""
+"""The topics that a group reads are the topics with committed offsets and the topics assigned to its members.
+
+The tests also show to which cluster's log a committed offset belongs.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def test_a_topic_does_not_wait_for_a_group_that_is_promoted_or_reads_something_e
 
 @dataclass
 class Rebalancing(Source):
-    """A group that says what its members are assigned when it is asked for the third time."""
+    """A source whose group reports the assignment of its members at the third request."""
 
     asked: int = 0
 
@@ -86,7 +89,7 @@ def test_a_group_that_goes_on_rebalancing_is_taken_as_it_is(monkeypatch: pytest.
 
 
 class Ends:
-    """A cluster whose logs all end here."""
+    """A cluster whose logs all end at `end`."""
 
     def __init__(self, end: int) -> None:
         self._end = LogOffset(0, end, 0)

@@ -1,4 +1,8 @@
-"""Taking identities back at the source: what is noted before, what slips in, and who finishes what is half done."""
+"""Producer identities are revoked at the source before a seal.
+
+The outcome of the last transaction is noted first, a transaction may slip in, and the next controller finishes a
+revocation that is half done.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +99,7 @@ def test_a_transaction_that_slips_in_and_is_ended_by_its_client_is_what_the_reco
         raised[0] += 1
         if raised[0] == 1:
             coordinator.ends("CompleteCommit")
-            return 51  # its markers are being written
+            return 51  # the markers are being written
         return await Coordinator.raise_epoch(coordinator, None, ("till", 9, 8))
 
     monkeypatch.setattr("kmigrate.workflow.revoking.raise_epoch", raising)
@@ -132,7 +136,10 @@ def test_an_open_transaction_is_waited_for_and_named(monkeypatch: pytest.MonkeyP
 def test_before_kafka_3_0_no_abort_is_sent_while_the_logs_tell_of_an_open_transaction(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of any topic that the id writes: each of them has a promote of its own, which may not have come so far."""
+    """A source before Kafka 3.0 gets no abort while any topic of the id shows an open transaction.
+
+    Each topic has a promote of its own, and the promote of another topic may not have reached its fence.
+    """
     coordinator = Coordinator(tells=False)
     other = replace(PENDING, topic="u")
     revoker = scene(monkeypatch, coordinator, replace(TILL, topics=("t", "u")), other)
@@ -152,12 +159,12 @@ def test_before_kafka_3_0_no_abort_is_sent_while_the_logs_tell_of_an_open_transa
 def test_what_a_controller_leaves_half_done_is_finished_by_the_next(
     monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], slips: bool, after: int
 ) -> None:
-    """It dies right before the source is asked to refuse the identity, or right after."""
+    """The controller dies right before or right after the request that makes the source refuse the identity."""
     coordinator = Coordinator(**kind)
     revoker = scene(monkeypatch, coordinator)
 
     class Crashed(Exception):
-        """kill -9."""
+        """A stand-in for kill -9."""
 
     async def dying(_: Any, identity: Any) -> int:
         if slips:
@@ -172,7 +179,7 @@ def test_what_a_controller_leaves_half_done_is_finished_by_the_next(
     assert revoked(revoker) == Revoked(LastEnd.COMMITTED)
     monkeypatch.setattr("kmigrate.workflow.revoking.raise_epoch", coordinator.raise_epoch)
     if after == 1 and coordinator.state == "Ongoing":
-        coordinator.ends("CompleteAbort")  # its client's word, before the next controller comes
+        coordinator.ends("CompleteAbort")  # the client ends the transaction before the next controller starts
     asyncio.run(revoker.finish(FENCED, monotonic() + 5))
     told = revoked(revoker)
     assert told is not None and told.proven and coordinator.refuses
@@ -219,7 +226,7 @@ def test_the_same_identity_is_revoked_in_all_links_of_its_source(monkeypatch: py
 
 
 def test_a_clone_of_the_source_keeps_its_identities(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clones of a cluster have the same cluster id; what a clone refuses from now on, another clone takes."""
+    """Clones of a cluster share a cluster id, but a revocation at a clone has no effect at another clone."""
     home = replace(LINK, source=replace(LINK.source, cluster_id="one-id"))
     clone = LinkRecord("o", "w", ClusterRef("clone", "h:9", "one-id"), LINK.target, 1)
     revoker = scene(monkeypatch, Coordinator(), TILL, home, clone, replace(TILL, link="o"))

@@ -1,4 +1,4 @@
-"""Tests of the decision whether a new router may take the name of a registered router."""
+"""A new router may take the name of a registered router only when the registered router has gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORD = RouterPresence("i1", "edge", 1, 500, bootstrap="host:9092")
 
 @pytest.fixture(autouse=True)
 def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Answers at addresses, processes that have ended, and short patience."""
+    """Return scripted answers at addresses and ended processes, and set short waits."""
     made = SimpleNamespace(leads=Leads.NOWHERE, ended=set(), asked=[])
 
     async def ask(_: object, addresses: list[str]) -> list[Bootstrap]:
@@ -45,7 +45,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 async def speaking(log: MemoryLog, times: int = 1000) -> None:
-    """A router that says something all the time."""
+    """Announce a router again and again."""
     for _ in range(times):
         log.presence[WORD.key] = (WORD, monotonic())
         await asyncio.sleep(0.05)
@@ -86,7 +86,7 @@ def test_a_person_who_means_it_replaces_a_router_that_speaks() -> None:
 
 
 def test_a_router_that_is_silent_and_answers_at_its_address_is_not_replaced(world: SimpleNamespace) -> None:
-    """Cut off from the state log, the router still has clients."""
+    """A silent router that answers at its address is cut off from the state log, but still has clients."""
     world.leads = Leads.ROUTER
     with pytest.raises(Refused, match="router-runs"):
         asked(MemoryLog(ROUTER))
@@ -110,7 +110,7 @@ def test_a_process_of_this_machine_that_has_ended_is_replaced_at_once(world: Sim
 
 
 def test_a_router_that_leaves_meanwhile_makes_way() -> None:
-    """SIGTERM, and the successor is started while the clients of the router get their last answers."""
+    """After SIGTERM a successor may start while the router still gives its clients their last answers."""
     log = MemoryLog(ROUTER)
 
     async def leave() -> None:

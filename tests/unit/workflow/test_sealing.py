@@ -1,4 +1,4 @@
-"""A fence that the source broker holds in place of a silent router: when it is put on, proven, and taken off."""
+"""A seal makes the source broker hold the fence in place of a silent router; seals are set, proven and removed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEFT = StrayRecord("gone", "far", ("g1", "g2"))
 
 @dataclass
 class SourceAdmin(FakeAdmin):
-    """The source's topic configs; `away` makes every change fail."""
+    """An admin client with the source's topic configs; `away` makes every change fail."""
 
     limit: ConfigValue = field(default_factory=lambda: ConfigValue("1048588", own=False))
     away: bool = False
@@ -62,7 +62,10 @@ class SourceAdmin(FakeAdmin):
 
 @dataclass
 class Scene:
-    """A topic to be promoted past routers that say nothing; one look at each leader comes before it shows a change."""
+    """A topic that is promoted while routers are silent.
+
+    A leader shows a change of configs only at the second look.
+    """
 
     stage: Stage
     admin: SourceAdmin
@@ -190,7 +193,7 @@ def test_a_source_that_is_away_keeps_the_seal_in_the_record_until_it_is_off(scen
     made.stage.mirror_stops_at = 99
     made.promote()
     made.admin.away = True
-    with pytest.raises(Unreachable):  # the controller tells it, and tries again
+    with pytest.raises(Unreachable):  # the controller reports the error, and tries again
         made.promote()
     assert made.stage.record.seal is not None
     made.admin.away = False
@@ -198,7 +201,7 @@ def test_a_source_that_is_away_keeps_the_seal_in_the_record_until_it_is_off(scen
 
 
 class Crashed(Exception):
-    """kill -9, right after a durable write."""
+    """A stand-in for kill -9 right after a durable write."""
 
 
 @pytest.mark.parametrize("write", range(5))
@@ -230,7 +233,7 @@ def test_a_seal_of_a_controller_whose_fence_another_has_lifted_is_taken_off_at_o
 
 @pytest.fixture
 def written(scene: Any, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """A topic that transactions write, too."""
+    """Return a scene whose topic transactions write, too."""
 
     async def none_lost(*_: Any) -> None: ...
 
@@ -252,7 +255,10 @@ def revoked(made: Scene) -> Revoked | None:
 
 
 def test_identities_are_revoked_before_the_topic_that_they_write_is_sealed(written: Scene) -> None:
-    """A marker that met the seal would never be written, and its id be lost."""
+    """Identities are revoked before the topic is sealed.
+
+    A marker that meets the seal would never be written, and the transactional id would be lost.
+    """
     sealed_at: list[tuple[bool, bool]] = []
     alter = written.admin.alter_topic_configs
 
@@ -269,7 +275,7 @@ def test_identities_are_revoked_before_the_topic_that_they_write_is_sealed(writt
 
 
 def test_a_seal_gives_way_to_a_transaction_that_a_late_word_has_begun(written: Scene) -> None:
-    """Of an id that has not written the topic before: nobody knew of it."""
+    """A late request has begun the transaction with an id that has not written the topic before."""
     looked: list[str] = []
 
     def late(what: str) -> None:
@@ -299,7 +305,7 @@ def test_a_transaction_that_does_not_end_gives_the_promote_up_and_no_identity_is
 
 
 def test_a_router_that_goes_on_comes_to_an_end_though_a_transaction_is_open_at_any_time(written: Scene) -> None:
-    """It is cut off from the state log, and has many clients."""
+    """A router that is cut off from the state log, and begins ever new transactions, does not stop the promote."""
     coordinator = written.coordinator
 
     def goes_on(_: str) -> None:
@@ -362,7 +368,7 @@ def test_what_is_half_revoked_when_a_promote_is_given_up_is_finished_before_the_
 
 
 def test_a_seal_is_not_taken_out_of_the_record_while_a_revocation_is_half_done(written: Scene) -> None:
-    """By a controller that was taken for dead and goes on at that moment."""
+    """Another controller, which counted as dead, begins a revocation just before the seal would be removed."""
     written.stage.mirror_stops_at = 99
     written.promote()
     half = replace(TILL, source_epoch=9, revoked=Revoked(LastEnd.COMMITTED))
@@ -374,7 +380,10 @@ def test_a_seal_is_not_taken_out_of_the_record_while_a_revocation_is_half_done(w
 
 
 def test_transactions_that_may_hang_on_the_silent_router_are_waited_for_before_the_fence(written: Scene) -> None:
-    """A fence would have every writer wait for that one client's patience; its next one may hang, too."""
+    """Transactions that may hang at the silent router end before the fence begins.
+
+    Otherwise every writer would wait for the patience of a single client, whose next transaction may hang, too.
+    """
     coordinator, looked = written.coordinator, [0]
     coordinator.topics = ("t",)
 

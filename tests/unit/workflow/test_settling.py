@@ -1,4 +1,4 @@
-"""What a promote puts back on the target: once, and not over what a person has set since."""
+"""A promote puts the target's own configs back once, and does not overwrite later changes by a person."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Admin:
 
 
 class Behind(MemoryLog):
-    """A log of which its reader knows what it was when he stood still."""
+    """A state log whose reader has missed the newest record; a read to the end delivers the record."""
 
     def __init__(self, known: TopicRecord, now: TopicRecord) -> None:
         super().__init__(known)

@@ -1,4 +1,4 @@
-"""What status says while a cluster, or one broker of it, does not answer: just then somebody looks."""
+"""The status works while a cluster or a single broker does not answer, which is when people look."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1)
 
 
 class Cluster:
-    """Answers who its leaders are; `away` is what asking them ends with."""
+    """A cluster that answers metadata; requests to leaders fail with the error `away`, if given."""
 
     metadata = SimpleNamespace(brokers={})
 
@@ -82,7 +82,10 @@ def shot(
 def test_one_broker_that_does_not_answer_leaves_its_clusters_figures_unknown_and_is_named(
     source: Cluster, target: Cluster, trouble: str, ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks for the leaders asks any broker; the logs' ends are asked of the leaders themselves."""
+    """A silent broker makes the figures of its cluster unknown, and the status names the error.
+
+    Any broker answers metadata, but only the leaders answer log ends.
+    """
     told = shot(monkeypatch, source, target)
     assert told.links[0].trouble == trouble
     first = told.topics[0].partitions[0]
@@ -105,7 +108,10 @@ def test_a_source_that_says_nothing_is_waited_for_no_longer_than_somebody_looks(
 
 
 def test_a_condition_that_the_state_log_can_judge_asks_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A playbook is run again when its source is gone, and must not wait for it in each of its steps."""
+    """A condition that needs only the state log makes no request to a cluster.
+
+    A playbook may be run again when its source is gone, and must not wait for the source in each step.
+    """
 
     async def source(_: LinkRecord) -> Any:
         raise AssertionError("the source was asked")
@@ -130,7 +136,7 @@ def test_a_group_whose_partition_has_no_leader_has_no_lag_that_is_known(monkeypa
 def test_a_copy_of_a_topic_that_is_written_to_does_not_seem_to_have_passed_its_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whichever cluster is asked first answers with the earlier end: it has to be the target."""
+    """The target is asked first, because the cluster that is asked first gives the earlier log end."""
     written = iter(range(1_000))
 
     class Growing(Cluster):
@@ -139,7 +145,7 @@ def test_a_copy_of_a_topic_that_is_written_to_does_not_seem_to_have_passed_its_s
             return {key: LogOffset(0, 0 if earliest else 50 + next(written), 0) for key in wanted}
 
         def leader(self, *_: Any) -> int:
-            raise Unreachable("no-leader", "none")  # how far behind in time is not asked here
+            raise Unreachable("no-leader", "none")  # this test does not ask for the lag in time
 
     told = shot(monkeypatch, Growing(), Growing()).topics[0]
     assert (told.offsets, told.lag > 0) == ("identical", True)

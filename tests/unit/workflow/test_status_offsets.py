@@ -1,4 +1,4 @@
-"""What status says of a topic's offsets: identical only where both logs show it, mapped with its runs."""
+"""The status calls offsets identical only where both logs show that, and gives the runs of a mapped topic."""
 
 from __future__ import annotations
 

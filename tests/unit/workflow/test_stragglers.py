@@ -1,4 +1,4 @@
-"""Who writes past every router, by what the source tells and by what the mirrors have seen."""
+"""Direct writers are found by the source's producer state and by the batches that mirrors have seen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.workflow.test_promote import LINK, PENDING, FakeCluster
 WINDOW_S = 5.0
 TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",))
 SAID_MS = 1_000_000_000
-"""By a mirror's clock that is years slow."""
+"""Time of a presence, by a mirror's clock that is years slow."""
 
 
 def seen(
@@ -32,7 +32,7 @@ def seen(
     clock_ms: int = SAID_MS,
     epoch: int = 0,
 ) -> list[str]:
-    """What is said where a mirror has seen a direct batch, by its own clock so long before its word."""
+    """Return the findings if a mirror has seen a direct batch `ago_ms` before its presence, by its own clock."""
     log = MemoryLog(LINK, *records)
     progress = PartitionProgress(
         100, direct_id=producer, direct_epoch=epoch, direct_offset=99, direct_ms=clock_ms - ago_ms
@@ -69,7 +69,7 @@ def test_a_writer_that_both_tell_of_is_named_once_for_each_partition() -> None:
 
 
 def by_source(*producers: ProducerState, records: tuple[Any, ...] = ()) -> list[str]:
-    """Return the sentences that rest on the source's word alone."""
+    """Return the findings that rest on the source's producer state alone."""
     source = FakeCluster(producers=producers)
     return asyncio.run(direct_writers(MemoryLog(LINK, *records), source, PENDING, WINDOW_S))  # type: ignore[arg-type]
 
@@ -91,7 +91,7 @@ def test_a_direct_writer_that_took_a_routed_transactional_id_over_has_a_later_ep
 
 
 def test_a_marker_that_ended_a_routed_transaction_late_is_nobody_s_write() -> None:
-    """A coordinator that aborts a transaction by its timeout raises the epoch in the marker."""
+    """A marker is no write: a coordinator that aborts a transaction by timeout raises the epoch in the marker."""
     assert by_source(ProducerState(9, 9, -1, now_ms(), -1), records=(TILL,)) == []
 
 
@@ -102,7 +102,7 @@ def test_what_a_transactional_id_of_a_router_wrote_is_no_direct_write(ago_ms: in
 
 @dataclass
 class Moving(FakeCluster):
-    """A source with a producer that has written once more at each look."""
+    """A source with a producer that has written again at each look."""
 
     async def describe_producers(self, keys: Any) -> Any:
         self.asked += 1
@@ -129,7 +129,7 @@ def test_a_writer_with_an_open_transaction_is_named_with_it() -> None:
 
 
 def known(*writers: DirectWriter, ago_s: float, tells: tuple[ProducerState, ...] = ()) -> list[str]:
-    """Refs of what a promote is told, this long after what the state log knows."""
+    """Return the references of a promote's findings, `ago_s` seconds after the newest time in the state log."""
     log = MemoryLog(LINK, DirectRecord("l", "t", writers))
     log.ahead_ms = round(ago_s * 1000) - now_ms() + SAID_MS
     source = FakeCluster(producers=tells)

@@ -1,4 +1,4 @@
-"""Whose turn it is to be fenced: in rounds with rests between, in the order in which they came, a unit as one."""
+"""Topics are fenced in rounds with rests between, in order of arrival, and a unit has a single turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> OwnTime:
 
 
 class Line:
-    """Topics of one link that ask for their turns, and the order in which they were given them."""
+    """Topics of a single link that ask for turns, and the order in which the topics got their turns."""
 
     def __init__(self, most: int) -> None:
         self.turns = Turns(most)

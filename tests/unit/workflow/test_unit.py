@@ -1,4 +1,4 @@
-"""Topics that transactions couple are promoted whole or go back whole, whatever fails between them."""
+"""Topics that transactions couple are promoted together or go back together, whatever fails."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHARED = (ROUTER, LeaseRecord("mirror/l", "m1", 1), AssignmentRecord("l", 2, ("m
 
 @dataclass
 class Cluster:
-    """Logs that end at 100; `elects` says of which topic another leader answers."""
+    """A cluster whose logs end at 100; `elects` says for which topics another leader answers."""
 
     elects: Callable[[str], bool] = lambda _: False
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
@@ -80,13 +80,13 @@ class Cluster:
 
 @dataclass
 class Stage:
-    """Two topics that one controller promotes at once; a router and a mirror obey."""
+    """Two topics that a controller promotes at the same time; a router and a mirror obey."""
 
     log: MemoryLog = field(default_factory=lambda: MemoryLog(LINK, *SHARED, ASKED, OTHER, BOTH))
     source: Cluster = field(default_factory=Cluster)
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     behind: str = ""
-    """A topic that the mirror has not caught up with."""
+    """Name of a topic that the mirror has not caught up with."""
 
     def promotion(self, topic: str) -> TopicPromotion:
         log: Any = self.log
@@ -108,7 +108,7 @@ class Stage:
         return {self.record(topic).phase for topic in "tu"}
 
     def obey(self) -> None:
-        """What router and mirror say to the present records."""
+        """Announce the router and the mirror as answers to the present records."""
         records = [self.record(topic) for topic in "tu"]
         held = [r for r in records if r.phase in (TopicPhase.FENCING, TopicPhase.FENCED)]
         self.log.say(
@@ -166,7 +166,10 @@ def test_the_first_flip_of_a_unit_names_the_others_and_their_fences() -> None:
 
 
 def test_no_topic_of_a_unit_is_fenced_before_all_are_ready() -> None:
-    """Its writers waited for the mirror to catch up with the other, until the fence was given up."""
+    """No topic of a unit is fenced while the mirror lags in another topic of the unit.
+
+    Otherwise writers of the first topic would wait for the mirror until the fence is given up.
+    """
     stage = Stage(behind="u")
 
     async def catches_up() -> None:
@@ -321,7 +324,7 @@ def test_one_topic_that_is_given_up_takes_its_unit_back() -> None:
 
 
 def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100) -> Turns:
-    """Promotes some topics while another is fenced before them; `then` happens before it is their turn."""
+    """Promote topics while another topic is fenced; call `then` before the turn of the topics."""
     turns = Turns(most)
 
     async def scene() -> None:
@@ -337,7 +340,7 @@ def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100
                 stage.obey()
             if all(work.done() for work in works):
                 return
-        async with asyncio.timeout(10):  # a rest is as long as what was before it, on a machine that is busy
+        async with asyncio.timeout(10):  # a rest is as long as the round before, which may be long on a busy machine
             await turns.take(("l", "after"), 1)
         for work in works:
             work.cancel()
@@ -347,7 +350,7 @@ def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100
 
 
 def test_one_that_is_not_ready_when_its_turn_comes_leaves_it_to_the_next() -> None:
-    """Else all wait for as long as it may take until it is ready."""
+    """A topic that is not ready leaves its turn to the next topic, so that no topic waits for its readiness."""
     patient = replace(TERMS, pending_timeout_s=60.0)
     stage = Stage(MemoryLog(LINK, *SHARED, *(replace(each, terms=patient) for each in (ASKED, OTHER)), BOTH))
     in_line(stage, "u", lambda: stage.log.silence("mirror/l/m1"))
@@ -365,7 +368,10 @@ def test_one_that_is_forgotten_in_the_line_holds_nobody_up() -> None:
 
 
 def test_topics_that_are_coupled_while_they_are_in_the_line_have_one_turn() -> None:
-    """Else one is fenced and waits for the other, which waits for the end of that fence."""
+    """Topics that are coupled while they wait in the line share a single turn.
+
+    Otherwise a fenced topic would wait for the other topic, and the other topic for the end of that fence.
+    """
     stage = Stage(MemoryLog(LINK, *SHARED, ASKED, OTHER))
     in_line(stage, "tu", lambda: stage.log._put(BOTH.key, BOTH), most=1)
     assert stage.phases == {TopicPhase.PROMOTED}

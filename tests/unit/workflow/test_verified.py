@@ -1,4 +1,4 @@
-"""When a check's word enters the state log, and when it leaves it."""
+"""The result of a check enters the state log when the result is new, and leaves with the link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wait that ends without what was waited for: what stands in the way, and what has become of the rest."""
+"""A wait that times out names the obstacle, and says what has become of the other topics or groups."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def handed_over(*groups: str) -> Any:
 def test_a_topic_that_does_not_come_to_be_mirrored_in_time_says_why(
     record: TopicRecord, mirror: MirrorPresence
 ) -> None:
-    """Without a terminal nothing else tells it."""
+    """The error names the reason, because without a terminal nothing else shows the reason."""
     error = waited(mirrored, record, mirror=mirror)
     assert isinstance(error, WaitTimedOut)
     assert error.what.endswith("; t: target-denied: no CREATE")
@@ -68,7 +68,7 @@ def test_a_topic_that_does_not_come_to_be_mirrored_in_time_says_why(
 
 
 def test_what_a_promote_waits_for_is_told_also_while_no_mirror_runs() -> None:
-    """All may be promoted by then, so that none is needed."""
+    """A running mirror may be unnecessary, because all topics may be promoted by then."""
     pending = replace(GROUP, phase=GroupPhase.PROMOTING, reason="")
     error = waited(handed_over("g"), pending, mirror=None, says="c at /1.2.3.4 to join anew")
     assert (error.ref, error.what.endswith("g: c at /1.2.3.4 to join anew")) == ("wait-timed-out", True)

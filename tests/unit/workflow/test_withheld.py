@@ -1,4 +1,7 @@
-"""What status says of topics that are withheld from members at routers: which, from how many, why, and what to do."""
+"""The status names topics that routers withhold from members.
+
+Each topic is named with the number of members, the reason and the next step.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def test_a_group_that_does_not_follow_any_more_has_none(group: GroupRecord) -> N
 
 
 def test_several_routers_are_told_of_together() -> None:
-    """One of them may know a name that another one does not know yet."""
+    """Reports of several routers are merged, because a router may know a name that another router lacks."""
     words = [
         GroupWord(withheld=(Withheld(ID, 2), Withheld(OTHER, 1)), more_withheld=2),
         GroupWord(withheld=(Withheld(ID, 1, "audit"),), more_withheld=5),
@@ -88,7 +91,7 @@ def test_a_topic_without_a_name_can_be_found_at_the_source() -> None:
 
 
 class Source:
-    """Has one topic of those that the group is assigned."""
+    """A source that has a single topic of the topics assigned to the group."""
 
     def __init__(self, *, away: bool = False) -> None:
         self.away = away

@@ -1,4 +1,4 @@
-"""Intents that are written while others write, and intents that are said again: none is lost in silence."""
+"""No intent is lost silently while other processes write, and a repeated intent changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPENED = replace(GROUP, phase=GroupPhase.PROMOTED)
 
 
 class Admin:
-    """A source that has every topic and group which is asked for, and nobody in them."""
+    """A source that has every requested topic and group, without members."""
 
     async def groups(self) -> dict[str, str]:
         return {}
@@ -217,7 +217,10 @@ def test_whatever_ends_a_verb_half_way_says_what_was_done(kind: type[KmigrateErr
 
 @pytest.mark.parametrize("verb", [lambda estate: mirror(estate, "t"), mirror_group, promote, promote_group, pause])
 def test_what_is_done_changes_nothing_when_it_is_asked_for_again(verb: Callable[[Any], Any]) -> None:
-    """A playbook that was stopped in its last steps is run again from the first: the source may be gone by then."""
+    """A verb whose work is done asks no cluster and changes nothing.
+
+    A playbook that was stopped late is run again from its first step, when the source may be gone.
+    """
     estate = Estate(FINISHED, DONE, OPENED)
     before = estate.log.state
     made: Plan = run(verb(estate))

@@ -1,4 +1,4 @@
-"""Clocks that are an hour off decide nothing: times that two machines compare are by the state log's clock."""
+"""Wrong clocks change no decision, because machines compare only times of the state log's clock."""
 
 from __future__ import annotations
 
