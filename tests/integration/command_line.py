@@ -1,7 +1,7 @@
 """The command line in a process of its own, started in the shortest time.
 
-What Python needs to read the code, most of a second, is more than most verbs take. A verb is forked from a process that
-has read it already; engines are programs of their own, spared what only tests have.
+Reading the code takes Python most of a second, more than most verbs need. So a verb is forked from a process that has
+already read the code. Engines are programs of their own, without packages that only tests have.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _READY.set_forkserver_preload(["kmigrate.cli.app"])
 
 
 def program(name: str, *words: str) -> list[str]:
-    """How to start a module or a file as where kmigrate alone is installed.
+    """Return the command that starts a module or a file as where only kmigrate is installed.
 
-    Where hypothesis is there, too, kio loads it, and that is a third of the start.
+    With hypothesis installed, kio loads hypothesis, which takes a third of the start.
     """
     return [sys.executable, "-c", _AS_INSTALLED, name, *words]
 
 
 class Call:
-    """A call that runs from now on; what it writes is kept until it is asked for."""
+    """A call that runs from now on; its output is kept until a test asks."""
 
     def __init__(self, arguments: list[str]) -> None:
         with ExitStack() as unless_started:
@@ -51,7 +51,7 @@ class Call:
             self._kept = unless_started.pop_all()
 
     def end(self, timeout: float) -> tuple[int, str, str] | None:
-        """Its exit code and what it wrote to both outputs; None, and it is killed, if it takes too long."""
+        """Return exit code and both outputs; kill a call that takes too long, and return None."""
         with self._kept:
             self._process.join(timeout)
             code = self._process.exitcode

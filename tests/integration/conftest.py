@@ -1,4 +1,4 @@
-"""Clusters that more than one module of the integration tests wants, started when first asked for."""
+"""Clusters that several modules of the integration tests need, started on first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def _brokers_start_fast() -> None:
-    """Some eighty brokers are started: each begins with the classes that one of its version has loaded."""
+    """Some eighty brokers are started: each begins with the classes that a broker of its version has loaded before."""
     with ThreadPoolExecutor() as threads:
         list(threads.map(keep_classes, (SOURCE_VERSION, TARGET_VERSION)))
 
@@ -48,9 +48,9 @@ def pair() -> Iterator[SecurePair]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark for all tests that look at a check itself; the command line always starts its own.
+    """Spark for all tests that look at a check itself; the command line always starts a Spark of its own.
 
-    It compares millions of records, which is work enough for Java's second compiler.
+    This Spark compares millions of records, which is work enough for Java's second compiler.
     """
     from kmigrate.spark.session import spark_session
 
@@ -64,12 +64,12 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def who_waits_for_what(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Shortly before a test is ended for taking too long, say where each of its tasks stands."""
+    """Shortly before a test's timeout, print where each task stands."""
     marker = request.node.get_closest_marker("timeout")
     seconds = float(marker.args[0] if marker else request.config.getini("timeout"))
 
     def say() -> None:
-        # Of every thread's loop, which asyncio keeps under a name of its own in each version.
+        # The tasks of every thread's loop; asyncio keeps them under a different name in each version.
         for task in [*getattr(asyncio.tasks, "_all_tasks", ()), *getattr(asyncio.tasks, "_scheduled_tasks", ())]:
             if not task.done():
                 task.print_stack(limit=6)

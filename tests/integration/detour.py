@@ -1,9 +1,9 @@
-"""A router reaches brokers elsewhere than they tell: through relays, which are the network in a test's hands.
+"""A router reaches brokers at other addresses than metadata names, through relays that a test controls.
 
     python tests/integration/detour.py WORD…
 
-is kmigrate itself. DETOUR says where the addresses of brokers are gone to instead, as JSON: `clients` for the
-connections that carry what clients ask for, `control` for kmigrate's own.
+This is kmigrate itself. DETOUR holds, as JSON, the address to dial for each broker's address: `clients` for connections
+that carry clients' requests, `control` for kmigrate's own connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIALS = {"clients": "kmigrate.router.upstream.dial", "control": "kmigrate.net.b
 
 @dataclass
 class Lines:
-    """The relays between a router and the brokers of one cluster: for clients' requests, and for its own."""
+    """The relays between a router and the brokers of a cluster: for clients' requests, and for the router's own."""
 
     clients: dict[str, Relay] = field(default_factory=dict)
     control: dict[str, Relay] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def lines(cluster: KafkaCluster) -> Iterator[Lines]:
 
 
 def detour(*of_clusters: Lines) -> str:
-    """What DETOUR says of these."""
+    """Return the value of DETOUR for these relays."""
     told: dict[str, dict[str, str]] = {"clients": {}, "control": {}}
     for each in of_clusters:
         told["clients"] |= {address: relay.address for address, relay in each.clients.items()}
@@ -61,7 +61,7 @@ def detour(*of_clusters: Lines) -> str:
 
 @contextmanager
 def detoured() -> Iterator[None]:
-    """Dial as DETOUR says; where it says nothing, as brokers tell."""
+    """Dial the addresses in DETOUR; dial all other brokers at the addresses in metadata."""
     said: Mapping[str, Mapping[str, str]] = json.loads(os.environ.get("DETOUR") or "{}")
     with ExitStack() as until:
         for kind, name in _DIALS.items():
@@ -78,7 +78,7 @@ def _through(instead: Mapping[str, str]) -> Callable[..., Awaitable[None]]:
 
 
 if __name__ == "__main__":
-    from kmigrate.cli.app import main  # which takes a second, and a router is started without
+    from kmigrate.cli.app import main  # The import takes a second, and a router starts without this module.
 
     with detoured():
         sys.exit(main(sys.argv[1:]))

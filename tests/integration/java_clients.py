@@ -1,6 +1,7 @@
-"""Programs of Kafka's own Java library as processes of a test, and what they say.
+"""Programs of Kafka's own Java library as processes of a test, and their output.
 
-What they read and write is judged by librdkafka; what they say tells what the library told its application.
+librdkafka judges the records that the programs read and write; the output shows what the library reported to its
+application.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _LEAVING_S = 30
 
 
 class JavaProgram:
-    """A program that may be started, ended by SIGTERM and started again; all that it has said is in one file.
+    """A program that may be started, ended by SIGTERM and started again; all output goes to a single file.
 
-    Not a pipe: nobody need read it, and a program stands still once a pipe is full.
+    The output is no pipe: no process need read a file, and a program stands still once a pipe is full.
     """
 
     jars = "kafka-tools"
-    """What it is started with."""
+    """Set of jars on the class path."""
 
     def __init__(self, folder: Path, name: str, level: str = "warn") -> None:
         self._level = level
@@ -51,7 +52,7 @@ class JavaProgram:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def until(self, words: str, more_than: int = 0, seconds: float = 60) -> None:
-        """Wait until it has said something so often."""
+        """Wait until the output has these words more often than `more_than`."""
         wait_until(
             lambda: self.said.count(words) > more_than or self._dead,
             seconds,
@@ -61,7 +62,7 @@ class JavaProgram:
 
     @property
     def complaints(self) -> list[str]:
-        """The lines in which the library warns of something or tells an error."""
+        """The lines with a warning or an error of the library."""
         return [line for line in self.said.splitlines() if " WARN " in line or " ERROR " in line]
 
     @property
@@ -69,7 +70,7 @@ class JavaProgram:
         return self._process is not None and self._process.poll() is not None
 
     def ended(self, seconds: float) -> int:
-        """Wait until it ends by itself; its exit code."""
+        """Wait until the program ends by itself, and return the exit code."""
         assert self._process is not None
         return self._process.wait(seconds)
 
@@ -94,7 +95,7 @@ class JavaProgram:
 
 
 class JavaReader(JavaProgram):
-    """Kafka's VerifiableConsumer: it commits what it has read after each poll, and tells both."""
+    """Kafka's VerifiableConsumer, which commits the records after each poll, and reports records and commits."""
 
     def start(self, bootstrap: str, topic: str, group: str, *more: str) -> None:
         self.run(
@@ -103,13 +104,13 @@ class JavaReader(JavaProgram):
         )  # fmt: skip
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What it has told of one kind."""
+        """Return the reported events of a kind."""
         lines = (line for line in self.said.splitlines() if line.startswith("{") and line.endswith("}"))
         return [event for event in map(json.loads, lines) if event["name"] == name]
 
     @property
     def records(self) -> list[tuple[int, int, bytes]]:
-        """Partition, offset and value of what it was given, in that order."""
+        """Partition, offset and value of each record, in the order of arrival."""
         return [(e["partition"], e["offset"], e["value"].encode()) for e in self.events("record_data")]
 
     @property

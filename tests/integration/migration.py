@@ -1,6 +1,6 @@
 """A whole migration for tests: two clusters, engines as processes, live clients, the CLI, and the judge.
 
-Every verb goes through the command line in a process of its own, as a person's would (`command_line`).
+Every verb goes through the command line in a process of its own, as an operator's verb does (`command_line`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.integration.command_line import Call, program
 
 @dataclass
 class Cli:
-    """What a call of the command line said."""
+    """Exit code and outputs of a call of the command line."""
 
     code: int
     told: Any
@@ -42,7 +42,7 @@ class Cli:
 
 @dataclass
 class Migration:
-    """One migration on two clusters. Engines are named processes that can be killed and started again."""
+    """A migration on two clusters. Engines are named processes that can be killed and started again."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -51,7 +51,7 @@ class Migration:
     engines: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     workers: int = 1
-    """Processes of each router."""
+    """Number of processes per router."""
     traffic: Traffic | None = None
 
     def __post_init__(self) -> None:
@@ -64,10 +64,13 @@ class Migration:
             encoding="utf-8",
         )
 
-    # processes
+    # Processes
 
     def start(self, *names: str, by: Sequence[str] = ("kmigrate",)) -> None:
-        """Start engines: mirror, controller, router, router-NAME or run (all three); waits for what they listen on."""
+        """Start engines, and wait until routers listen.
+
+        A name is mirror, controller, router, router-NAME, or run for all three.
+        """
         for name in names:
             kind, _, label = name.partition("-")
             verb = ("run",) if kind == "run" else (kind, "run")
@@ -109,10 +112,10 @@ class Migration:
 
     @property
     def routers(self) -> str:
-        """What clients are given: the bootstrap addresses of all routers."""
+        """Bootstrap addresses of all routers, as clients get them."""
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
-    # verbs
+    # Verbs
 
     def cli(self, *words: str, timeout: float = 90.0) -> Cli:
         done = self._call(words).end(timeout)
@@ -132,7 +135,7 @@ class Migration:
         return Call([*words, "--config", str(self.config), "--json"])
 
     def does(self, *words: str, timeout: float = 90.0) -> Any:
-        """A verb that must succeed."""
+        """Run a verb that must succeed."""
         result = self.cli(*words, timeout=timeout)
         assert result.code == 0, (
             f"kmigrate {' '.join(words)}: {result.code} {result.told} {result.stderr}\n{self.logs()}"
@@ -141,7 +144,7 @@ class Migration:
 
     @contextmanager
     def doing(self, *words: str) -> Iterator[None]:
-        """A verb that runs while something is done to it; must succeed in the end."""
+        """Run a verb during the block; the verb must succeed in the end."""
         call = self._call(words)
         try:
             yield
@@ -150,7 +153,7 @@ class Migration:
         assert done is not None and done[0] == 0, f"kmigrate {' '.join(words)}: {done}\n{self.logs()}"
 
     def again(self, *words: str, during: Callable[[], None]) -> None:
-        """A verb that is disturbed; where it was given up with a reason, it must succeed when it is repeated."""
+        """Run a verb while `during` disturbs the verb; a verb that gave up with a reason must succeed when repeated."""
         call = self._call(words)
         try:
             during()
@@ -165,13 +168,13 @@ class Migration:
         self.does(*words)
 
     def logs(self) -> str:
-        """The last lines of every engine, for a failing test."""
+        """Return the last lines of every engine's log, for a failing test."""
         return "\n".join(
             f"--- {path.name}: " + path.read_text(errors="replace")[-1500:]
             for path in sorted(self.folder.glob("*.log"))
         )
 
-    # clients
+    # Clients
 
     def make_topic(
         self, name: str, partitions: int, replicas: int = 1, config: dict[str, str] | None = None
@@ -180,11 +183,15 @@ class Migration:
         time.sleep(0.3)
 
     def make_group(self, name: str, *topics: str) -> None:
-        """A group on the source that begins where the topics do; one that never committed has nothing to carry over."""
+        """Make a group on the source that begins at the topics' starts.
+
+        A group that never committed has nothing to carry over.
+        """
         consumer = Consumer({**self.source.client(), "group.id": name})
 
         def begun() -> bool:
-            with suppress(KafkaException):  # the group is the cluster's first, or the topic is not known everywhere
+            # The group is the cluster's first, or some broker does not know the topic yet.
+            with suppress(KafkaException):
                 consumer.commit(offsets=[TopicPartition(topic, 0, 0) for topic in topics], asynchronous=False)
                 return True
             return False
@@ -195,13 +202,13 @@ class Migration:
             consumer.close()
 
     def run_clients(self, specs: Iterable[ClientSpec], at: str = "") -> Traffic:
-        """Start live clients: at the source, where nothing else is said."""
+        """Start live clients, at the source unless `at` names another address."""
         self.traffic = Traffic.create(self.folder / "traffic", specs, tied=True)
         self.traffic.start(at or self.source.bootstrap)
         return self.traffic
 
     def writers_go_on(self, records: int) -> None:
-        """Wait until each writer among the clients has had so many records more acknowledged."""
+        """Wait until each writer among the clients has that many more records acknowledged."""
         before = self.acknowledged()
         wait_until(
             lambda: all(count >= before[name] + records for name, count in self.acknowledged().items()),
@@ -210,14 +217,17 @@ class Migration:
         )
 
     def acknowledged(self) -> dict[str, int]:
-        """How many records each writer among the clients was told are stored."""
+        """Return the number of acknowledged records of each writer among the clients."""
         assert self.traffic is not None
         names = [client.name for client in self.traffic.clients() if not isinstance(client.spec, ConsumerSpec)]
         told = {name: [path.read_bytes() for path in self.traffic.folder.glob(f"{name}.*.jsonl")] for name in names}
         return {name: sum(each.count(b'"type":"ok","f":"send"') for each in told[name]) for name in names}
 
     def judge(self, *topics: str) -> Verdict:
-        """Stop the clients cleanly, merge what they say of topics, and compare with what the target holds of them."""
+        """Stop the clients cleanly, and merge their histories.
+
+        Return the judge's comparison of the topics' history with the records on the target.
+        """
         assert self.traffic is not None
         self.traffic.stop()
         history = self.folder / "history.jsonl"
@@ -235,7 +245,7 @@ def fresh_migration(
     config: dict[str, str] | None = None,
     target_version: str = TARGET_VERSION,
 ) -> Iterator[Migration]:
-    """A migration on two clusters of its own, of one broker each if nothing is said: a state log has one name."""
+    """A migration on two clusters of its own, with a broker each by default, because a state log has a fixed name."""
     specs = source_and_target(brokers, config, source_version, target_version)
     with running_clusters(root, *specs) as (source, target):
         run = Migration(source, target, root / "run", settings)
@@ -246,7 +256,10 @@ def fresh_migration(
 
 
 def wait_until(true: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
-    """Wait for it, and return it; `what` may be asked when it is too late, to tell what there is then."""
+    """Wait for a true value, and return the value.
+
+    `what` may be a function that describes the state at the deadline.
+    """
     deadline = time.monotonic() + seconds
     while True:
         found = true()
@@ -257,12 +270,12 @@ def wait_until(true: Callable[[], Any], seconds: float, what: str | Callable[[],
 
 
 def usual_clients(topic: str, group: str, rate: float = 200.0) -> list[ClientSpec]:
-    """Two families of producers, and a group of two families."""
+    """Return the specs of two families of producers, and of a group with two families."""
     return [
         ProducerSpec("p-rd", "librdkafka", topic, rate),
         ProducerSpec("p-aio", "aiokafka", topic, rate),
         ConsumerSpec("c-rd", "librdkafka", group, (topic,)),
-        # aiokafka whose first metadata answer is cut off joins with no partitions, and looks again only when its
-        # metadata is old: five minutes by default, also with brokers alone.
+        # An aiokafka client whose first metadata answer is cut off joins with no partitions. Such a client looks again
+        # only when its metadata is old: after five minutes by default, also with brokers alone.
         ConsumerSpec("c-aio", "aiokafka", group, (topic,), {"metadata_max_age_ms": 3000}),
     ]

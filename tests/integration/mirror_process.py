@@ -1,6 +1,6 @@
-"""One mirror process for tests that kill or stop it: the engine, composed as the command line does it.
+"""A mirror process for tests that kill or stop the mirror: the engine, composed as the command line does.
 
-    python tests/integration/mirror_process.py LINK SOURCE_BOOTSTRAP TARGET_BOOTSTRAP INSTANCE LEASE_S
+python tests/integration/mirror_process.py LINK SOURCE_BOOTSTRAP TARGET_BOOTSTRAP INSTANCE LEASE_S
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ async def main(link: str, source_bootstrap: str, target_bootstrap: str, instance
 
 if __name__ == "__main__":
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # as `cli.engines` does, and for its reason
+    gc.set_threshold(50_000, 20, 20)  # Set by `cli.engines` too, for the same reason.
     uvloop.run(main(*sys.argv[1:6]))

@@ -1,4 +1,4 @@
-"""A link, its topics and its judges for the mirror's tests: what is read is read by librdkafka, never by us."""
+"""A link, topics and judges for the mirror's tests: librdkafka does all reading, and none of our own clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def settings_of(name: str, bootstrap: str) -> ClusterSettings:
 
 @dataclass
 class World:
-    """One link between two clusters and the state log it is written in."""
+    """A link between two clusters, and the state log with its records."""
 
     link: str
     source: KafkaCluster
@@ -86,13 +86,13 @@ class World:
         )
 
     async def copied(self, topic: str) -> None:
-        """Mirror a topic, and wait until the target has what the source has."""
+        """Mirror a topic, and wait until the target has all records of the source."""
         await self.mirror(topic)
         await self.in_phase(topic, TopicPhase.MIRRORING)
         await self.caught_up(topic)
 
     async def caught_up(self, topic: str, timeout: float = 40) -> None:
-        """The target's log ends are the source's, both as their brokers tell."""
+        """Wait until the target's log starts and ends equal the source's, both from the brokers."""
         deadline = time.monotonic() + timeout
         ours: object
         theirs: object
@@ -102,7 +102,7 @@ class World:
                     lambda: (bounds(self.target.bootstrap, topic), bounds(self.source.bootstrap, topic))
                 )
             except (TimeoutError, KafkaException) as error:
-                ours, theirs = str(error), ""  # the judge itself met a broker that is just being killed
+                ours, theirs = str(error), ""  # The judge itself met a broker that was just being killed.
             if ours == theirs:
                 return
             assert time.monotonic() < deadline, (
@@ -134,7 +134,7 @@ async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) ->
 async def engine_running(
     world: World, instance: str = "m1", settings: MirrorSettings | None = None
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """The engine in this process, on connections of its own, until the block ends."""
+    """Run the engine in this process, on connections of its own, until the block ends."""
     ours = settings_of("source", world.source.bootstrap), settings_of("target", world.target.bootstrap)
     async with (
         ClusterClient(ours[0]) as source,
@@ -174,7 +174,7 @@ async def copier(
     settings: MirrorSettings | None = None,
     request_timeout_s: float = 30.0,
 ) -> AsyncIterator[Copier]:
-    """A copier alone, without lease or state log, of topics with two partitions."""
+    """Run a copier alone, without lease or state log, on topics with two partitions."""
     at_target = replace(settings_of("target", target.bootstrap), request_timeout_s=request_timeout_s)
     async with (
         ClusterClient(settings_of("source", source.bootstrap)) as reading,
@@ -190,7 +190,10 @@ async def copier(
 
 
 def start_mirror(world: World, instance: str, lease_s: float = 1.5) -> subprocess.Popen[str]:
-    """The engine in a process of its own, which says "running" once it has read the state log; end it yourself."""
+    """Start the engine in a process of its own, which the caller ends.
+
+    The process prints "running" once it has read the state log.
+    """
     return subprocess.Popen(
         program(
             str(ROOT / "tests" / "integration" / "mirror_process.py"),
@@ -209,7 +212,7 @@ def start_mirror(world: World, instance: str, lease_s: float = 1.5) -> subproces
 
 @contextlib.contextmanager
 def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str]]:
-    """The engine in a process that a test may kill or stop; gone when the block ends."""
+    """Run the engine in a process that a test may kill or stop; the process is gone when the block ends."""
     process = start_mirror(world, instance)
     try:
         assert process.stdout is not None
@@ -220,7 +223,7 @@ def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str
 
 
 def end_mirror(process: subprocess.Popen[str]) -> None:
-    """Kill a mirror, stopped or not, and wait until it is gone."""
+    """Kill a mirror, stopped or not, and wait until the process is gone."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGCONT)
         process.kill()
@@ -229,12 +232,12 @@ def end_mirror(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-# writers
+# Writers
 
 
 @contextlib.contextmanager
 def all_the_time(write: Callable[[int], int], first: int = 0) -> Iterator[None]:
-    """Call `write(number)` in a thread for as long as the block lasts; it returns the number to go on with."""
+    """Call `write(number)` again and again in a thread while the block lasts; each call returns the next number."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -256,11 +259,11 @@ def all_the_time(write: Callable[[int], int], first: int = 0) -> Iterator[None]:
     assert not failures, failures
 
 
-# judges
+# Judges
 
 
 def bounds(bootstrap: str, topic: str, only: Collection[int] = ()) -> dict[int, tuple[int, int]]:
-    """Log start and end of every partition (or of some), as librdkafka's admin client reads them."""
+    """Return log start and end of every partition, or of some, as librdkafka's admin client reads them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     partitions = sorted(only) or sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions)
     ends = [
@@ -276,7 +279,7 @@ _NO_LEADER = (
 
 
 def _offsets(admin: AdminClient, asked: dict[TopicPartition, Spec]) -> dict[int, int]:
-    """Asked again for some seconds while a partition that was just made, or moved, has no leader."""
+    """Return log offsets, and retry for some seconds while a new or moved partition has no leader."""
     deadline = time.monotonic() + 10
     while True:
         try:
@@ -293,14 +296,15 @@ Seen = tuple[int, bytes | None, bytes | None, object, tuple[int, int]]
 def read_all(
     bootstrap: str, topic: str, *, committed: bool = True, only: Collection[int] = ()
 ) -> dict[int, list[Seen]]:
-    """Every record a consumer is given from start to end: offset, key, value, headers, (type, time)."""
+    """Return every record from start to end that a consumer gets: offset, key, value, headers, (type, time)."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "judge",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,  # the end of a log is told by an answer without records, after that long
+            # The end of a log shows in an answer without records, which arrives after this time.
+            "fetch.wait.max.ms": 20,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "check.crcs": True,
         }
@@ -326,7 +330,7 @@ def read_all(
 
 
 def assert_identical(world: World, topic: str, *, at_least: int = 1) -> dict[int, list[Seen]]:
-    """The target holds what a committed reader of the source sees: same offsets, bytes, headers and times."""
+    """Check that the target holds the records of a read_committed reader: same offsets, bytes, headers and times."""
     wanted = read_all(world.source.bootstrap, topic)
     found = read_all(world.target.bootstrap, topic)
     for partition, records in wanted.items():
@@ -347,7 +351,7 @@ def produce(
     age_ms: int = 0,
     config: Mapping[str, object] | None = None,
 ) -> None:
-    """Numbered records with keys and headers."""
+    """Write numbered records with keys and headers."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, **(config or {})})
     for number in range(first, first + count):
         while True:
@@ -368,7 +372,7 @@ def produce(
 
 
 def produce_at(bootstrap: str, topic: str, times: list[int]) -> None:
-    """One record for each time, in one batch or several."""
+    """Write a record for each time, in any number of batches."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
     for number, moment in enumerate(times):
         producer.produce(topic, f"at-{number}".encode(), partition=0, timestamp=moment)
@@ -376,7 +380,7 @@ def produce_at(bootstrap: str, topic: str, times: list[int]) -> None:
 
 
 def advance(bootstrap: str, topic: str, ends: dict[int, int]) -> None:
-    """Move log ends of a source topic up, by our filler batches, so that it looks like an old topic."""
+    """Move log ends of a source topic up by our filler batches, so that the topic looks old."""
 
     async def fill() -> None:
         async with ClusterClient(settings_of("source", bootstrap)) as client:
@@ -396,7 +400,7 @@ def advance(bootstrap: str, topic: str, ends: dict[int, int]) -> None:
 
 
 def cut(bootstrap: str, topic: str, offsets: dict[int, int]) -> None:
-    """DeleteRecords up to these offsets."""
+    """Delete the records before these offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = [TopicPartition(topic, p, offset) for p, offset in offsets.items()]
     for future in admin.delete_records(wanted).values():
@@ -414,7 +418,7 @@ def transactions(
     first: int = 0,
     age_ms: int = 0,
 ) -> None:
-    """Transactions of `each` records, every fifth aborted."""
+    """Write transactions of `each` records; every fifth is aborted."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0})
     producer.init_transactions(30)
     for number in range(first, first + count):
@@ -436,7 +440,7 @@ def transactions(
 def interleaved(
     bootstrap: str, topic: str, partition: int, *, name: str, seed: int, steps: int = 60, aborted: float = 0.4
 ) -> list[int]:
-    """Transactions of three producers, open at once and ended in any order; the offsets that were committed."""
+    """Write transactions of three producers, open at once and ended in any order; return the committed offsets."""
     draw = random.Random(seed)
     producers = [Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{name}-{n}"}) for n in range(3)]
     for producer in producers:

@@ -1,6 +1,6 @@
-"""kmigrate as a version that is yet to come, which writes a newer shape of the state log's records.
+"""kmigrate as a future version, which writes a newer schema of the state log's records.
 
-    python tests/integration/newer_version.py SCHEMA LEAST_READER WORD…
+python tests/integration/newer_version.py SCHEMA LEAST_READER WORD…
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""One router process for tests that kill it: composed as the command line does it.
+"""A router process for tests that kill the router, composed as the command line does.
 
     python tests/integration/router_process.py NAME TARGET_BOOTSTRAP PORT SETTINGS
 
 SETTINGS are fields of RouterSettings as JSON.
 
-Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. SIGUSR1 has it stop itself (SIGSTOP) when its
-next write to a source, or what else STOP_AT names by its API key, has been looked at and counted, and is about to be
-sent. STATE_VIA=host:port is where it reaches
-the state log, so that a test can cut it off from that alone; DETOUR where it reaches brokers (`detour`); ROUTER_LOG is
-the least that it logs. At SIGUSR2 it prints what it holds as one line of JSON.
+The process prints "bootstrap host:port" when it takes clients; SIGTERM closes the process.
+
+SIGUSR1 makes the process stop itself (SIGSTOP) at the next write to a source, or at the next request with the API key
+in STOP_AT. At that moment the request has been checked and counted, and is about to be sent.
+
+SIGUSR2 makes the process print its holdings as a line of JSON.
+
+STATE_VIA=host:port is the address of the state log, so that a test can cut off the state log alone. DETOUR holds the
+addresses of brokers (`detour`). ROUTER_LOG is the lowest log level.
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ def tell_what_is_held(router: Router) -> None:
 
 
 class Detour(ClusterClient):
-    """A cluster of one broker, reached elsewhere than it tells."""
+    """A client of a cluster with a single broker, which is dialled at another address than metadata names."""
 
     async def _open(self, node: int, host: str, port: int, purpose: str) -> BrokerConnection:
         host, _, told = os.environ["STATE_VIA"].rpartition(":")

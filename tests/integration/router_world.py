@@ -1,7 +1,7 @@
 """A link, routers in processes of their own, and clients that judge: for the router's tests.
 
-Nothing copies here: what the source holds and what the target holds after a flip are read apart, by librdkafka,
-and put one after the other they must be what was sent, once and in order.
+No mirror runs here. librdkafka reads the source's records, and the target's records after a flip. Put together in this
+order, the records must be the sent records, each once and in order.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class RouterProcess:
         self.process.wait()
 
     def stop_before_sending(self) -> None:
-        """Have it stand still with a write in its hands that it has looked at and not sent; SIGCONT wakes it.
+        """Stop the process with a write that is checked and not yet sent; SIGCONT wakes the process.
 
-        With `stop_at` it is the next request of that API.
+        With `stop_at` the process stops at the next request of that API.
         """
         self.process.send_signal(signal.SIGUSR1)
         status = Path(f"/proc/{self.process.pid}/status")
@@ -71,7 +71,7 @@ class RouterProcess:
 
     def stop(self) -> int:
         self.process.terminate()
-        self.process.send_signal(signal.SIGCONT)  # also where a test left it standing still
+        self.process.send_signal(signal.SIGCONT)  # A test may have left the process standing still.
         return self.process.wait(15)
 
 
@@ -95,7 +95,7 @@ def start_router(
 def router(
     name: str, target: KafkaCluster, port: int = 0, **more: Any
 ) -> Iterator[RouterProcess]:
-    """As `start_router` takes them."""
+    """Run a router while the block lasts; the arguments are those of `start_router`."""
     running = start_router(name, target, port, **more)
     try:
         yield running
@@ -106,7 +106,7 @@ def router(
 
 @dataclass
 class World:
-    """One link and the state log it is written in; plays the controller."""
+    """A link and the state log with its records; plays the controller."""
 
     link: str
     source: KafkaCluster
@@ -132,7 +132,7 @@ class World:
         return await self.put(topic, TopicPhase.FENCING, fence_epoch=epoch)
 
     async def drained(self, topic: str, epoch: int, routers: int = 1) -> list[FenceAck]:
-        """Every router's word that nothing of a topic is in flight under a fence."""
+        """Wait until every router reports that nothing of a topic is in flight under a fence; return the reports."""
 
         def found(_: State) -> list[FenceAck] | None:
             acks = [p.fences.get(topic_key(self.link, topic)) for p in self.log.alive(RouterPresence)]
@@ -142,7 +142,7 @@ class World:
         return await self.log.wait(found, 15, f"{routers} routers to drain {topic}")
 
     async def flip(self, topic: str, epoch: int, acks: list[FenceAck]) -> None:
-        """Barrier table from the routers and the source broker, then the one record that flips."""
+        """Write the barrier table from the routers and the source broker, and then the record that flips."""
         marks = await self.barrier(topic, acks)
         for chunk in barrier_chunks(self.link, topic, epoch, marks):
             await self.log.append(lambda _, chunk=chunk: chunk)  # type: ignore[misc]
@@ -177,7 +177,7 @@ class World:
             return {s.producer_id for _, states in found.values() for s in states}
 
     async def stand_ins(self, home: RouterProcess) -> list[str]:
-        """Where clients of a router are received besides, once another one says that it is."""
+        """Wait until another router reports listeners for a router's clients, and return their addresses."""
 
         def kept(_: State) -> list[str] | None:
             heard = self.log.alive(RouterPresence)
@@ -223,7 +223,7 @@ async def link_between(
 def beside_a_router(
     source: KafkaCluster, target: KafkaCluster, link: str, act: Callable[[RouterProcess], None], **settings: Any
 ) -> None:
-    """Do something to one router of a link that mirrors nothing."""
+    """Call `act` with a router of a link that mirrors nothing."""
 
     async def scenario() -> None:
         async with link_between(source, target, link):
@@ -234,7 +234,7 @@ def beside_a_router(
 
 
 async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
-    """Leave no record of a test to the next one."""
+    """Delete a test's records, so that the next test finds none."""
     of_routers = ("router/", "stray/") if routers else ()
     gone = [k for k in log.state.records if k.split("/")[1] == link or k.startswith(of_routers)]
     for key in gone:
@@ -243,7 +243,7 @@ async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
 
 @dataclass
 class Writer:
-    """A librdkafka producer in a thread of its own that sends numbered values until it is stopped."""
+    """A librdkafka producer in a thread of its own that sends numbered values until the test stops it."""
 
     bootstrap: str
     topic: str
@@ -304,11 +304,10 @@ class Writer:
 
 @dataclass
 class InTransactions:
-    """A librdkafka producer in a thread of its own: a few numbered values in each transaction, every fifth aborted.
+    """A librdkafka producer in a thread of its own, with a few numbered values per transaction; every fifth is aborted.
 
-    Each transaction writes them to all topics.
-
-    What it is made to abort it sends again, as applications do.
+    Each transaction writes the values to all topics. After a forced abort the producer repeats the transaction, as
+    applications do.
     """
 
     bootstrap: str
@@ -318,12 +317,12 @@ class InTransactions:
     partitions: int = 3
     abort_every: int = 5
     committed: dict[int, list[bytes]] = field(default_factory=dict)
-    """Values by partition, in their order; the same in all topics."""
+    """Values by partition, in order; the same in all topics."""
     transactions: int = 0
     errors: list[str] = field(default_factory=list)
-    """At which it ended."""
+    """Errors that ended the producer."""
     aborted: list[str] = field(default_factory=list)
-    """At which it had to abort."""
+    """Errors that forced an abort."""
     slowest: float = 0.0
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -359,14 +358,14 @@ class InTransactions:
         return True
 
     def _written(self, values: list[tuple[int, bytes]], *, abort: bool) -> bool:
-        """One try; False where it had to be aborted."""
+        """Try the transaction; return False where the producer had to abort."""
         try:
             self._producer.begin_transaction()
             for topic in self.topics:
                 for partition, value in values:
                     self._producer.produce(topic, value, partition=partition)
             if abort:
-                self._producer.flush(5)  # it would wait for what is aborted already
+                self._producer.flush(5)  # Otherwise the abort would wait for records that are already aborted.
             _again(self._producer.abort_transaction if abort else self._producer.commit_transaction)
         except KafkaException as raised:
             if not raised.args[0].txn_requires_abort():
@@ -393,7 +392,7 @@ class InTransactions:
 
 
 def _again(end: Callable[[float], None]) -> None:
-    """Call it until it is through, as librdkafka wants it where it says that it took too long."""
+    """Call `end` until the call succeeds; librdkafka demands this after a timeout."""
     while True:
         try:
             return end(60)
@@ -414,7 +413,7 @@ def ends(bootstrap: str, topic: str, partitions: int = 3) -> list[int]:
 
 
 def values(bootstrap: str, topic: str, partitions: int = 3) -> dict[int, list[bytes]]:
-    """Everything in a topic, by partition, as librdkafka reads it."""
+    """Return every value in a topic, by partition, as librdkafka reads them."""
     wanted = ends(bootstrap, topic, partitions)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "values", "enable.auto.commit": False})
     out: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
@@ -434,5 +433,5 @@ def values(bootstrap: str, topic: str, partitions: int = 3) -> dict[int, list[by
 
 
 async def quietly(call: Callable[_Given, _Told], *args: _Given.args, **named: _Given.kwargs) -> _Told:
-    """A blocking call in a thread, so that the state log is followed meanwhile."""
+    """Run a blocking call in a thread, so that the state log is followed meanwhile."""
     return await asyncio.to_thread(call, *args, **named)

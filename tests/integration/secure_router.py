@@ -1,4 +1,4 @@
-"""A router in front of the secure pair, started by the command line, and clients that log in through it."""
+"""A router in front of the secure pair, started by the command line, and clients that log in through the router."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.secure_world import SecurePair
 
 @dataclass
 class SecureRouter:
-    """One `kmigrate router run`; `log` is all that it has said."""
+    """A running `kmigrate router run`; `log` holds all its output."""
 
     pair: SecurePair
     bootstrap: str
@@ -29,7 +29,10 @@ class SecureRouter:
     process: subprocess.Popen[bytes]
 
     def client(self, user: str = "producers", mechanism: str = "SCRAM-SHA-512", **more: Any) -> dict[str, Any]:
-        """librdkafka's settings of a user of the target; the router's certificate is of the target's authority."""
+        """Return librdkafka's settings for a user of the target.
+
+        The target's authority signed the router's certificate.
+        """
         login = self.pair.target.security.access(user, mechanism).librdkafka() if user else {}
         return {**login, "bootstrap.servers": self.bootstrap, "log_level": 0, **more}
 
@@ -46,7 +49,11 @@ def secure_router(
     clusters: str = "",
     verb: Sequence[str] = ("router", "run"),
 ) -> Iterator[SecureRouter]:
-    """`section` is what `[router]` says beside its certificate, `clients` the table; `clusters` if not by login."""
+    """Run a router in front of the pair while the block lasts.
+
+    `section` holds the settings of `[router]` beside the certificate, `clients` the table of clients. `clusters`
+    replaces the sections of the clusters, which log in by default.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     certificate, key = pair.target.security.issue("router")
     lines = [clusters or by_login(pair)]
@@ -82,7 +89,7 @@ def by_login(pair: SecurePair) -> str:
 
 
 def by_certificate(pair: SecurePair) -> str:
-    """Both clusters at the listeners that know by its certificate alone who comes."""
+    """Return both clusters' sections with the listeners that identify a client by its certificate alone."""
     lines = []
     for cluster in (pair.source, pair.target):
         name, security = cluster.spec.name, cluster.security
@@ -97,7 +104,7 @@ def shown(certificate: Path, key: Path) -> str:
 
 
 def entry(name: str, cluster: KafkaCluster, user: str, password: str = "", certificate: str = "") -> str:
-    """One client of the table: a user of a cluster stands for it there."""
+    """Return a client's entry of the table: at a cluster, a user of that cluster stands for the client."""
     access = replace(cluster.security.access(user), mechanism="SCRAM-SHA-256")
     head = f"[clients.{name}]\n" if password or certificate else ""
     head += f'password = "{password}"\n' if password else ""
@@ -106,7 +113,7 @@ def entry(name: str, cluster: KafkaCluster, user: str, password: str = "", certi
 
 
 class Calm:
-    """Watches one client for a stretch in which it lost no connection and sent nothing again."""
+    """Watches a client for a stretch without a lost connection and without a resent request."""
 
     def __init__(self) -> None:
         self._troubles = -1
@@ -123,12 +130,15 @@ class Calm:
             self._troubles, self._since = troubles, time.monotonic()
 
     def lasts(self, seconds: float) -> None:
-        """A machine that stands still for a moment may end a session; then the next stretch counts."""
+        """Wait for a stretch of that many seconds.
+
+        A machine that stands still for a moment may end a session; then the next stretch counts.
+        """
         wait_until(lambda: time.monotonic() - self._since > seconds, 60, f"{seconds} s without any trouble")
 
 
 def written(config: dict[str, Any], topic: str, *values: str) -> list[KafkaError | None]:
-    """What became of each record of one producer."""
+    """Write the values with a producer, and return the outcome of each record."""
     told: list[KafkaError | None] = []
     producer = Producer({**config, "message.timeout.ms": 20_000})
     for value in values:

@@ -1,8 +1,7 @@
 """A secure pair for tests: SASL_SSL on both sides, an authorizer, and kmigrate with its least privileges.
 
-Each cluster has a further listener that demands a client certificate, takes bearer tokens on the first one, and
-ends sessions after a few seconds, so that every test that lasts longer sees them renewed. The authorizers write
-down every decision.
+Each cluster has a further listener that demands a client certificate. The first listener accepts bearer tokens too, and
+ends sessions after a few seconds, so that every longer test sees renewals. The authorizers log every decision.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from kmigrate.sandbox.ports import free_ports
 
 SESSION_MS = 2500
 MOVER = "the-same-on-both"
-"""Password of `mover`, who may log in to both clusters alike, by PLAIN."""
+"""Password of `mover`, a user who may log in to both clusters by PLAIN with the same password."""
 STRANGER = "a-password-without-rights"
-"""Password of `stranger`, a user of both clusters, by PLAIN, that no test gives a right for longer than the test."""
+"""Password of `stranger`, a PLAIN user of both clusters; no test gives this user a right for longer than the test."""
 _OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 
 
@@ -42,7 +41,7 @@ class SecurePair:
     certificate_ports: dict[str, int]
 
     def settings(self, side: str, user: str = "kmigrate", mechanism: str = "SCRAM-SHA-512") -> ClusterSettings:
-        """One side as kmigrate's configuration would have it."""
+        """Return a side's settings as kmigrate's configuration would hold them."""
         cluster = self.source if side == "source" else self.target
         access = cluster.security.access(user, mechanism)
         login = Login(mechanism, user, "", access.password_file)
@@ -76,7 +75,7 @@ def secure_pair() -> Iterator[SecurePair]:
 
 
 def _add_listeners(cluster: KafkaCluster) -> int:
-    """A later line of a properties file wins over an earlier one."""
+    """Append listeners to a broker's properties; a later line of a properties file wins over an earlier line."""
     broker = cluster.brokers[1]
     (port,) = free_ports(1)
     listeners = f"SASL_SSL://127.0.0.1:{broker.port},SSL://127.0.0.1:{port}"
@@ -92,7 +91,7 @@ def _add_listeners(cluster: KafkaCluster) -> int:
     (users,) = (
         line.partition("=")[2] for line in broker.properties.read_text("utf-8").splitlines() if line.startswith(plain)
     )
-    if cluster.spec.name == "target":  # the source knows a holder by the whole subject, as brokers do by default
+    if cluster.spec.name == "target":  # The source identifies a client by the whole subject, as brokers do by default.
         extra["listener.name.ssl.ssl.principal.mapping.rules"] = "RULE:^CN=([a-z]+)$/$1/,DEFAULT"
     extra[plain] = users.replace(";", f' user_mover="{MOVER}" user_stranger="{STRANGER}";')
     with broker.properties.open("a", encoding="utf-8") as file:
@@ -119,7 +118,7 @@ def decisions(cluster: KafkaCluster, user: str, word: str, since: int = 0) -> se
 
 
 def token(subject: str, seconds: float = 60) -> str:
-    """A JSON Web Token without a signature, which these brokers are told to believe."""
+    """Return a JSON Web Token without a signature, which these brokers accept."""
     now = time.time()
 
     def part(content: dict[str, object]) -> str:

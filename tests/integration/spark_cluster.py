@@ -21,7 +21,7 @@ SPARK = Path(pyspark.__file__).parent
 
 @dataclass
 class SparkCluster:
-    """`master` is what a driver is given."""
+    """A cluster of processes; a driver connects to `master`."""
 
     folder: Path
     port: int
@@ -56,7 +56,7 @@ class SparkCluster:
             )
 
     def start_worker(self, number: int, cores: int) -> None:
-        """Each on a loopback address of its own: Spark makes a speculative try on another host only."""
+        """Start a worker on a loopback address of its own: Spark makes a speculative attempt on another host only."""
         name = f"worker{number}"
         size = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(self.folder / name))
         self.start(name, "worker.Worker", f"127.0.0.{number + 1}", *size, self.master)
@@ -66,7 +66,7 @@ class SparkCluster:
         return word in (self.folder / f"{name}.log").read_text(errors="replace")
 
     def kill(self, name: str) -> None:
-        """-9, by its process id; its executors end when they find it gone."""
+        """Kill a process with SIGKILL; the executors end when they find the worker gone."""
         process = self.processes.pop(name)
         process.kill()
         process.wait(10)
@@ -74,7 +74,7 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(folder: Path, workers: int, cores: int) -> Iterator[SparkCluster]:
-    """Running while the block lasts."""
+    """Run a cluster while the block lasts."""
     folder.mkdir(parents=True)
     cluster = SparkCluster(folder, free_ports(1)[0])
     try:

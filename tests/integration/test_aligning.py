@@ -1,4 +1,4 @@
-"""A topic that is aligning, with clients at a router that read an empty topic of this name on the target before."""
+"""A topic in alignment, while clients at a router read an empty topic of the same name on the target."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_reader_of_an_empty_target_topic_is_given_no_filler(
 def test_a_reader_of_a_partition_that_was_added_late_is_given_no_filler(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """The source has deleted the beginning of a new partition before a mirror came to look."""
+    """The source deleted the beginning of a new partition before a mirror saw the partition."""
     topic = unique_name("grown")
     make_topic(source, topic, partitions=1)
     produce(source.bootstrap, topic, 20)
@@ -151,7 +151,7 @@ def test_the_copys_log_start_follows_the_sources(
         async with link_between(source, target, unique_name("link")) as world, engine_running(world, settings=quick):
             await world.copied(topic)
             await asyncio.to_thread(cut, source.bootstrap, topic, {0: 700})
-            await world.caught_up(topic)  # both bounds are the source's
+            await world.caught_up(topic)  # Both bounds equal the source's.
             produce(source.bootstrap, topic, 200, partitions=2)
             await world.caught_up(topic)
             found = assert_identical(world, topic)

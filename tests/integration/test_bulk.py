@@ -1,4 +1,4 @@
-"""The bulk copy on Spark: offsets as by the daemon, whoever dies, is made twice, or copies at the same time."""
+"""The bulk copy on Spark: offsets as the daemon copies them, whatever dies, runs twice, or copies at the same time."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def same_ends(source: KafkaCluster, target: KafkaCluster, topic: str) -> bool:
     try:
         return bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic)
     except (KeyError, KafkaException):
-        return False  # it has just been made
+        return False  # The topic has just been made.
 
 
 SPECULATION = (
@@ -127,7 +127,7 @@ SPECULATION = (
     "spark.executor.cores=2",
     "spark.default.parallelism=2",
 )
-"""Every task is made twice once it has run for a second: two tasks, and two hosts with room for both."""
+"""Settings that start every task a second time after a second: two tasks, and two hosts with room for both."""
 
 
 @pytest.mark.soak
@@ -181,7 +181,7 @@ def test_a_worker_and_the_driver_killed_with_speculation_on_and_three_engines_at
 
 
 class Tries:
-    """The tries of Spark tasks that speak in the presence log."""
+    """The attempts of Spark tasks that write to the presence log."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -189,7 +189,7 @@ class Tries:
 
     @property
     def of(self) -> dict[str, set[str]]:
-        """By run and task."""
+        """Names of the attempts by run and task."""
         found: dict[str, set[str]] = {}
         for name in self.seen:
             found.setdefault("-".join(name.split("-")[:3]), set()).add(name)
@@ -205,7 +205,7 @@ class Tries:
 
 
 async def copied(target: KafkaCluster, topic: str, offsets: int) -> None:
-    """The target holds so many offsets, all partitions together."""
+    """Wait until the target holds that many offsets, all partitions together."""
     deadline = time.monotonic() + 120
     while sum(end for _, end in (await asyncio.to_thread(bounds, target.bootstrap, topic)).values()) < offsets:
         assert time.monotonic() < deadline, f"{offsets} offsets of {topic} on the target"

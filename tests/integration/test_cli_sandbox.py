@@ -1,4 +1,4 @@
-"""The command line as a person types it: a sandbox, a link, a status, and everything gone at the end."""
+"""The command line as an operator types it: a sandbox, a link, a status, and the removal of everything."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_topic_is_moved_by_the_commands_that_the_help_names(kmigrate: Shell) -
     admin.create_topics([NewTopic("notes", 2, 1)])["notes"].result(30)
     _produce(source, "notes", range(100))
 
-    # Out of order: each step that comes too early says which one is first.
+    # The steps are out of order: each step that comes too early names the step to do first.
     assert kmigrate("status", code=3)["error"] == "no-state-log"
     assert kmigrate("link", "create", "l", "--source", "source", "--plan")["applied"] is False
     assert kmigrate("link", "list", code=3)["error"] == "no-state-log"
@@ -107,7 +107,7 @@ def test_a_topic_is_moved_by_the_commands_that_the_help_names(kmigrate: Shell) -
     outlook = kmigrate("plan", "notes")["topics"][0]
     assert (outlook["offsets"], outlook["partitions"], outlook["records"]) == ("identical", 2, 100)
 
-    # Nobody copies yet: the intent stays written.
+    # No mirror runs yet: the intent stays written.
     kmigrate.environment["KMIGRATE_DEFAULTS__PROCESS_WAIT_S"] = "3"
     late = kmigrate("topic", "mirror", "notes", code=5)
     assert (late["error"], late["what"]) == ("no-mirror-running", "no mirror process of link l is heard of, for 3 s")
@@ -157,7 +157,7 @@ def test_doctor_names_versions_and_capabilities_and_changes_nothing(kmigrate: Sh
 
 
 def clients_are_rolled_to_the_port_at_which_the_router_listens(kmigrate: Shell) -> None:
-    """The sandbox's configuration has another port, and nobody listens there."""
+    """The sandbox's configuration has another port, at which no router listens."""
     source, _ = (cluster["bootstrap"] for cluster in kmigrate("sandbox", "status")["clusters"])
     admin = AdminClient({"bootstrap.servers": source})
     admin.create_topics([NewTopic("notes", 2, 1)])["notes"].result(30)
@@ -185,7 +185,7 @@ def _produce(bootstrap: str, topic: str, numbers: range) -> None:
 
 
 def _values(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    """All values, in the order of their numbers: a lost or doubled one shows."""
+    """Return all values in the order of their numbers: a lost or doubled value shows."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": f"judge-{count}", "auto.offset.reset": "earliest"}
     )

@@ -43,7 +43,7 @@ def mirrored(run: Migration, topic: str, partitions: int = 1) -> None:
 
 @contextmanager
 def writing(write: Callable[[int], None], every_s: float) -> Iterator[list[float]]:
-    """Have a thread write again and again; yields the times of the writes."""
+    """Have a thread write again and again; yield the times of the writes."""
     stop, times = threading.Event(), list[float]()
 
     def work() -> None:
@@ -95,7 +95,7 @@ def test_a_direct_producer_that_took_a_routed_transactional_id_over_is_named(run
         refused = run.cli("promote", "tills", "--yes")
     assert (refused.code, refused.told["error"]) == (3, "direct-writers")
     assert "wrote to tills-0" in refused.told["what"]
-    again = transactional(run.routers, "till")  # the source fences the direct producer
+    again = transactional(run.routers, "till")  # The source fences the direct producer.
     in_transaction(again, "tills", 1)
     run.does("promote", "tills", "--yes")
     in_transaction(again, "tills", 2)
@@ -122,7 +122,7 @@ def test_a_direct_producer_that_pauses_is_in_the_way_and_stays_named(run: Migrat
 
 
 def settled_writers(run: Migration, topic: str) -> list[dict[str, Any]]:
-    """Return the direct writers where `status` and `topic show` agree on them: no presence tells a newer time."""
+    """Return the direct writers where `status` and `topic show` agree on them: no presence has a newer time."""
     shown: list[dict[str, Any]] = run.does("topic", "show", topic)["status"]["direct_writers"]
     return shown if shown == seen_writers(run, topic) else []
 
@@ -146,10 +146,10 @@ def test_a_record_of_the_year_2036_does_not_keep_its_topic(run: Migration) -> No
     run.does("promote", "ahead", "--yes")
 
 
-# after the flip
+# After the flip
 
 FILLING = "x" * 200
-"""A value that makes a batch larger than a transaction marker."""
+"""Value that makes a batch larger than a transaction marker."""
 
 
 def topic_status(run: Migration, topic: str) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def test_the_source_refuses_a_late_writer_and_lets_its_transaction_end(run: Migr
     late.flush(20)
     late.abort_transaction(30)
     mirrored(run, "elsewhere")
-    in_transaction(late, "elsewhere", 1)  # the coordinator has ended the transaction that the source refused
+    in_transaction(late, "elsewhere", 1)  # The coordinator has ended the transaction that the source refused.
     assert not any(each["missing"] for each in topic_status(run, "closed")["late"]), "a marker is no record"
 
 

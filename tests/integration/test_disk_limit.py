@@ -1,4 +1,4 @@
-"""The limit for the target's disks on real brokers: a copy that would go below the limit waits, and goes on later."""
+"""The limit for the target's disks on real brokers: a copy that would go below the limit waits, and continues later."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_copy_waits_for_room_on_the_target_by_name_and_goes_on_once_the_limit_
             known = told["disk_bytes"] and told["disk_growth"]
             return (told["disk_bytes"], told["disk_growth"]) if known else None
 
-        # The size is read when the process starts, and again after 5 s.
+        # The process reads the size at its start, and again after 5 s.
         size, growth = wait_until(figures, 30, "the size and the growth of the copy")
         assert size == sum(path.stat().st_size for path in target_logs(target, topic))
         assert growth > 0
@@ -85,7 +85,7 @@ def _link(run: Migration, link: str) -> dict[str, Any]:
 
 
 def _held(run: Migration, link: str, topic: str) -> str:
-    """Return what the mirror says of the disk, once each partition waits for room."""
+    """Return the mirror's report on the disk, once each partition waits for room."""
     told = run.does("status")
     found = next(each for each in told["topics"] if (each["link"], each["topic"]) == (link, topic))
     waits = [part["trouble"].startswith("target-disk-low: waits for room") for part in found["partitions"]]

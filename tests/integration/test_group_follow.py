@@ -1,4 +1,4 @@
-"""Groups that follow, on real clusters: members that have moved and members that have not are one group."""
+"""Groups that follow, on real clusters: members that have moved and members that have not are in the same group."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def migration(tmp_path: Path) -> Iterator[Migration]:
 
 
 def members(run: Migration) -> tuple[int, int]:
-    """Of the only group: members on the source, and those of them that came through no router."""
+    """Return the only group's number of members on the source, and how many of them came through no router."""
     (group,) = run.does("status")["groups"]
     return len(group["source_members"]), group["direct_members"]
 
 
 def withheld(run: Migration) -> list[tuple[str, int, str]]:
-    """Of the only group: topics that members at routers are assigned and not told of."""
+    """Return the only group's topics that are assigned to members at routers and withheld from them."""
     (group,) = run.does("status")["groups"]
     return [(each["topic"], each["members"], each["ref"]) for each in group["withheld"]]
 
 
 def listed(run: Migration) -> list[tuple[str, str]]:
-    """All groups and their states, as librdkafka has them of the router."""
+    """Return all groups and their states, as librdkafka gets them from the router."""
     admin = AdminClient({"bootstrap.servers": run.routers})
     told = admin.list_consumer_groups().result(20)
     assert not told.errors
@@ -49,7 +49,7 @@ def listed(run: Migration) -> list[tuple[str, str]]:
 
 
 def kinds(run: Migration) -> list[ConsumerGroupType]:
-    """Of all groups on the source."""
+    """Return the types of all groups on the source."""
     admin = AdminClient({"bootstrap.servers": run.source.bootstrap})
     return [group.type for group in admin.list_consumer_groups().result(20).valid]
 
@@ -92,20 +92,20 @@ def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Mi
 
 
 NEW = {"group.protocol": "consumer"}
-"""What has a client speak the new protocol (KIP-848)."""
+"""Setting that makes a client use the new protocol (KIP-848)."""
 HASTY = {f"group.consumer.{name}heartbeat.interval.ms": "1000" for name in ("", "min.")}
 
 
 @contextmanager
 def newer_migration(folder: Path, config: dict[str, str]) -> Iterator[Migration]:
-    """From a cluster that serves groups of the new protocol."""
+    """Start a migration from a cluster that serves groups of the new protocol."""
     settings = "[promote]\nfence_timeout_s = 5.0\nstraggler_window_s = 2.0\n"
     with fresh_migration(folder, settings, source_version=TARGET_VERSION, config=config) as run:
         yield run
 
 
 def begin(run: Migration, *consumers: ConsumerSpec) -> Traffic:
-    """A group of consumers follows; all but the last, and the producer, have moved."""
+    """Have a group of consumers follow; all consumers but the last, and the producer, have moved."""
     traffic = with_a_group(run, "follow", *consumers)
     for client in ("producers", *(each.name for each in consumers[:-1])):
         traffic.roll(client, run.routers)
@@ -115,14 +115,14 @@ def begin(run: Migration, *consumers: ConsumerSpec) -> Traffic:
 
 
 def with_a_group(run: Migration, mode: str, *consumers: ConsumerSpec) -> Traffic:
-    """A group of consumers, mirrored, and a producer: all of them at the source."""
+    """Start a group of consumers, mirrored, and a producer: all of them at the source."""
     run.make_topic("orders", 6)
     producer = ProducerSpec("p-rd", "librdkafka", "orders", 200.0)
     traffic = run.traffic = Traffic.create(run.folder / "traffic", [producer, *consumers], tied=True)
     newer = [each.name for each in consumers if NEW.items() <= each.settings.items()]
     for name in newer:
         traffic.start(run.source.bootstrap, name)
-    # While a classic group has its first rebalance a source answers members of the new protocol so that they end (C17).
+    # While a classic group has its first rebalance, a source's answers make members of the new protocol end (C17).
     wait_until(lambda: not newer or kinds(run) == [ConsumerGroupType.CONSUMER], 20, "a group of the new protocol")
     traffic.start(run.source.bootstrap)
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
@@ -134,13 +134,13 @@ def with_a_group(run: Migration, mode: str, *consumers: ConsumerSpec) -> Traffic
 
 
 def all_promoted(run: Migration, count: int) -> None:
-    """Both promotes, and what the judge says."""
+    """Run both promotes, and check the judge's verdict."""
     run.does("group", "promote", "billing", "--yes")
     all_go_on(run, count)
 
 
 def all_go_on(run: Migration, count: int) -> None:
-    """The group is promoted; its topic's promote, and what the judge says."""
+    """After the group's promote, run the topic's promote, and check the judge's verdict."""
     wait_until(lambda: run.does("status")["groups"][0]["target_members"] == count, 30, "all members on the target")
     run.does("promote", "orders", "--yes")
     verdict = run.judge("orders")
@@ -150,8 +150,10 @@ def all_go_on(run: Migration, count: int) -> None:
 
 
 def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Path) -> None:
-    """Both families of clients that speak the new one, and one that does not; the target's first rebalance takes a
-    while, as it does with a broker's default."""
+    """The group has both families of clients that speak the new protocol, and a family that does not.
+
+    The target's first rebalance takes a while, as with a broker's default.
+    """
     with newer_migration(tmp_path, {**HASTY, "group.initial.rebalance.delay.ms": "3000"}) as run:
         traffic = begin(
             run,
@@ -163,7 +165,7 @@ def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Pat
         wait_until(lambda: listed(run) == [("billing", "STABLE")], 20, "a client of the router to see the group")
         traffic.roll("c-left", run.routers)
         wait_until(lambda: members(run) == (4, 0), 30, "all members through the router")
-        run.make_topic("order-audit", 1)  # which the source assigns to the one with a pattern
+        run.make_topic("order-audit", 1)  # The source assigns this topic to the member with a pattern.
         unread = ("order-audit", 1, "topic-not-mirrored")
         wait_until(lambda: withheld(run) == [unread], 40, "what nobody reads to be told")
         warned = run.does("group", "promote", "billing", "--plan")["findings"]
@@ -174,7 +176,11 @@ def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Pat
 
 
 def test_members_of_both_protocols_that_wait_for_their_group_all_come_to_it(tmp_path: Path) -> None:
-    """The router has in hand what those of the new protocol ask, so that they come first and the classic one joins."""
+    """Members of both protocols that wait for a held group all join the group at its promote.
+
+    The router already holds the requests of the new protocol's members, so they come first and the classic member
+    joins.
+    """
     with newer_migration(tmp_path, {**HASTY, "group.initial.rebalance.delay.ms": "3000"}) as run:
         traffic = with_a_group(
             run,
@@ -191,7 +197,7 @@ def test_members_of_both_protocols_that_wait_for_their_group_all_come_to_it(tmp_
 
 @pytest.mark.soak
 def test_members_that_have_let_go_go_on_where_a_promote_is_given_up(tmp_path: Path) -> None:
-    """One does not answer, so the others wait without anything; then one comes back to the source itself."""
+    """A member does not answer, so the others wait without partitions; then a member returns to the source itself."""
     with newer_migration(tmp_path, {}) as run:
         traffic = begin(
             run,
@@ -204,7 +210,7 @@ def test_members_that_have_let_go_go_on_where_a_promote_is_given_up(tmp_path: Pa
         traffic.pause("c-java")
         call = Call(["group", "promote", "billing", "--yes", "--config", str(run.config), "--json"])
         wait_until(lambda: run.does("status")["groups"][0]["phase"] == "promoting", 30, "the promote to begin")
-        time.sleep(6)  # longer than between two heartbeats
+        time.sleep(6)  # This is longer than the time between two heartbeats.
         traffic.roll("c-left", run.source.bootstrap)
         done = call.end(60)
         assert done is not None and done[0] == 1 and "members-on-source" in done[1], done
@@ -218,7 +224,7 @@ def test_members_that_have_let_go_go_on_where_a_promote_is_given_up(tmp_path: Pa
 @pytest.mark.soak
 @pytest.mark.parametrize("after_s", [1.0, 5.5])
 def test_a_router_may_die_while_members_let_go(tmp_path: Path, after_s: float) -> None:
-    """They come to the next one in the middle of it, some without anything."""
+    """The members come to the next router in the middle of the promote, some without partitions."""
     with newer_migration(tmp_path, {}) as run:
         traffic = begin(
             run,
@@ -285,7 +291,7 @@ def test_a_commit_behind_a_join_that_waits_does_not_keep_a_group_from_its_promot
         with polled(slow, eager):
             wait_until(lambda: assigned() == [1, 1], 30, lambda: f"a partition for each member: {assigned()}")
         (mine,) = eager.assignment()
-        eager.subscribe(["orders", "more"])  # the member joins anew, and waits for the member that does not poll
+        eager.subscribe(["orders", "more"])  # The member joins anew, and waits for the member that does not poll.
         deadline = time.monotonic() + 20
         while listed(run) != [("billing", "PREPARING_REBALANCING")]:
             assert time.monotonic() < deadline
@@ -294,7 +300,7 @@ def test_a_commit_behind_a_join_that_waits_does_not_keep_a_group_from_its_promot
         eager.commit(offsets=[TopicPartition("orders", mine.partition, 0)], asynchronous=True)
         with run.doing("group", "promote", "billing", "--yes"), polled(eager):
             wait_until(lambda: run.does("status")["groups"][0]["phase"] == "promoting", 20, "the promote to begin")
-            slow.poll(0.1)  # from now on the router holds the join of this member
+            slow.poll(0.1)  # From now on the router holds the join of this member.
         with polled(slow, eager):
             wait_until(lambda: run.does("status")["groups"][0]["target_members"] == 2, 30, "both members on the target")
     finally:

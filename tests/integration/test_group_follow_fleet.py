@@ -1,4 +1,7 @@
-"""Groups of the new protocol (KIP-848) at several routers that are restarted one by one; some are in transactions."""
+"""Groups of the new protocol (KIP-848) at several routers that are restarted one after the other.
+
+Some of the groups are in transactions.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,17 @@ from tests.integration.test_group_transactions import Copier, values
 
 PARTITIONS = 4
 PLENTY = 10
-"""Of transactions, to be sure that they go on."""
+"""Number of transactions that shows progress."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Who reads, and through how many routers; the last member stays on the source for the longest."""
+    """The readers and the routers; the last member stays on the source for the longest."""
 
     members: tuple[ConsumerSpec, ...]
     routers: tuple[str, ...] = ("router-a", "router-b")
     java: bool = False
-    """Whether applications of Java's, too, read, process and write in transactions."""
+    """True where Java applications, too, read, process and write in transactions."""
     config: Mapping[str, str] | None = None
     versions: tuple[str, str] = (TARGET_VERSION, TARGET_VERSION)
 
@@ -46,7 +49,7 @@ def reader(name: str, family: str, topic: str = "orders", **settings: str) -> Co
 
 
 class Applications:
-    """Members of one group for each library, that commit what they have read in transactions with what they write."""
+    """Members of a group per library that commit their read positions in transactions, together with their output."""
 
     def __init__(self, run: Migration, fleet: Fleet, stack: ExitStack) -> None:
         self._run = run
@@ -63,7 +66,7 @@ class Applications:
         return [f"of-{topic}" for topic in self.written]
 
     def begin(self) -> None:
-        """At the source: a group that never committed has nothing to carry over."""
+        """Begin the groups at the source: a group that never committed has nothing to carry over."""
         with Copier(self._run.source.bootstrap, "of-copied-rd", "orders", "copied-rd", "0", "consumer") as copier:
             wait_until(lambda: copier.committed > 2 or copier.errors, 60, "transactions at the source")
         assert not copier.errors
@@ -71,7 +74,7 @@ class Applications:
             self._run.make_group("of-copied-java", "orders")
 
     def start(self, addresses: list[str]) -> None:
-        """One of each at each of two routers."""
+        """Start an application of each kind at each of two routers."""
         for number, address in enumerate(addresses[:2]):
             copier = Copier(address, "of-copied-rd", "orders", "copied-rd", str(number), "consumer")
             self.copiers.append(self._stack.enter_context(copier))
@@ -85,7 +88,7 @@ class Applications:
         return [each.committed for each in self.copiers] + [each.said.count("committed") for each in self.programs]
 
     def go_on(self) -> None:
-        """Each commits so many transactions more."""
+        """Wait until each application has committed that many more transactions."""
         before = self._counts()
         wait_until(
             lambda: all(now > then + PLENTY for now, then in zip(self._counts(), before, strict=True)),
@@ -100,7 +103,7 @@ class Applications:
         self._stack.close()
         for topic in self.written:
             assert values(self._run.target, topic) == read
-        # A transaction that was overtaken by its group's promote, or a rebalance, is aborted and done again.
+        # A transaction that was overtaken by its group's promote, or by a rebalance, is aborted and repeated.
         overtaken = ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION")
         errors = [error for copier in self.copiers for error in copier.errors]
         assert all(any(name in error for name in overtaken) for error in errors), errors
@@ -111,7 +114,7 @@ class Applications:
 
 
 def committed(cluster: KafkaCluster, group: str) -> dict[int, int]:
-    """The group's positions in orders, as librdkafka is told them."""
+    """Return the group's committed offsets in orders, as librdkafka gets them."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     told = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20).topic_partitions
     return {each.partition: each.offset for each in told or () if each.topic == "orders"}
@@ -126,7 +129,7 @@ def ends(cluster: KafkaCluster) -> dict[int, int]:
 
 
 def read_twice(run: Migration, positions: Mapping[int, int]) -> list[tuple[int, int]]:
-    """What members of billing were given more than once, from these positions on."""
+    """Return the records that members of billing got more than once, from these offsets on."""
     given: Counter[tuple[int, int]] = Counter()
     for event in read_history(run.folder / "history.jsonl"):
         if event.f == "poll" and event.group == "billing":
@@ -145,7 +148,7 @@ def begun(folder: Path, fleet: Fleet) -> Iterator[Migration]:
 
 
 def migrate(folder: Path, fleet: Fleet, restarted: int) -> None:
-    """Both kinds of groups follow, routers are restarted one by one, and all is promoted."""
+    """Let both kinds of groups follow, restart routers one after the other, and promote everything."""
     with begun(folder, fleet) as run, ExitStack() as stack:
         applications = Applications(run, fleet, stack)
         traffic = run.run_clients([ProducerSpec("shop", "librdkafka", "orders", 200.0), *fleet.members])
@@ -198,7 +201,7 @@ def status_of(run: Migration, group: str) -> Any:
 
 
 def members_of_billing(run: Migration) -> tuple[int, int]:
-    """Members on the source, and those of them that came through no router."""
+    """Return the number of members on the source, and how many of them came through no router."""
     found = status_of(run, "billing")
     return len(found["source_members"]), found["direct_members"]
 
@@ -209,7 +212,7 @@ def on_target(run: Migration, group: str) -> int:
 
 @pytest.mark.timeout(180)
 def test_groups_at_two_routers_go_on_while_one_is_restarted_and_through_all_promotes(tmp_path: Path) -> None:
-    """With Kafka's two most used libraries; one group commits in transactions."""
+    """The clients are Kafka's two most used libraries; a group commits in transactions."""
     fleet = Fleet(
         (reader("c-rd", "librdkafka", "^order.*"), reader("c-java", "java"), reader("c-left", "librdkafka")),
         config=HASTY,
@@ -225,7 +228,7 @@ def test_groups_at_two_routers_go_on_while_one_is_restarted_and_through_all_prom
 def test_groups_of_all_libraries_go_on_at_three_routers_that_are_all_restarted(
     tmp_path: Path, versions: tuple[str, str]
 ) -> None:
-    """Between all versions of Kafka that serve the new protocol, with brokers' default heartbeats."""
+    """The test runs between all versions of Kafka that serve the new protocol, with brokers' default heartbeats."""
     if shutil.which("go") is None or not (find_java().home / "bin" / "javac").is_file():
         pytest.skip("there is no Go or no JDK, which build the clients")
     fleet = Fleet(

@@ -1,4 +1,7 @@
-"""Members at the wrong cluster, on real brokers: a promoted group is held on the source, and strays are named."""
+"""Members at the wrong cluster, on real brokers:
+
+a promoted group is held on the source, and stray members are named.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def with_client(cluster: KafkaCluster, work: Callable[[ClusterClient], Awaitable
 
 @contextmanager
 def member(bootstrap: str, group: str, topic: str, **settings: Any) -> Iterator[Consumer]:
-    """A consumer that came through no router."""
+    """Run a consumer that came through no router."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -202,7 +205,7 @@ def release(run: Migration, group: str) -> None:
 
 
 def written(run: Migration) -> str:
-    """All records of sightings in the state log, as a stranger reads them."""
+    """Return all records of sightings in the state log, as a foreign consumer reads them."""
     consumer = Consumer({"bootstrap.servers": run.target.bootstrap, "group.id": "reader", "enable.auto.commit": False})
     consumer.assign([TopicPartition("__kmigrate_state", 0, 0)])
     found: list[str] = []

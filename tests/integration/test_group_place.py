@@ -1,4 +1,4 @@
-"""A place in a real group: what it makes of the group, and what cannot be written to it meanwhile."""
+"""A placeholder member in a real group: the effect on the group, and the writes that fail meanwhile."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_positions_can_be_written_only_while_no_place_is_held(
 
     async def work(client: ClusterClient) -> None:
         place = GroupPlace(client, group)
-        await place.leave()  # nobody is there, and no group
+        await place.leave()  # The group does not exist yet.
         assert await write_positions(client, group, before, fine) == {}
         await place.take()
-        await GroupPlace(client, group).take()  # who goes on for another
+        await GroupPlace(client, group).take()  # Another process takes over the placeholder.
         assert await write_positions(client, group, after, fine) == {(topic, 0): "UNKNOWN_MEMBER_ID"}
         assert await read_positions(client, group) == before
         await place.leave()

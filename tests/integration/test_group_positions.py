@@ -1,6 +1,6 @@
 """Members of a group that follows, with committed offsets beyond the target's copy, through a rebalance.
 
-Nothing copies here: a test writes what is missing to the target, when the members have waited long enough.
+No mirror runs here: a test writes the missing records to the target, when the members have waited long enough.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 
 START, COPIED, COMMITTED, END = 100, 500, 600, 800
-"""Offsets of each partition: the log start, the end of the copy, the group's position, the end of the source's log."""
+"""Offsets of each partition: the log start, the end of the copy, the committed offset, the end of the source's log."""
 PARTITIONS = 2
 
 
@@ -65,7 +65,7 @@ def _all(topic: str, offset: int) -> list[TopicPartition]:
 def _lagging(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, topic: str, group: str, held_by: str = "lag"
 ) -> Callable[[], None]:
-    """Make a topic whose copy ends before the group's positions; return a function that ends the open transaction."""
+    """Make a topic whose copy ends before the committed offsets; return a function that ends the open transaction."""
     writer = Producer({**source.client(), "transactional.id": topic})
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=PARTITIONS)
@@ -103,14 +103,14 @@ def _committed(cluster: KafkaCluster, group: str, topic: str) -> list[int]:
 
 @dataclass
 class Member:
-    """A librdkafka consumer in another thread, that commits all read records after each poll."""
+    """A librdkafka consumer in another thread, which commits all read records after each poll."""
 
     bootstrap: str
     group: str
     topic: str
     config: dict[str, Any]
     read: list[list[int]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
-    """Offsets by partition, in the order in which they came."""
+    """Offsets by partition, in the order of arrival."""
     errors: list[str] = field(default_factory=list)
     assigned: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -126,7 +126,7 @@ class Member:
         self.begin()
         while not self._stop.is_set():
             self.poll()
-        with suppress(KafkaException):  # nothing is left to commit
+        with suppress(KafkaException):  # Nothing is left to commit.
             self.consumer.commit(asynchronous=False)
         self.consumer.close()
 
@@ -148,10 +148,11 @@ class Member:
 
 
 class Assigning(Member):
-    """The same with chosen partitions: the first, and soon all of them."""
+    """The same member with chosen partitions: the first partition, and soon all partitions."""
 
     def begin(self) -> None:
-        self.consumer.committed([TopicPartition(self.topic, 0)], 20)  # so that the group's coordinator is known
+        # After this request the client knows the group's coordinator.
+        self.consumer.committed([TopicPartition(self.topic, 0)], 20)
         self.consumer.assign([TopicPartition(self.topic, 0)])
         until = time.monotonic() + 0.6
         while time.monotonic() < until:
@@ -172,7 +173,7 @@ RESETS = ("earliest", "latest")
 
 
 def everything_once(*members: Member) -> None:
-    """All members together have read from the committed positions to the end, and were told no error."""
+    """Check that all members together read from the committed offsets to the end, without an error."""
     assert [error for member in members for error in member.errors] == []
     for partition in range(PARTITIONS):
         read = sorted(offset for member in members for offset in member.read[partition])
@@ -188,17 +189,20 @@ class Stage:
     group: str
 
     def catches_up(self, members: list[Member]) -> None:
-        """The copy does, a while after the last change of the assignment; members read to the end."""
+        """Let the copy catch up, a while after the last change of the assignment.
+
+        The members read to the end.
+        """
         time.sleep(1.5)
         _write(self.target, self.topic, range(COPIED, END))
         _until(
             lambda: all(len({o for m in members for o in m.read[p]}) >= END - COMMITTED for p in range(PARTITIONS)), 20
         )
-        time.sleep(0.5)  # what is read a second time would come now
+        time.sleep(0.5)  # A second reading of a record would happen in this time.
 
     @asynccontextmanager
     async def link(self, name: str) -> AsyncIterator[World]:
-        """A link that mirrors the topic, and that the group follows."""
+        """Make a link that mirrors the topic, and that the group follows."""
         async with link_between(self.source, self.target, name) as world:
             ids = {"source_topic_id": await _topic_id(self.source, self.topic)}
             ids["target_topic_id"] = await _topic_id(self.target, self.topic)
@@ -254,7 +258,7 @@ def test_a_member_that_joins_throws_nobody_back(
 
 
 class OldMember:
-    """A member that asks for committed offsets in a version without UNSTABLE_OFFSET_COMMIT, by wire."""
+    """A member that asks for committed offsets in a version without UNSTABLE_OFFSET_COMMIT, over the wire."""
 
     def __init__(self, client: ClusterClient, group: str, topic: str) -> None:
         self.client, self.group, self.topic = client, group, topic
@@ -280,7 +284,7 @@ class OldMember:
         self.identity = self._identity(joined.generation_id, joined.member_id)
 
     async def committed(self) -> tuple[int, int]:
-        """The committed offset of partition 0, and the error."""
+        """Return the committed offset of partition 0, and the error."""
         fetch = entity(9, 3, "request")
         topics = (element_type(fetch, "topics")(name=self.topic, partition_indexes=(0,)),)
         answer = await self._ask(fetch(group_id=self.group, topics=topics))
@@ -353,11 +357,14 @@ def test_a_commit_that_goes_back_behind_an_offset_that_nobody_was_told_is_refuse
 
 
 FROZEN_S = 5.0
-"""As long as a group stays frozen at least where its controller has died: another controller takes over after 3 s."""
+"""Least time for which a group stays frozen after its controller died: another controller takes over after 3 s."""
 
 
 def test_a_commit_that_meets_a_frozen_group_waits_until_the_group_goes_on(stage: Stage, unique_name: Names) -> None:
-    """librdkafka repeats a commit twice at COORDINATOR_LOAD_IN_PROGRESS, and tells its application the third one."""
+    """The router holds a commit while the group is frozen.
+
+    librdkafka repeats a commit twice at COORDINATOR_LOAD_IN_PROGRESS, and reports the third error to its application.
+    """
     told: list[str] = []
 
     def committed(error: Any, _: Any) -> None:
@@ -415,7 +422,7 @@ def _named(given: tuple[Family, dict[str, Any]]) -> str:
 
 @pytest.fixture(scope="module")
 def newer_source() -> Iterator[KafkaCluster]:
-    """A source that serves members of the new protocol."""
+    """Start a source that serves members of the new protocol."""
     root = Path(tempfile.mkdtemp(prefix="kmigrate-test-"))
     with running_clusters(root, ClusterSpec("source", TARGET_VERSION, 1, {})) as (cluster,):
         yield cluster
@@ -437,7 +444,7 @@ def test_members_of_every_family_are_thrown_back_by_nobody_and_skip_nothing(
     reset: str,
     held_by: str,
 ) -> None:
-    """Members come in turn; then the copy catches up, after the end of an open transaction if there is one."""
+    """Members join in turn; then the copy catches up, after the end of an open transaction if there is any."""
     stage = Stage(newer_source, target, unique_name("lagging"), unique_name("g"))
     family, own = given
     settings = {**own, ("auto_offset_reset" if family == "aiokafka" else RESET): reset}
@@ -471,7 +478,7 @@ def _events(traffic: Traffic, name: str, f: str) -> list[dict[str, Any]]:
 
 
 def _read(traffic: Traffic, topic: str) -> list[list[int]]:
-    """Offsets that all members have read, by partition."""
+    """Return the offsets that all members have read, by partition."""
     found: list[list[int]] = [[] for _ in range(PARTITIONS)]
     for event in _events(traffic, "*", "poll"):
         if event["topic"] == topic:

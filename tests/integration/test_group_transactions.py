@@ -1,4 +1,4 @@
-"""Offsets and records of one transaction, moved live: read-process-write in the middle of a migration."""
+"""Offsets and records of a single transaction, moved live: read-process-write in the middle of a migration."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Streams(JavaProgram):
 
 
 def _told(_: Consumer, __: list[TopicPartition]) -> None:
-    """Of a rebalance, which librdkafka sees to by itself."""
+    """Ignore a rebalance, which librdkafka handles by itself."""
 
 
 class Copier:
-    """Read-process-write by librdkafka, in a thread: positions are committed in the producer's transactions."""
+    """Read-process-write by librdkafka, in a thread: offsets are committed in the producer's transactions."""
 
     def __init__(
         self, bootstrap: str, group: str, read: str, written: str, number: str = "x", protocol: str = "classic"
@@ -56,7 +56,7 @@ class Copier:
         config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
         config["group.protocol"] = protocol
         self._consumer = Consumer({"bootstrap.servers": bootstrap, **config}, logger=None)
-        # Where somebody is to be told, rebalances happen in consume() alone: between two of them all stays as it is.
+        # With callbacks, rebalances happen only in consume(): between two calls the assignment stays.
         self._consumer.subscribe([read], on_assign=_told, on_revoke=_told)
         holder = {"transactional.id": f"{group}-{number}"}
         self._producer = Producer({"bootstrap.servers": bootstrap, **holder}, logger=None)
@@ -88,7 +88,7 @@ class Copier:
                 self.errors.append(str(error))
                 if not error.args[0].txn_requires_abort():
                     return
-                # As every such application does: back to what was committed.
+                # Every such application does the same: seek back to the committed offsets.
                 self._producer.abort_transaction(60)
                 for part in self._consumer.committed(self._consumer.assignment(), 30):
                     if part.offset >= 0:
@@ -101,7 +101,7 @@ class Copier:
 
 
 def values(cluster: KafkaCluster, topic: str) -> Counter[bytes]:
-    """What a reader of committed records gets."""
+    """Return the values that a reader of committed records gets."""
     return Counter(record.value or b"" for record in read_topic(cluster.bootstrap, topic))
 
 
@@ -141,7 +141,7 @@ def test_reading_processing_and_writing_goes_on_exactly_once_through_both_promot
             for topic in ("out-streams", "out-rd"):
                 wait_until(lambda topic=topic: sum(values(run.target, topic).values()) >= len(read), 60, topic)  # type: ignore[misc]
     assert "died" not in streams.said, streams.said
-    # A transaction that was overtaken by its group's promote is aborted and done again, as after any rebalance.
+    # A transaction that was overtaken by its group's promote is aborted and repeated, as after any rebalance.
     assert all("UNKNOWN_MEMBER_ID" in error or "ILLEGAL_GENERATION" in error for error in copier.errors), copier.errors
     for topic in ("out-streams", "out-rd"):
         assert values(run.target, topic) == read

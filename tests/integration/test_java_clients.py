@@ -35,7 +35,7 @@ def migration(tmp_path: Path, brokers: int) -> Iterator[Migration]:
 
 
 def begun(cluster: KafkaCluster, group: str, topic: str, positions: Sequence[int] = (0,) * PARTITIONS) -> None:
-    """A group without members that has read so far."""
+    """Make a group without members, with these committed offsets."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
     try:
         parts = [TopicPartition(topic, index, position) for index, position in enumerate(positions)]
@@ -45,7 +45,7 @@ def begun(cluster: KafkaCluster, group: str, topic: str, positions: Sequence[int
 
 
 def committed(cluster: KafkaCluster, group: str, topic: str) -> list[int]:
-    """A group's positions, as librdkafka is told them."""
+    """Return a group's committed offsets, as librdkafka gets them."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
     try:
         parts = [TopicPartition(topic, index) for index in range(PARTITIONS)]
@@ -55,7 +55,7 @@ def committed(cluster: KafkaCluster, group: str, topic: str) -> list[int]:
 
 
 def stored(cluster: KafkaCluster, topic: str) -> list[list[FinalRecord]]:
-    """What a reader of committed records sees, by partition."""
+    """Return what a reader of committed records gets, by partition."""
     found: list[list[FinalRecord]] = [[] for _ in range(PARTITIONS)]
     for record in read_topic(cluster.bootstrap, topic):
         found[record.partition].append(record)
@@ -68,7 +68,10 @@ def values(records: list[FinalRecord]) -> list[bytes]:
 
 @dataclass
 class Applications:
-    """Java programs behind the router: some read, process and write in transactions, others read what they write."""
+    """Java programs behind the router:
+
+    copiers read, process and write in transactions, readers read the copiers' output.
+    """
 
     run: Migration
     copiers: list[JavaProgram]
@@ -90,7 +93,7 @@ class Applications:
             reader.start(self.run.routers, "out", "readers", "--command-config", str(settings))
 
     def go_on(self) -> None:
-        """Each copier commits so many transactions more."""
+        """Wait until each copier has committed that many more transactions."""
         for each in self.copiers:
             each.until("committed", each.said.count("committed") + self.transactions, 150)
 
@@ -99,7 +102,7 @@ class Applications:
         return sorted(record for reader in self.readers for record in reader.records)
 
     def no_errors(self) -> None:
-        """A transaction that its group's promote overtook is aborted and done again, as after any rebalance."""
+        """A transaction that was overtaken by its group's promote is aborted and repeated, as after any rebalance."""
         for copier in self.copiers:
             assert "died" not in copier.said and "ended" in copier.said, copier.said
             aborted = [line for line in copier.said.splitlines() if line.startswith("aborted")]
@@ -116,7 +119,8 @@ def test_java_applications_read_and_write_in_transactions_and_others_read_on_thr
     migration: Migration, brokers: int, copiers: int, readers: int, transactions: int
 ) -> None:
     run = migration
-    run.workers = 1 if brokers == 1 else 2  # a client's connections lead to different brokers, and different processes
+    # A client's connections lead to different brokers, and to different processes.
+    run.workers = 1 if brokers == 1 else 2
     for topic in ("in", "out"):
         run.make_topic(topic, PARTITIONS)
     begun(run.source, "copy", "in")
@@ -162,16 +166,17 @@ def test_java_applications_read_and_write_in_transactions_and_others_read_on_thr
 def test_a_consumer_of_the_new_protocol_waits_for_its_group_and_goes_on_where_the_group_stands(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
-    """KIP-848: of a group that holds."""
+    """The consumer uses KIP-848, and the group is in mode hold."""
     topic, group, positions = unique_name("held"), unique_name("g"), [4, 7]
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=PARTITIONS)
-    copied = Producer({"bootstrap.servers": target.bootstrap})  # in the mirror's place
+    copied = Producer({"bootstrap.servers": target.bootstrap})  # The producer takes the mirror's place.
     for number in range(10):
         for part in range(PARTITIONS):
             copied.produce(topic, b"%d" % number, partition=part)
     assert copied.flush(30) == 0
-    begun(target, group, topic, positions)  # in the controller's: nobody is told of them before the group opens
+    # The commit takes the controller's place: no client gets the offsets before the group opens.
+    begun(target, group, topic, positions)
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:

@@ -1,4 +1,4 @@
-"""Clients leave a router with no restart and no error, and the router may go: judged by what librdkafka reads after."""
+"""Clients leave a router without restart or error, and the router may stop: librdkafka's later reads are the judge."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ OwnCluster = Callable[..., KafkaCluster]
 
 
 def _told(bootstrap: str) -> dict[int, str]:
-    """The brokers that librdkafka is told at an address."""
+    """Return the brokers that librdkafka gets from an address."""
     brokers = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers
     return {node: f"{broker.host}:{broker.port}" for node, broker in brokers.items()}
 
 
 def _grown(traffic: Traffic) -> None:
-    """Wait until every client has written down something more."""
+    """Wait until every client has added to its history."""
     before = {path: path.stat().st_size for path in traffic.histories()}
     wait_until(lambda: all(path.stat().st_size > size for path, size in before.items()), 30, "every client to go on")
 
@@ -42,9 +42,10 @@ def _grown(traffic: Traffic) -> None:
 def test_clients_leave_the_router_and_it_may_go(
     own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
-    """Producers of two families, a transactional one and a group of two, all with one router that is then stopped.
+    """Clients of all kinds leave a router, which is then stopped.
 
-    On clusters of its own: one link that is not finished keeps the clients of all.
+    The clients are producers of two families, a transactional producer and a group of two. The test has clusters of its
+    own: a link that is not finished keeps the clients of all links.
     """
     source, target = own_cluster(version=SOURCE_VERSION), own_cluster()
     topic, group, link = unique_name("leave"), unique_name("stay"), unique_name("link")

@@ -1,4 +1,4 @@
-"""A real mirror process is scraped while it copies, and what it tells is compared with what librdkafka counts."""
+"""A real mirror process is scraped while it copies, and the metrics are compared with librdkafka's counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.prometheus_text import Exposition, parse
 
 @dataclass
 class Watched:
-    """A process and where it shows itself."""
+    """A process and the address of its metrics."""
 
     process: subprocess.Popen[str]
     url: str

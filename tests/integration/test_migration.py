@@ -32,7 +32,7 @@ def begin(run: Migration, topic: str = "orders", group: str = "billing") -> None
 
 
 def assert_clean(run: Migration, *topics: str, but_for: str | None = None) -> None:
-    """Clean; `but_for` is how errors end that clients may have been told."""
+    """Check that the verdict is clean; clients may have got errors that end with `but_for`."""
     verdict = run.judge(*topics)
     assert verdict.acked > 1000
     errors = verdict.findings["client_errors"]
@@ -58,7 +58,7 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     run.does("group", "promote", "billing", "--yes")
     time.sleep(1)
     run.does("promote", "orders", "--yes")
-    time.sleep(2)  # the delivery timeout that is given below
+    time.sleep(2)  # This is the delivery timeout below.
     status = run.does("status")
     assert [(t["phase"], t["offsets"]) for t in status["topics"]] == [("promoted", "identical")], status
     (router,) = status["routers"]
@@ -82,7 +82,7 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     "victim", ["router", *(pytest.param(other, marks=pytest.mark.soak) for other in ("mirror", "controller"))]
 )
 def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration, victim: str) -> None:
-    """kill -9 of one engine in each step, then a restart: the step, or its rerun, ends; the estate is whole."""
+    """kill -9 of an engine in each step, then a restart: the step, or its repetition, ends, and nothing is broken."""
     run = migration
     begin(run)
     run.start("mirror", "router", "controller")
@@ -104,12 +104,16 @@ def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration
     run.again("group", "promote", "billing", "--yes", during=lambda: strike(0.2))
     run.again("promote", "orders", "--yes", during=lambda: strike(0.3))
     time.sleep(2)
-    # While the only router is away no coordinator is there: librdkafka tells of such a commit, and is asked again.
+    # While the only router is away, no coordinator answers: librdkafka reports such a commit, and the commit is
+    # repeated.
     assert_clean(run, "orders", but_for="commit _WAIT_COORD" if victim == "router" else None)
 
 
 def test_a_promote_that_fails_after_the_fence_goes_back_and_harms_nobody(migration: Migration) -> None:
-    """A router that is stopped after it was heard of cannot acknowledge the fence: un-fence, with its name."""
+    """A router that stands still after its last presence cannot acknowledge the fence:
+
+    the promote undoes the fence and names the router.
+    """
     run = migration
     begin(run)
     run.start("mirror", "router-a", "controller")
@@ -125,7 +129,7 @@ def test_a_promote_that_fails_after_the_fence_goes_back_and_harms_nobody(migrati
     with ThreadPoolExecutor() as beside:
         promote = beside.submit(run.cli, "promote", "orders", "--yes")
         wait_until(lambda: run.does("status")["topics"][0]["phase"] == "promote-pending", 30, "the intent")
-        # The controller finds all as it must be, for the router was heard of a moment ago, and fences.
+        # The controller's checks succeed, because the router's presence is recent, and the controller fences.
         run.kill("router-b", signal.SIGSTOP)
         run.kill("controller", signal.SIGCONT)
         failed = promote.result()
@@ -159,7 +163,7 @@ def test_two_routers_share_the_clients_and_one_may_die(migration: Migration) -> 
 
 
 def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path: Path) -> None:
-    """RF 2, a follower stopped: acks=1 writes are answered above the high watermark (V1) and must not be lost."""
+    """RF 2, a stopped follower: acks=1 writes are acknowledged above the high watermark (V1) and must not be lost."""
     settings = "[promote]\nfence_timeout_s = 15.0\nstraggler_window_s = 1.0\n"
     # Without idempotence librdkafka keeps the order over retries only with a single request in flight.
     ordered = {"max.in.flight": 1}
@@ -181,7 +185,7 @@ def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path
         run.traffic.roll("producers", run.routers)
         run.traffic.roll("consumers", run.routers)
         run.does("group", "promote", "audit-trail", "--yes")
-        time.sleep(1.5)  # beyond the window in which a writer at the source would be a straggler
+        time.sleep(1.5)  # By then a writer at the source is no longer a straggler.
 
         def resume_after(seconds: float) -> None:
             time.sleep(seconds)

@@ -49,7 +49,7 @@ def test_a_topic_is_copied_with_identical_offsets_while_it_is_written(
             assert record is not None
             assert record.restore_configs == {
                 "retention.ms": "86400000",
-                "message.timestamp.after.max.ms": str(2**63 - 1),  # no topic of the source has a limit, as it is 3.9
+                "message.timestamp.after.max.ms": str(2**63 - 1),  # No topic of a 3.9 source has this limit.
             }
             assert "cleanup.policy" in record.drop_configs
             assert_identical(world, topic, at_least=26_000)
@@ -97,7 +97,7 @@ def test_the_log_start_is_met_exactly_by_fillers_as_planned_even_inside_a_batch(
     make_topic(source, topic, partitions=3)
 
     async def scene() -> None:
-        # Offsets beyond a million on the source are made by a mirror of fillers, too: its own aligner, pointed there.
+        # A mirror's own aligner, pointed at the source, makes offsets beyond a million there.
         await asyncio.to_thread(advance, source.bootstrap, topic, {0: 1_200_000, 1: 2_345_678})
         await asyncio.to_thread(
             produce, source.bootstrap, topic, 9_000, partitions=3, config={"linger.ms": 50, "batch.size": 100_000}
@@ -111,12 +111,12 @@ def test_the_log_start_is_met_exactly_by_fillers_as_planned_even_inside_a_batch(
             await world.caught_up(topic)
             assert record.starts == {0: 1_200_000, 1: 2_345_679 + 1_234, 2: 17}
             (outlook,) = told["topics"]
-            # A target's log began at 0, and no log starts beyond its end: all offsets below the start were made.
+            # A target's log begins at 0, and no log starts beyond its end: all offsets below the start were made.
             made = bounds(target.bootstrap, topic).values()
             assert outlook["padding"] == sum(start for start, _ in made) == 3_546_930
             assert outlook["records"] == sum(end - start for start, end in made)
             assert (outlook["offsets"], outlook["holes"], outlook["holes_exact"]) == ("identical", 0, True)
-            assert outlook["seconds"] == 0.7  # 3.5 M at 5 M a second, and some 100 kB at 50 MB a second
+            assert outlook["seconds"] == 0.7  # 3.5 M offsets at 5 M a second, and some 100 kB at 50 MB a second.
             await asyncio.to_thread(produce, source.bootstrap, topic, 300, partitions=3)
             await world.caught_up(topic)
             assert_identical(world, topic, at_least=8_000)
@@ -171,7 +171,7 @@ def test_a_target_topic_with_data_or_another_shape_is_never_written(
             for topic, ref in ((full, "target-topic-not-empty"), (other, "target-topic-differs")):
                 await world.mirror(topic)
                 await world.until(topic, lambda told, ref=ref: ref in told[0].problem, f"the problem {ref}")  # type: ignore[misc]
-                # Presence tells it first, then the record.
+                # The problem appears first in the presence, then in the record.
                 record = await world.log.wait(
                     lambda state, topic=topic, ref=ref: (  # type: ignore[misc]
                         told if (told := state.topic(world.link, topic)) and ref in told.reason else None

@@ -1,4 +1,4 @@
-"""What broke earlier ideas of this mirror (facts W1 to W10), done to it on real brokers."""
+"""Attacks that broke earlier designs of this mirror (facts W1 to W10), repeated on real brokers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def until(holds: Callable[[], bool | Awaitable[bool]], what: str, timeout:
 
 
 def positions(of: Copier) -> int:
-    """Of the partition that is furthest behind."""
+    """Return the position of the partition that is furthest behind."""
     return min(lane.position for lane in of.lanes.values())
 
 
@@ -68,7 +68,7 @@ async def new_identity(client: ClusterClient) -> CopyIdentity:
 
 @contextlib.contextmanager
 def trickle(bootstrap: str, topic: str) -> Iterator[None]:
-    """Small batches to two partitions, acknowledged by their leaders alone: log ends run ahead of the followers."""
+    """Write small batches to two partitions, acknowledged by leaders alone: log ends run ahead of the followers."""
     stop = threading.Event()
     producer = Producer({"bootstrap.servers": bootstrap, "acks": 1, "batch.num.messages": 10, "linger.ms": 1})
 
@@ -92,11 +92,11 @@ def trickle(bootstrap: str, topic: str) -> Iterator[None]:
 
 
 FOLLOWER = 3
-"""Broker that leads nothing of a topic made by `make_led`; clients come in by broker 1."""
+"""Broker that leads no partition of a topic made by `make_led`; clients bootstrap at broker 1."""
 
 
 def make_led(cluster: KafkaCluster, topic: str, min_in_sync: int = 2) -> None:
-    """Two partitions led by brokers 1 and 2."""
+    """Make a topic with two partitions, which brokers 1 and 2 lead."""
     config = {"min.insync.replicas": str(min_in_sync)}
     create_topics(
         cluster.client(), [NewTopic(topic, 2, replica_assignment=[[1, 2, FOLLOWER], [2, 1, FOLLOWER]], config=config)]
@@ -114,7 +114,7 @@ def standing_still(cluster: KafkaCluster, node: int = FOLLOWER) -> Iterator[None
 
 
 async def ahead(client: ClusterClient, bootstrap: str, topic: str) -> bool:
-    """Whether both leaders hold records that a follower does not: their log ends are beyond their high watermarks."""
+    """Tell whether both leaders hold records that a follower lacks: their log ends are beyond their high watermarks."""
     told = await client.log_ends([(topic, partition) for partition in (0, 1)])
     marks = await asyncio.to_thread(bounds, bootstrap, topic)
     return all(told[(topic, partition)].offset > marks[partition][1] for partition in (0, 1))
@@ -123,7 +123,10 @@ async def ahead(client: ClusterClient, bootstrap: str, topic: str) -> bool:
 def test_a_copier_that_begins_while_followers_lag_on_both_sides_waits_for_the_true_end(
     clusters3: Pair, unique_name: Names
 ) -> None:
-    """W2: from the high watermark and the last sequence, read at once, it would write the difference twice."""
+    """W2: the copier waits until the log end is certain.
+
+    From the high watermark and the last sequence, read at once, the copier would write the difference twice.
+    """
     source, target = clusters3.source, clusters3.target
     topic = unique_name("lagging")
     for cluster in (source, target):
@@ -162,12 +165,15 @@ def test_a_copier_that_begins_while_followers_lag_on_both_sides_waits_for_the_tr
 def test_first_writes_that_are_refused_let_no_later_one_take_their_place(
     clusters3: Pair, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """W3: on an empty log a broker takes any first sequence, so one refused with others in flight would be a hole."""
+    """W3: on an empty log a broker accepts any first sequence.
+
+    A refused first batch, with later batches in flight, would therefore leave a hole.
+    """
     source, target = clusters3.source, clusters3.target
     topic = unique_name("refused")
     make_topic(source, topic, partitions=2)
     make_led(target, topic, min_in_sync=3)
-    # Compressed batches go as they are: forty for each partition, ready to be sent in a row.
+    # Compressed batches are copied unchanged: forty for each partition, ready to be sent in a row.
     produce(source.bootstrap, topic, 4_000, partitions=2, config={"compression.type": "lz4", "batch.num.messages": 50})
     refused: set[int] = set()
 
@@ -196,7 +202,7 @@ def test_first_writes_that_are_refused_let_no_later_one_take_their_place(
 def test_a_log_start_that_a_killed_broker_forgot_is_put_back(
     source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """W6: fillers of the alignment would be readable, and the offsets below the start in range, for clients."""
+    """W6: clients could read the alignment's fillers, and offsets below the start would be in range."""
     target, topic = own_cluster(), unique_name("forgotten")
     make_topic(source, topic)
     advance(source.bootstrap, topic, {0: 5_000})
@@ -206,7 +212,8 @@ def test_a_log_start_that_a_killed_broker_forgot_is_put_back(
     def restart() -> None:
         target.kill(1)
         kept = target.brokers[1].folder / "data" / "log-start-offset-checkpoint"
-        assert f"{topic} 0 5123" not in (kept.read_text() if kept.exists() else "")  # it is forgotten
+        # The broker has forgotten the log start.
+        assert f"{topic} 0 5123" not in (kept.read_text() if kept.exists() else "")
         target.restart(1)
         target.wait_ready()
 
@@ -230,11 +237,15 @@ def test_a_log_start_that_a_killed_broker_forgot_is_put_back(
 def test_an_aborted_list_that_names_later_transactions_of_the_same_id_drops_nothing(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, partition_max_bytes: int
 ) -> None:
-    """W9: read from inside a committed transaction, an answer lists one of the same id that is aborted later."""
+    """W9: an answer read from inside a committed transaction lists aborted transactions of the same id.
+
+    The listed transaction may be aborted only later.
+    """
     topic = unique_name("listed")
     make_topic(source, topic)
     transactions(source.bootstrap, topic, 15, name=topic)
-    cut(source.bootstrap, topic, {0: 8})  # the second transaction is 6 to 10, the first one aborted begins at 24
+    # The second transaction has offsets 6 to 10; the first aborted transaction begins at 24.
+    cut(source.bootstrap, topic, {0: 8})
 
     async def scene() -> None:
         settings = MirrorSettings(lease_s=1.5, presence_ms=200, partition_max_bytes=partition_max_bytes)
@@ -281,7 +292,10 @@ def test_copiers_whose_merged_batches_have_different_bounds_write_every_record_o
 def test_a_barrier_amid_batches_that_were_merged_already_is_met_exactly(
     clusters3: Pair, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """A straggler writes behind the barrier before the copier knows of it; both are read and merged into one batch."""
+    """A straggler writes behind the barrier before the copier knows the barrier.
+
+    The copier reads both records and merges them into the same batch.
+    """
     source, target = clusters3.source, clusters3.target
     topic = unique_name("amid")
     make_topic(source, topic, partitions=2)
@@ -298,7 +312,7 @@ def test_a_barrier_amid_batches_that_were_merged_already_is_met_exactly(
         ):
             identity = await new_identity(client)
             async with copier(source, target, identity, [topic], fills=True) as it:
-                # No acknowledgement comes: one merged batch of each partition is on its way, all others are queued.
+                # No acknowledgement comes: a merged batch of each partition is in flight, all others are queued.
                 with standing_still(target):
                     await until(lambda: all(lane.read_at == 6_500 for lane in it.lanes.values()), "all to be read")
                     assert positions(it) == 0
@@ -322,7 +336,10 @@ def test_a_line_that_brings_no_whole_answer_in_time_is_copied_over_all_the_same(
     unique_name: Names,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """2 MiB/s, an answer of 4 MiB and more, and 1.2 seconds for it: what had come of it was thrown away each time."""
+    """The line carries 2 MiB/s, an answer has 4 MiB and more, and the timeout is 1.2 seconds.
+
+    Before, the copier threw the received part of each answer away.
+    """
     topic, each = unique_name("slow-line"), 10_000
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=2)
@@ -354,7 +371,10 @@ def test_a_line_that_brings_no_whole_answer_in_time_is_copied_over_all_the_same(
 def test_a_target_broker_that_stands_still_holds_its_partitions_up_until_others_lead_them(
     clusters3: Pair, unique_name: Names
 ) -> None:
-    """Not until what was on its way to it is overdue, which takes 35 seconds; others lead after some nine."""
+    """The partitions wait only until other brokers lead them, which takes some nine seconds.
+
+    The requests in flight to the broker are overdue only after 35 seconds.
+    """
     source, target, topic = clusters3.source, clusters3.target, unique_name("frozen")
     for cluster in (source, target):
         make_led(cluster, topic)
@@ -370,7 +390,7 @@ def test_a_target_broker_that_stands_still_holds_its_partitions_up_until_others_
                     await until(lambda: positions(it) > 0, "the first records")
                     lane = it.lanes[(topic, 1)]
                     with standing_still(target, 2):
-                        await asyncio.sleep(1)  # what it had answered before is read
+                        await asyncio.sleep(1)  # In this time the mirror reads the broker's earlier answers.
                         stood = lane.position
                         await until(lambda: lane.position > stood, "the partition that it led", timeout=30)
                     assert not problems(it)
@@ -393,7 +413,7 @@ def aborted(bootstrap: str, name: str, topic: str, partition: int = 0) -> None:
 
 @contextlib.asynccontextmanager
 async def deaf_relay(to: tuple[str, int]) -> AsyncIterator[int]:
-    """Run a relay that hides from the broker that the client has left, and drops the answers then; yields the port.
+    """Run a relay that hides from the broker that the client has left, and then drops the answers; yield the port.
 
     A network without a relay is as deaf for the time that a FIN, or the RST behind an answer, takes to arrive.
     """
@@ -425,7 +445,7 @@ def test_markers_that_wait_in_a_brokers_memory_are_not_written_once_they_were_se
 ) -> None:
     """A follower stands still, so the broker works on a partition's markers until the follower is out of sync.
 
-    Another partition's markers wait unread on the same connection meanwhile, and the mirror loses patience.
+    Another partition's markers wait unread on the same connection meanwhile, and the mirror times out.
     """
     source, target = clusters3.source, clusters3.target
     slow, other = unique_name("slow"), unique_name("other")
@@ -461,7 +481,7 @@ def test_markers_that_wait_in_a_brokers_memory_are_not_written_once_they_were_se
                     await asyncio.to_thread(aborted, source.bootstrap, other, other)
                     await until(lambda: it.lanes[other, 0].position == 4, "the hole behind", timeout=60)
                     await until(lambda: it.lanes[slow, 0].position == 4, "the hole that waits", timeout=60)
-                    await asyncio.sleep(2)  # the broker goes on with the requests in memory
+                    await asyncio.sleep(2)  # The broker continues with the requests in memory.
                 for topic in (slow, other):
                     await asyncio.to_thread(produce, source.bootstrap, topic, 10, partitions=2)
                 await until(lambda: bool(problems(it)) or positions(it) >= 5, "the rest", timeout=40)

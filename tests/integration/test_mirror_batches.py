@@ -1,4 +1,4 @@
-"""Batches that cannot go as they are: thinned by a log cleaner, stamped with broker times, in every codec."""
+"""Batches that the mirror must rewrite: thinned by a log cleaner, stamped with broker times, in every codec."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COMPACTED = {
 
 
 def write_keyed(bootstrap: str, topic: str, count: int, *, codec: str = "none", first: int = 0) -> dict[int, bytes]:
-    """Records of few keys and some tombstones, a dozen a batch; what was acknowledged, value by offset."""
+    """Write records of few keys and some tombstones, a dozen per batch; return the acknowledged values by offset."""
     acked: dict[int, bytes] = {}
 
     def note(error: object, message: Message) -> None:
@@ -69,7 +69,7 @@ def write_keyed(bootstrap: str, topic: str, count: int, *, codec: str = "none", 
 
 
 def wait_until_cleaned(bootstrap: str, topics: Collection[str], below: int) -> None:
-    """Until the log cleaner has thinned the topics and rests."""
+    """Wait until the log cleaner has thinned the topics and rests."""
     deadline, last = time.monotonic() + 60, dict.fromkeys(topics, -1)
     while time.monotonic() < deadline:
         left = {topic: sum(map(len, read_all(bootstrap, topic).values())) for topic in topics}
@@ -81,7 +81,10 @@ def wait_until_cleaned(bootstrap: str, topics: Collection[str], below: int) -> N
 
 
 def write_what_is_emptied(bootstrap: str, topic: str, name: str) -> None:
-    """Batches of idempotent and transactional producers, of keys that are written over at once, codec by codec."""
+    """Write batches of idempotent and transactional producers in every codec.
+
+    Most keys are overwritten at once.
+    """
     for turn, codec in enumerate(CODECS):
         idempotent = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": codec})
         transactional = Producer(
@@ -102,7 +105,7 @@ def write_what_is_emptied(bootstrap: str, topic: str, name: str) -> None:
 
 
 def dumped(cluster: KafkaCluster, topic: str, *more: str) -> str:
-    """Every batch's header in a partition's log, as the broker's own DumpLogSegments tells it."""
+    """Return every batch header in a partition's log, as the broker's own DumpLogSegments prints them."""
     logs = sorted((cluster.brokers[1].folder / "data" / f"{topic}-0").glob("*.log"))
     command = [
         str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka', SOURCE_VERSION)}/*",
@@ -112,7 +115,10 @@ def dumped(cluster: KafkaCluster, topic: str, *more: str) -> str:
 
 
 def assert_java_skips_nothing(folder: Path, source: KafkaCluster, target: KafkaCluster, topic: str) -> None:
-    """From whatever offset Java's consumer starts on the target, it is given the next record and those behind it."""
+    """Check that Java's consumer skips no record on the target.
+
+    From any start offset the consumer gets the next record and the records after it.
+    """
     if not (find_java().home / "bin" / "javac").is_file():
         pytest.skip("what Java's consumer is given needs a JDK, which compiles a source file as it starts it")
     with JavaProgram(folder, "source") as theirs, JavaProgram(folder, "target") as ours:
@@ -188,7 +194,7 @@ def test_broker_times_stay_the_times_that_readers_saw(
 
 
 def write_one_batch(cluster: KafkaCluster, topic: str, count: int, codec: str) -> None:
-    """All of these records in a single batch, as the source's own tool finds it."""
+    """Write all these records in a single batch, and check the batch with the source's own tool."""
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -208,7 +214,7 @@ def write_one_batch(cluster: KafkaCluster, topic: str, count: int, codec: str) -
 
 
 async def longest_pause(over: asyncio.Event) -> float:
-    """For how long the event loop did nothing else at most, in seconds."""
+    """Return the longest time, in seconds, for which the event loop ran nothing else."""
     longest, last = 0.0, time.monotonic()
     while not over.is_set():
         await asyncio.sleep(0.005)
@@ -217,7 +223,7 @@ async def longest_pause(over: asyncio.Event) -> float:
 
 
 def mirrored(source: KafkaCluster, target: KafkaCluster, topic: str, link: str) -> float:
-    """Mirror a topic to its end, which librdkafka judges; the longest pause of the process's event loop."""
+    """Mirror a topic to its end, and compare the records by librdkafka; return the longest pause of the event loop."""
 
     async def scene() -> float:
         async with link_between(source, target, link) as world, engine_running(world):
@@ -241,7 +247,7 @@ def mirrored(source: KafkaCluster, target: KafkaCluster, topic: str, link: str) 
 def one_batch_mirrored(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, topic: str, link: str, count: int, codec: str
 ) -> float:
-    """The same for a topic of one batch with broker times; Java judges what became of it, too."""
+    """Do the same for a topic with a single batch with broker times, and check the copy by Java's tool, too."""
     large = {"max.message.bytes": str(90 << 20), "segment.bytes": str(90 << 20)}
     make_topic(source, topic, config={"message.timestamp.type": "LogAppendTime", **large})
     write_one_batch(source, topic, count, codec)
@@ -256,7 +262,7 @@ def one_batch_mirrored(
 def test_a_batch_that_a_thread_rewrites_comes_out_as_readers_saw_it(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Packed in pieces, lz4 must still be what Java's reader takes."""
+    """Java's reader must accept lz4 that was packed in pieces."""
     one_batch_mirrored(source, target, make_topic, unique_name("large"), unique_name("link"), 80_000, "lz4")
 
 
@@ -265,7 +271,7 @@ def test_a_batch_that_a_thread_rewrites_comes_out_as_readers_saw_it(
 def test_a_batch_of_a_million_records_is_rewritten_while_everything_else_goes_on(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, codec: str
 ) -> None:
-    """For 4.5 s this process did nothing else: no lease, no heartbeat, no other partition."""
+    """Before, the process did nothing else for 4.5 s: no lease, no heartbeat, no other partition."""
     pause = one_batch_mirrored(
         source, target, make_topic, unique_name("million"), unique_name("link"), 1_000_000, codec
     )
@@ -276,7 +282,7 @@ def test_a_batch_of_a_million_records_is_rewritten_while_everything_else_goes_on
 def test_many_batches_with_broker_times_are_rewritten_while_everything_else_goes_on(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """An answer holds many of them, of several partitions: for up to 2 s this process did nothing else."""
+    """An answer holds many such batches, of several partitions: before, the process did nothing else for up to 2 s."""
     topic = unique_name("stamped")
     make_topic(source, topic, 6, config={"message.timestamp.type": "LogAppendTime"})
     producer = Producer(
@@ -329,7 +335,8 @@ def test_a_live_cleaner_under_two_mirrors_loses_doubles_and_shifts_nothing(
     kept, copied = (read_all(each.bootstrap, topic)[0] for each in (source, target))
     by_offset = {record[0]: record for record in copied}
     assert [by_offset.get(record[0]) for record in kept] == kept
-    # The cleaner goes on after the copy: what the target has beyond the source must be what was written there.
+    # The cleaner continues after the copy: records that only the target still has must be records written to the
+    # source.
     assert [acked[offset] for offset in by_offset] == [record[2] or b"" for record in copied]
     assert len(kept) < len(acked)
     assert bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic)

@@ -1,4 +1,7 @@
-"""What stops one partition on real brokers: named, alone, and resumed only where that is safe (AL-63)."""
+"""Failures that stop a single partition on real brokers:
+
+named, without effect on others, and resumed only where safe.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ PROMOTE = PromoteTerms(1)
 
 
 def cut(bootstrap: str, topic: str, offsets: dict[int, int]) -> None:
-    """DeleteRecords."""
+    """Delete the records before these offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.delete_records([TopicPartition(topic, p, o) for p, o in offsets.items()]).values():
         future.result(20)
@@ -76,7 +79,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 @contextlib.asynccontextmanager
 async def estate_of(world: World) -> AsyncIterator[Estate]:
-    """What a verb works on, as the command line opens it."""
+    """Open the connections of a verb, as the command line does."""
     known = {"source": world.source.bootstrap, "target": world.target.bootstrap}
     async with await Estate.open(lambda name: settings_of(name, known[name]), "target") as estate:
         yield estate
@@ -103,7 +106,7 @@ async def status_of(world: World, topic: str) -> TopicStatus:
 
 
 async def stopped(world: World, topic: str, partition: int, ref: str) -> PartitionStop:
-    """The stop as the state log keeps it."""
+    """Wait for a partition's stop in the state log, and return the stop."""
     return await world.log.wait(
         lambda state: (
             stop
@@ -141,13 +144,13 @@ def test_records_deleted_before_they_were_copied_are_named_and_only_their_exact_
         async with link_between(source, target, unique_name("link")) as world:
             async with engine_running(world):
                 await world.copied(topic)
-            # Nobody copies while records of partition 1 come and go, more of them than a hole of compaction may have.
+            # No mirror runs while records of partition 1 come and go, more of them than a hole of compaction may have.
             await to(produce, source.bootstrap, topic, 3_000, partitions=2, first=200)
             await to(cut, source.bootstrap, topic, {1: 1_550})
             async with engine_running(world, "m2", strict):
                 stop = await stopped(world, topic, 1, "source-range-lost")
                 assert (stop.lost, stop.remedy) == ("100..1549", Remedy.ACCEPT_LOSS)
-                await copied(world, topic, 0, 1_600)  # its neighbour goes on
+                await copied(world, topic, 0, 1_600)  # The neighbouring partition goes on.
                 shown = (await status_of(world, topic)).partitions[1]
                 assert "offsets 100 to 1549 were deleted on the source" in shown.problem
                 assert (await refused(world, topic)).ref == "loss-not-accepted"
@@ -156,7 +159,7 @@ def test_records_deleted_before_they_were_copied_are_named_and_only_their_exact_
                 assert wrong.ref == "other-range"
                 assert wrong.next_step.endswith(f"--accept-loss 100..1549 --link {world.link} {topic}")
                 assert (await refused(world, topic, 7)).ref == "unknown-partition"
-            # A restart does not forget the stop, and the verb works while no mirror runs.
+            # The stop survives a restart, and the verb works while no mirror runs.
             await resume(world, topic, 1, (100, 1_549))
             async with engine_running(world, "m3", strict):
                 await copied(world, topic, 1, 1_600)
@@ -190,7 +193,7 @@ def test_what_was_deleted_between_the_stop_and_the_acceptance_belongs_to_the_ran
             await world.copied(topic)
             async with estate_of(world) as estate:
                 await verbs.pause_topics(estate, world.link, [topic])
-            await asyncio.sleep(0.7)  # until the fetch that was under way is answered
+            await asyncio.sleep(0.7)  # By then the fetch in flight is answered.
             await to(produce, source.bootstrap, topic, 100)
             await to(cut, source.bootstrap, topic, {0: 40})
             await asyncio.sleep(0.7)
@@ -224,7 +227,7 @@ def test_a_gap_that_a_cleaner_made_while_nobody_copied_is_filled_once_its_limit_
     strict = MirrorSettings(lease_s=1.5, presence_ms=200, hole_limit=200)
 
     def write_over() -> None:
-        """Some 3,000 offsets of one key, which a cleaner removes all but for the last."""
+        """Write some 3,000 offsets with the same key, of which a cleaner keeps only the last."""
         producer = Producer({"bootstrap.servers": source.bootstrap, "batch.num.messages": 12})
         for number in range(3_000):
             producer.produce(topic, f"value-{number}-{'x' * 60}".encode(), b"one")
@@ -388,7 +391,7 @@ def test_a_foreign_write_on_the_target_stops_its_partition_and_a_restart_does_no
         async with link_between(source, target, unique_name("link")) as world:
             async with engine_running(world):
                 await world.copied(topic)
-                await to(produce, target.bootstrap, topic, 3)  # all to partition 0
+                await to(produce, target.bootstrap, topic, 3)  # All three records go to partition 0.
                 await to(produce, source.bootstrap, topic, 40, partitions=2, first=40)
                 stop = await stopped(world, topic, 0, "diverged")
                 assert stop.what == "the batch for offset 20 was stored or found at 23 on the target"
@@ -421,7 +424,7 @@ def test_a_target_that_takes_no_writes_stops_the_topic_until_it_is_resumed(
                 await world.mirror(topic)
                 await world.in_phase(topic, TopicPhase.MIRRORING)
             await to(set_topic_config, target, sealed, {"max.message.bytes": "1"})
-            await asyncio.sleep(0.3)  # in force after some 50 ms (V4)
+            await asyncio.sleep(0.3)  # The config is in force after some 50 ms (V4).
             for topic in (sealed, other):
                 await to(produce, source.bootstrap, topic, 100)
             stop = await stopped(world, sealed, 0, "target-refused")
@@ -446,7 +449,7 @@ def test_a_missing_right_on_the_target_is_named_and_the_copy_goes_on_by_itself_o
     for topic in (denied, other):
         make_topic(source, topic)
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    # Once a resource has any ACL, only what one of them allows is allowed.
+    # Once a resource has any ACL, only operations that an ACL allows are allowed.
     read_only = AclBinding(
         ResourceType.TOPIC, denied, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*",
         AclOperation.READ, AclPermissionType.ALLOW,
@@ -478,7 +481,7 @@ def test_a_missing_right_on_the_target_is_named_and_the_copy_goes_on_by_itself_o
 
 
 async def move(world: World, topic: str, to_folder: Path, from_folder: Path) -> None:
-    """Partition 0 of a target topic to another disk (AlterReplicaLogDirs)."""
+    """Move partition 0 of a target topic to another disk (AlterReplicaLogDirs)."""
     request = entity(34, 2, "request")
     of_dir = element_type(request, "dirs")
     of_topic = element_type(of_dir, "topics")
@@ -493,7 +496,7 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
     source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
     folders = [tmp_path / "disk-a", tmp_path / "disk-b"]
-    # Which disk has the state log is chance; a broker that is a controller, too, ends with the disk of its metadata.
+    # The state log may be on either disk. A broker that is a controller, too, ends with the disk of its metadata.
     target = own_cluster(
         config={"log.dirs": ",".join(map(str, folders)), "metadata.log.dir": str(tmp_path / "metadata")}
     )
@@ -508,11 +511,12 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
             await world.caught_up(topic)
             state = next(f for f in folders if (f / "__kmigrate_state-0").exists())
             failed = next(f for f in folders if f != state)
-            await move(world, "__kmigrate_presence", state, failed)  # the state logs' disk is the one that lives on
+            # The disk of both state topics is the disk that survives.
+            await move(world, "__kmigrate_presence", state, failed)
             gone = sorted(int(path.name.rpartition("-")[2]) for path in failed.glob(f"{topic}-*"))
             kept = sorted({*range(6)} - {*gone})
             assert gone and kept, "Kafka puts each new partition where fewest are, so both disks have some"
-            failed.rename(tmp_path / "pulled-out")  # the next segment cannot be made there
+            failed.rename(tmp_path / "pulled-out")  # The next segment cannot be made there.
             await asyncio.sleep(0.4)
             await to(produce, source.bootstrap, topic, 600, partitions=6, first=60)
             for partition in gone:
@@ -528,7 +532,7 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
 
 
 async def set_quota(client: ClusterClient, key: str, rate: float | None, whose: str | None = None) -> None:
-    """Of one client id, or the default of all of them (AlterClientQuotas)."""
+    """Set the quota of a client id, or the default for all client ids (AlterClientQuotas)."""
     request = entity(49, 1, "request")
     entry = element_type(request, "entries")
     whom, what = element_type(entry, "entity"), element_type(entry, "ops")
@@ -541,10 +545,13 @@ async def set_quota(client: ClusterClient, key: str, rate: float | None, whose: 
 def test_a_look_at_one_batch_waits_while_a_quota_for_reading_is_used_up(
     source: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """A broker's answer then names no partition: who reads a tail, or compares a batch, took that for one."""
+    """The mirror waits while an answer of the broker names no partition.
+
+    Before, a reader of a tail, or a comparison of a batch, took such an answer for a full answer.
+    """
     topic, whose = unique_name("quota"), unique_name("reader")
     make_topic(source, topic)
-    produce(source.bootstrap, topic, 60_000, config={"batch.size": 16_000})  # some 2.5 MB
+    produce(source.bootstrap, topic, 60_000, config={"batch.size": 16_000})  # This makes some 2.5 MB.
     wanted = FetchPartition(topic, 0, 0, 64 << 10)
 
     async def scene() -> int:
@@ -570,7 +577,7 @@ def test_a_used_up_quota_of_the_target_is_respected_and_shown(
     target = own_cluster()
     topic = unique_name("quota")
     make_topic(source, topic)
-    produce(source.bootstrap, topic, 60_000, config={"batch.size": 16_000})  # some 2.5 MB
+    produce(source.bootstrap, topic, 60_000, config={"batch.size": 16_000})  # This makes some 2.5 MB.
 
     async def quota(world: World, rate: float | None) -> None:
         async with ClusterClient(settings_of("target", world.target.bootstrap)) as client:
@@ -578,7 +585,7 @@ def test_a_used_up_quota_of_the_target_is_respected_and_shown(
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:
-            await quota(world, 100_000.0)  # averaged over some 10 s
+            await quota(world, 100_000.0)  # The broker averages the quota over some 10 s.
             async with engine_running(world) as engine:
                 await world.mirror(topic)
                 await waiting(world, topic, 0, "target-throttled: broker 1 asks for rests of")
@@ -596,7 +603,7 @@ def test_a_links_limit_is_kept_and_lifted_while_it_runs(
 ) -> None:
     topic = unique_name("limited")
     make_topic(source, topic, partitions=2)
-    produce(source.bootstrap, topic, 120_000, partitions=2, config={"batch.size": 16_000})  # some 5 MB
+    produce(source.bootstrap, topic, 120_000, partitions=2, config={"batch.size": 16_000})  # This makes some 5 MB.
 
     async def limit(world: World, rate: int) -> None:
         async with estate_of(world) as estate:
@@ -624,7 +631,7 @@ def test_a_links_limit_is_kept_and_lifted_while_it_runs(
 
 
 RECORD_BYTES = 43
-"""One of `produce`'s numbered records inside a batch."""
+"""Size of a numbered record of `produce` inside a batch."""
 
 
 def positions(world: World, topic: str) -> int:

@@ -1,4 +1,4 @@
-"""Killed, doubled and stopped mirrors on real brokers: the log comes out once and in order."""
+"""Killed, doubled and stopped mirrors on real brokers: the target's log has each record once and in order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORGETFUL = {"producer.id.expiration.check.interval.ms": "1000", "producer.id.ex
 
 
 def writing(bootstrap: str, plain: str, transactional: str, age_ms: int = 0) -> AbstractContextManager[None]:
-    """Plain records and transactions, all the time."""
+    """Write plain records and transactions while the block lasts."""
 
     def write(number: int) -> int:
         produce(bootstrap, plain, 200, partitions=2, first=number, age_ms=age_ms)
@@ -78,7 +78,7 @@ def test_a_mirror_killed_while_it_copies_and_started_again_ends_identical(
                 for run in range(4):
                     before = positions(world, plain)
                     with mirror_process(world, f"k{run}") as process:
-                        # The first two die while the topics are being made or aligned, or soon after.
+                        # The first two processes die while the topics are being made or aligned, or soon after.
                         if run > 1:
                             await world.until(
                                 plain, lambda _, before=before: positions(world, plain) > before, "some copying"  # type: ignore[misc]
@@ -94,7 +94,7 @@ def test_a_mirror_killed_while_it_copies_and_started_again_ends_identical(
 
 
 def assert_remembers(world: World) -> None:
-    """The target was told to keep producer state, and the link knows what to put back (W1)."""
+    """Check that the target keeps producer state, and that the link knows the value to put back (W1)."""
     resource = ConfigResource(ResourceType.BROKER, "1")
     told = AdminClient({"bootstrap.servers": world.target.bootstrap})
     entry = told.describe_configs([resource])[resource].result(10)["producer.id.expiration.ms"]

@@ -1,6 +1,6 @@
-"""Several mirror processes of one link share its partitions; whoever dies, stops or joins, nothing is doubled.
+"""Several mirror processes share the partitions of a link; whichever process dies, stops or joins, nothing is doubled.
 
-Transactions write to the same partitions, so that there are holes to be made by whoever owns them just then.
+Transactions write to the same partitions, so that the current owners must make holes.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MakeTopic = Callable[..., None]
 
 PARTITIONS = 12
 TAKEN_OVER_S = 10
-"""What the mirror promises."""
+"""Time that the mirror promises."""
 
 
 def writing(bootstrap: str, topic: str) -> AbstractContextManager[None]:
-    """Plain records and transactions in all partitions, all the time."""
+    """Write plain records and transactions to all partitions while the block lasts."""
 
     def write(number: int) -> int:
         produce(bootstrap, topic, 120, partitions=PARTITIONS, first=number)
@@ -53,13 +53,13 @@ def writing(bootstrap: str, topic: str) -> AbstractContextManager[None]:
 
 
 def owners(world: World, state: State, topic: str) -> dict[int, str]:
-    """Who copies each partition, by the assignment; the link's name left out."""
+    """Return the owner of each partition by the assignment, without the link's name."""
     made = state.assignment(world.link)
     return {p: assigned(made, topic, p).removeprefix(f"{world.link}-") for p in range(PARTITIONS)}
 
 
 async def shared(world: World, topic: str, among: set[str], timeout: float) -> dict[int, str]:
-    """Wait until these processes own equally many partitions and each speaks of its own."""
+    """Wait until these processes own equally many partitions, and each process reports its own partitions."""
 
     def found(state: State) -> dict[int, str] | None:
         now = owners(world, state, topic)
@@ -70,7 +70,7 @@ async def shared(world: World, topic: str, among: set[str], timeout: float) -> d
 
 
 async def all_get_on(world: World, topic: str, timeout: float = 20) -> None:
-    """Every partition is copied further than it was."""
+    """Wait until every partition is copied further."""
     before = {p: seen.position for p, seen in world.progress(topic).items()}
     await world.until(
         topic,
@@ -137,7 +137,7 @@ def test_processes_share_a_topic_and_take_over_from_one_another_under_writes(
 
 
 class Workers:
-    """`kmigrate mirror run --workers 2` as a person starts it."""
+    """`kmigrate mirror run --workers 2`, as an operator starts the command."""
 
     def __init__(self, run: Migration) -> None:
         self.run = run
@@ -147,7 +147,7 @@ class Workers:
         )
 
     def next_worker(self) -> int:
-        """Process id of the worker that is started next."""
+        """Return the process id of the next started worker."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             told = json.loads(line)
@@ -160,7 +160,7 @@ class Workers:
         return told
 
     def copiers(self, topic: str) -> Counter[int]:
-        """Process ids by how many partitions of the topic they copy, as status tells."""
+        """Return how many of the topic's partitions each process id copies, by `status`."""
         return Counter(int(part["copied_by"].partition("-")[0] or -1) for part in self.shown(topic)["partitions"])
 
     def end(self) -> None:
@@ -192,11 +192,12 @@ def test_workers_share_the_partitions_of_a_topic_to_its_promote_and_end_with_the
         assert read_all(target.bootstrap, topic) == read_all(source.bootstrap, topic)
 
         run.start("controller")
-        run.does("promote", topic, "--link", link, "--yes")  # needs the word of both at the barrier
+        # The promote needs the reports of both processes at the barrier.
+        run.does("promote", topic, "--link", link, "--yes")
         assert workers.shown(topic)["phase"] == "promoted"
     finally:
         workers.end()
         run.stop()
     assert workers.process.stdout is not None
-    rest = workers.process.stdout.read()  # to its end, which comes when the worker, too, has closed it
+    rest = workers.process.stdout.read()  # The output ends when the worker, too, has closed the pipe.
     assert json.loads(rest.splitlines()[-1])["event"] == "stopped", rest

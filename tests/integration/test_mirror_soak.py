@@ -1,4 +1,4 @@
-"""A small soak in every run of the suite; `make soak-mirror` is the same one, large."""
+"""A small soak in every run of the suite; `make soak-mirror` is the same soak, large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source with the cluster id of the target, and a source that advertises an address which nobody can resolve."""
+"""A source with the target's cluster id, and a source that advertises an unresolvable address."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def twin(target: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def link(target: KafkaCluster, unique_name: Callable[[str], str]) -> Iterator[str]:
-    """A link's name; the link's records leave the target with the test, as the source ends with this module."""
+    """Yield a link's name, and delete the link's records from the target at the end.
+
+    The source ends with this module.
+    """
     name = unique_name("link")
     yield name
 

@@ -50,7 +50,7 @@ END_OF_9999 = 253_402_300_799_999
 
 
 def produce_sizes(bootstrap: str, topic: str, sizes: list[int], partition: int = 0) -> None:
-    """One record, and one batch, of each size."""
+    """Write a record of each size, each in a batch of its own."""
     producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 30 << 20, "linger.ms": 0})
     for number, size in enumerate(sizes):
         producer.produce(topic, bytes([number]) * size, b"key", partition)
@@ -58,7 +58,7 @@ def produce_sizes(bootstrap: str, topic: str, sizes: list[int], partition: int =
 
 
 async def produce_raw(cluster: KafkaCluster, topic: str, times: list[int]) -> None:
-    """Records of times that client libraries put another in the place of, or refuse: a batch of its own for each."""
+    """Write records, each in a batch of its own, with times that client libraries replace or refuse."""
     async with ClusterClient(settings_of("source", cluster.bootstrap)) as client:
         producer_id, epoch = await client.init_producer_id()
         for number, moment in enumerate(times):
@@ -69,7 +69,10 @@ async def produce_raw(cluster: KafkaCluster, topic: str, times: list[int]) -> No
 
 
 def produce_headers(bootstrap: str, topic: str) -> list[Headers]:
-    """A record of 10,000 headers among some whose header keys are repeated, empty and without a value; the headers."""
+    """Write a record of 10,000 headers between records with odd headers; return the headers.
+
+    The odd headers have repeated keys, empty keys, and no values.
+    """
     odd: Headers = [("k", b"1"), ("k", None), ("", b"2"), ("k", b"1"), ("", b""), ("\u00e9", b"\0")]
     many: Headers = [(f"header-{number % 7_000}", b"%d" % number) for number in range(10_000)]
     written = [odd, many, odd]
@@ -81,7 +84,7 @@ def produce_headers(bootstrap: str, topic: str) -> list[Headers]:
 
 
 async def look(world: World, topic: str) -> tuple[Snapshot, TopicStatus]:
-    """What `kmigrate status` sees now."""
+    """Return what `kmigrate status` shows now."""
     known = {each: settings_of(each, getattr(world, each).bootstrap) for each in ("source", "target")}
     async with await Estate.open(known.__getitem__, "target") as estate:
         shot = await snapshot(estate)
@@ -136,7 +139,7 @@ def test_records_of_any_age_and_headers_large_batches_and_empty_partitions_are_c
 
 
 def _damage_on_disk(cluster: KafkaCluster, topic: str, offset: int) -> None:
-    """Change the last byte of the batch that begins at `offset`, where the broker keeps it."""
+    """Change the last byte of the batch that begins at `offset`, in the broker's log file."""
     log = cluster.brokers[1].folder / "data" / f"{topic}-0" / "00000000000000000000.log"
     with log.open("r+b") as file:
         at = 0
@@ -210,14 +213,17 @@ def test_status_names_the_open_transaction_that_the_mirror_waits_for(
 
 
 async def _write_without_coordinator(cluster: KafkaCluster, topic: str) -> None:
-    """A transaction's record that no coordinator ever heard of, as a dead producer's late write leaves it (KIP-890)."""
+    """Write a transactional record that no coordinator knows.
+
+    A dead producer's late write leaves such a record (KIP-890).
+    """
     batch = one_record_batch(
         b"late", b"never to be committed", timestamp=int(time.time() * 1000), producer_id=990_017, epoch=0, sequence=0
     )
-    struct.pack_into(">h", batch, 21, 0x10)  # transactional
+    struct.pack_into(">h", batch, 21, 0x10)  # This is the transactional bit.
     struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
     body = encode_produce([(topic, 0, batch)])
-    body[0] = b"\x05late" + bytes(body[0])[1:]  # its transactional id, where other requests have none
+    body[0] = b"\x05late" + bytes(body[0])[1:]  # This is the transactional id, which other requests lack.
     async with ClusterClient(settings_of("source", cluster.bootstrap)) as client:
         await client.refresh([topic])
         connection = await client.connection(client.leader(topic, 0))
@@ -241,7 +247,7 @@ def test_a_hanging_transaction_is_named_and_the_copy_goes_on_once_an_operator_ha
             await world.until(topic, lambda told: [told[p].position for p in told] == [20], "the copy to wait")
 
             async def named() -> str:
-                while True:  # people are told only of what is open for a while
+                while True:  # Status names only transactions that have been open for a while.
                     shot, status = await look(world, topic)
                     if "waits at" in text_of(shot):
                         assert status.partitions[0].waits_for is not None
@@ -259,9 +265,10 @@ def test_a_hanging_transaction_is_named_and_the_copy_goes_on_once_an_operator_ha
 
 
 def _cleaned_to_its_end(source: KafkaCluster, topic: str) -> None:
-    """Two records of three go, and their batches: an empty segment is put behind theirs, for the newest is left alone.
+    """Have a cleaner remove two of three records, and their batches.
 
-    A leader has such a one that was sent a record which was never replicated.
+    The cleaner leaves the newest segment alone, so an empty segment is put behind the records' segment. A leader has
+    such an empty segment after a record that was never replicated.
     """
     producer = Producer({"bootstrap.servers": source.bootstrap})
     for key, value in ((b"kept", b"for good"), (b"gone", b"soon"), (b"gone", None)):
@@ -277,7 +284,7 @@ def _cleaned_to_its_end(source: KafkaCluster, topic: str) -> None:
             return [batch.base_offset for batch in walk(answer.records)]
 
     data = source.brokers[1].folder / "data"
-    for _ in range(10):  # the cleaner takes a tombstone away at its second look at it
+    for _ in range(10):  # The cleaner removes a tombstone at its second pass.
         source.terminate(1)
         (data / f"{topic}-0" / f"{3:020d}.log").touch()
         (data / "cleaner-offset-checkpoint").unlink(missing_ok=True)
@@ -293,7 +300,7 @@ def _cleaned_to_its_end(source: KafkaCluster, topic: str) -> None:
 def test_a_log_without_a_batch_up_to_its_end_is_named_and_copied_on_with_the_next_record(
     own_cluster: OwnCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Log cleaners before Kafka 4.0 (KAFKA-17076)."""
+    """Log cleaners before Kafka 4.0 leave such logs (KAFKA-17076)."""
     source = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER)
     topic = unique_name("bare")
     make_topic(source, topic, config={**COMPACTED, "min.cleanable.dirty.ratio": "0.0", "delete.retention.ms": "0"})
@@ -316,7 +323,7 @@ def test_a_log_without_a_batch_up_to_its_end_is_named_and_copied_on_with_the_nex
 
 
 def _end_hanging(cluster: KafkaCluster, topic: str, offset: int) -> None:
-    """What status tells the operator to do: `kafka-transactions.sh abort`."""
+    """Run the command that status tells the operator to run: `kafka-transactions.sh abort`."""
     command = [
         str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap,

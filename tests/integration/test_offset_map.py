@@ -1,4 +1,4 @@
-"""Offsets that cannot be identical: exactly mapped, every record, judged by librdkafka on both sides."""
+"""Offsets that cannot be identical: every record is mapped exactly, judged by librdkafka on both sides."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OwnCluster = Callable[..., KafkaCluster]
 
 
 async def maps_of(world: World, topic: str) -> dict[int, OffsetMap]:
-    """The map as whoever carries positions over is given it."""
+    """Return the maps, as the code that carries committed offsets over reads them."""
     record = world.log.state.topic(world.link, topic)
     assert record is not None
     async with ClusterClient(settings_of("target", world.target.bootstrap)) as client:
@@ -54,7 +54,7 @@ async def maps_of(world: World, topic: str) -> dict[int, OffsetMap]:
 
 
 async def copied(world: World, topic: str) -> None:
-    """Until the mirror has passed all that the source holds."""
+    """Wait until the mirror has passed all records of the source."""
     ends = await asyncio.to_thread(bounds, world.source.bootstrap, topic)
     await world.until(
         topic, lambda told: all(p in told and told[p].position >= end for p, (_, end) in ends.items()), "the copy"
@@ -62,7 +62,10 @@ async def copied(world: World, topic: str) -> None:
 
 
 async def assert_mapped(world: World, topic: str, *, before: dict[int, int] | None = None) -> dict[int, OffsetMap]:
-    """Each record of the source stands on the target where the map says, and the target holds no other."""
+    """Check that each source record stands at the mapped offset on the target.
+
+    The target must hold no other record.
+    """
     before = before or {}
     maps = await maps_of(world, topic)
     wanted = await asyncio.to_thread(read_all, world.source.bootstrap, topic)
@@ -203,7 +206,7 @@ def test_where_only_the_padding_is_too_long_the_map_is_one_run(
 
 
 def once(bootstrap: str, topic: str, numbers: range) -> None:
-    """Records with a key of their own each; every tenth is written over at once."""
+    """Write records, each with a key of its own; every tenth is overwritten at once."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, "batch.num.messages": 20})
     for number in numbers:
         producer.produce(topic, f"value-{number}".encode(), f"key-{number - number % 10 // 9}".encode())
@@ -211,7 +214,7 @@ def once(bootstrap: str, topic: str, numbers: range) -> None:
 
 
 def write_with_a_huge_gap(bootstrap: str, topic: str) -> None:
-    """Keyed records, 600,000 offsets that a cleaner removes but for the last batch, and keyed records again."""
+    """Write keyed records, 600,000 offsets that a cleaner removes except the last batch, and keyed records again."""
     once(bootstrap, topic, range(400))
 
     async def fill() -> None:
@@ -231,7 +234,7 @@ def write_with_a_huge_gap(bootstrap: str, topic: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(10)
     for number in range(3):
         once(bootstrap, topic, range(400 + 100 * number, 500 + 100 * number))
-        time.sleep(0.3)  # segments roll by time; only those that are closed are cleaned
+        time.sleep(0.3)  # Segments roll by time, and the cleaner takes only closed segments.
 
 
 @pytest.mark.soak
@@ -281,7 +284,7 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
         assert json.loads((tmp_path / "copy" / "offsets" / "8").read_text().split("\n")[2]) == moved
         assert (tmp_path / "copy" / "metadata").read_text() == '{"id":"q"}'
         run.does("group", "mirror", "before", "inside", "end")
-        # A target whose groups' coordinator was made a moment ago may still be loading: then it is asked once more.
+        # A new coordinator on the target may still be loading: then the promote is repeated once.
         run.again("group", "promote", "before", "inside", "end", "--yes", during=lambda: time.sleep(0.3))
         run.does("promote", topic, "--verify", "--yes")
         after = run.does("offsets", "translate", topic, str(records[-1][0]), str(records[-1][0] + 1))
@@ -318,7 +321,7 @@ def commit(bootstrap: str, group: str, topic: str, position: int) -> None:
 
 
 def next_value(bootstrap: str, group: str, topic: str) -> bytes | None:
-    """What the group is given first when it goes on from where it is committed."""
+    """Return the first value that the group gets from its committed offset on."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "error"})
     consumer.subscribe([topic])
     try:

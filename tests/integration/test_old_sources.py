@@ -1,4 +1,4 @@
-"""A source of Kafka 2.8.2 with its ZooKeeper: message formats 0 and 1, and everything else that must work there."""
+"""A source of Kafka 2.8.2 with ZooKeeper: message formats 0 and 1, and everything else that must work there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MAGIC_0, MAGIC_1 = "0.9.0", "0.10.0"
 CODECS = ("none", "gzip", "snappy", "lz4")
 FOR_EVER = {"retention.ms": "-1"}
 NO_TIME = ((0, 0), (1, -1))
-"""How librdkafka tells that a record has no time: read from magic 0, and from magic 2 with time −1."""
+"""Signs of a record without a time in librdkafka: from magic 0, and from magic 2 with time −1."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def old_source() -> Iterator[KafkaCluster]:
 
 
 def write(bootstrap: str, topic: str, codec: str, *, partition: int = 0, first: int = 0) -> None:
-    """200 records with and without key and value, some dozens a batch, at times that differ within a batch."""
+    """Write 200 records with and without key and value, some dozens per batch, at times that differ within a batch."""
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 30})
     for number in range(first, first + 200):
         producer.produce(
@@ -86,7 +86,7 @@ def write(bootstrap: str, topic: str, codec: str, *, partition: int = 0, first: 
 
 
 def write_keyed(bootstrap: str, topic: str, codec: str) -> None:
-    """Few keys and some tombstones, a dozen records a batch, for a log cleaner to thin."""
+    """Write few keys and some tombstones, a dozen records per batch, for a log cleaner to thin."""
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 12})
     for number in range(2_000):
         key = f"once-{number}" if number % 5 == 0 else f"often-{number % 13}"
@@ -97,7 +97,7 @@ def write_keyed(bootstrap: str, topic: str, codec: str) -> None:
 
 
 def read_both(source: KafkaCluster, target: KafkaCluster, *topics: str) -> Iterator[tuple[list[Seen], list[Seen]]]:
-    """What readers of the source and of the target are given, partition by partition."""
+    """Yield the records that readers of the source and of the target get, partition by partition."""
     with ThreadPoolExecutor() as threads:
         asked = [(cluster.bootstrap, topic) for topic in topics for cluster in (source, target)]
         read = list(threads.map(lambda each: read_all(*each), asked))
@@ -107,12 +107,12 @@ def read_both(source: KafkaCluster, target: KafkaCluster, *topics: str) -> Itera
 
 
 def told(records: list[Seen]) -> list[tuple[int, bytes | None, bytes | None, object, object]]:
-    """What a reader was given, with one word for a missing time and one for missing headers."""
+    """Return the records with the same mark for each missing time, and the same mark for missing headers."""
     return [(*r[:3], r[3] or [], "none" if r[4] in NO_TIME else r[4][1]) for r in records]
 
 
 def magics(cluster: KafkaCluster, topic: str) -> set[str]:
-    """Message formats in a source partition's log, as the broker's own DumpLogSegments reads them."""
+    """Return the message formats in a source partition's log, as the broker's own DumpLogSegments reads them."""
     logs = sorted((cluster.brokers[1].folder / "data" / f"{topic}-0").glob("*.log"))
     command = [
         str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka', OLD_VERSION)}/*",
@@ -123,7 +123,7 @@ def magics(cluster: KafkaCluster, topic: str) -> set[str]:
 
 
 def takes(bootstrap: str, topic: str) -> bool:
-    """Whether a record is stored there now, and not refused as too large."""
+    """Tell whether the topic stores a record now, or refuses the record as too large."""
     told: list[bool] = []
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, b"probe", partition=0, on_delivery=lambda error, _: told.append(error is None))
@@ -136,7 +136,7 @@ def wait_until_in_force(bootstrap: str, topic: str, *, closed: bool) -> None:
 
 
 def read_by_java(cluster: KafkaCluster, topic: str, count: int) -> list[str]:
-    """One line a record from Java's console consumer: time, partition, offset, key and value."""
+    """Return a line per record from Java's console consumer: time, partition, offset, key and value."""
     command = [
         str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap,
@@ -151,7 +151,7 @@ def read_by_java(cluster: KafkaCluster, topic: str, count: int) -> list[str]:
 
 
 def mirror_all(source: KafkaCluster, target: KafkaCluster, link: str, topics: list[str]) -> None:
-    """Mirror these topics to the end of each, and see that none of them has a problem."""
+    """Mirror these topics to their ends, and check that no topic has a problem."""
 
     async def scene() -> None:
         async with link_between(source, target, link) as world, engine_running(world):
@@ -181,7 +181,7 @@ class Copied:
 def copied(
     old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, set_topic_config: SetConfig
 ) -> Copied:
-    """Written and mirrored at once: most of the time goes into starting things and into waiting for the cleaner."""
+    """Write and mirror all topics at once: starting processes and waiting for the cleaner take most of the time."""
     era = f"old-{uuid4().hex[:6]}"
     names = Copied(
         f"{era}-format-0",
@@ -209,7 +209,7 @@ def copied(
     make_topic(old_source, f"{era}-probe")
     for number, version in enumerate((MAGIC_1, "2.8"), 1):
         set_topic_config(old_source, names.raised, {"message.format.version": version})
-        # A broker takes changes of configs one after another: when the later one is in force, so is this one.
+        # A broker applies config changes in order: when the later change is in force, the earlier change is, too.
         closed = number == 1
         set_topic_config(old_source, f"{era}-probe", {"max.message.bytes": "1" if closed else "1000000"})
         wait_until_in_force(at, f"{era}-probe", closed=closed)
@@ -260,7 +260,7 @@ def test_a_mirror_begins_inside_a_compressed_message(
     old_source: KafkaCluster, target: KafkaCluster, copied: Copied
 ) -> None:
     for wanted, found in read_both(old_source, target, *copied.inside):
-        # Another test kills this broker, and a killed broker may forget where its log began (W6).
+        # Another test kills this broker, and a killed broker may forget the log's start (W6).
         assert told(found) == [each for each in told(wanted) if each[0] >= 47]
         assert [found[0][0], len(found)] == [47, 153]
 
@@ -301,7 +301,10 @@ def test_transactions_of_a_2_8_source_are_copied_through_a_kill_of_its_broker(
 def test_a_2_8_source_that_is_closed_refuses_late_writers_and_ends_every_transaction(
     old_source: KafkaCluster, make_topic: MakeTopic, set_topic_config: SetConfig, unique_name: Names
 ) -> None:
-    """Markers are as small there: one that began before the topic was closed is committed, a late one aborted."""
+    """A 2.8 source's markers are as small:
+
+    a transaction from before the topic was closed is committed, a late transaction is aborted.
+    """
     closed, free, at = unique_name("closed"), unique_name("free"), old_source.bootstrap
     for topic in (closed, free):
         make_topic(old_source, topic)
@@ -321,7 +324,7 @@ def test_a_2_8_source_that_is_closed_refuses_late_writers_and_ends_every_transac
     late.flush(20)
     late.abort_transaction(30)
     for number, producer in enumerate((begun, late)):
-        in_transaction(producer, free, number)  # neither id is lost: the coordinator has ended its transaction
+        in_transaction(producer, free, number)  # Neither id is lost: the coordinator has ended its transaction.
     assert [value for value in values(at, closed) if not value.startswith("plain")] == [f"begun {FILLING}"]
     assert values(at, free) == ["0", "1"]
 
