@@ -182,7 +182,7 @@ def test_who_comes_late_to_a_topic_that_was_made_by_another_leaves_the_target_al
 def test_of_two_processes_that_make_a_topic_at_once_the_later_looks_at_it_anew() -> None:
     """The later process notes no configs, and reads the topic again.
 
-    The configs that it has read may be those that the other process relaxed.
+    The other process may already have relaxed the configs that the later process has read.
     """
     stage = Stage({}, dict(ADOPTED), exclude=(), end=7)
     noted = replace(stage.record, restore_configs={"retention.ms": "86400000"}, drop_configs=("retention.bytes",))

@@ -1,6 +1,7 @@
 """The mender fills holes and recovers lanes.
 
-A hole may be filled without a look at the log end before the hole. A log that ends elsewhere gets no marker or no data.
+A hole may be filled without a look at the log end before the hole. A log that ends elsewhere before a hole gets no
+marker. A log that ends elsewhere behind a hole gets no data until its tail is read.
 """
 
 from __future__ import annotations

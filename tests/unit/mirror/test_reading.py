@@ -121,7 +121,7 @@ def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -
 
 
 def _read(monkeypatch: pytest.MonkeyPatch, leader: Leader) -> Counter[Key]:
-    """Run the reader until the leader has answered often enough or gets no request; return the records given."""
+    """Run the reader until the leader has answered often enough or gets no request; return the record counts."""
     with pytest.raises((EnoughError, TimeoutError)):
         asyncio.run(asyncio.wait_for(_reader(monkeypatch, leader, Still()).run(1), 2.0))
     return leader.got
@@ -149,7 +149,7 @@ class SlowLine(Leader):
         return answer
 
     def _take(self) -> None:
-        """Write the read records at once."""
+        """Do nothing, as if read records were written at once."""
 
 
 def test_over_a_slow_line_less_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,7 @@ def test_configs_are_relaxed_again_only_while_the_topic_is_mirrored_by_us(
 ) -> None:
     """Upkeep checks the lease and the topic's phase before it relaxes configs again.
 
-    The record of the topic does not change here, so no write of the record would reveal the newer phase.
+    Upkeep has no change of the record to write here, so no compare-and-set would reveal the newer phase.
     """
     source = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
     target = {"retention.ms": ConfigValue("5", own=True)}
