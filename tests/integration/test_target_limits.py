@@ -177,7 +177,9 @@ def test_a_promote_is_given_up_when_the_target_refuses_a_member_and_names_the_me
         assert "member-refused" in str(refused.told), refused
         assert "the target would refuse member reader at 127.0.0.1" in str(refused.told)
         found = status_of(run, "closed")
-        assert (found["phase"], "GROUP_AUTHORIZATION_FAILED" in found["reason"]) == ("mirrored", True)
+        assert found["phase"] == "mirrored"
+        # On a busy machine a trial before the promote may tell the loss, so that the promote does not even begin.
+        assert not found["reason"] or "GROUP_AUTHORIZATION_FAILED" in found["reason"], found["reason"]
         (named,) = found["refused"]
         assert (named["client_id"], named["error"]) == ("reader", "GROUP_AUTHORIZATION_FAILED")
         assert named["member_id"].startswith("reader-")
