@@ -73,7 +73,7 @@ class Copied:
 
 
 async def copy_ranges(job: BulkJob, ends: Mapping[Key, int], instance: str) -> list[Copied]:
-    """Copy each partition up to its end, as a process with an instance name of its own."""
+    """Copy each partition up to its end, under a separate instance name."""
     async with AsyncExitStack() as stack:
         source, target, state = [
             await stack.enter_async_context(ClusterClient(each)) for each in (job.source, job.target, job.target)

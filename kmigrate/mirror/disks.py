@@ -128,7 +128,7 @@ class DiskGuard:
             await sleep(settings.disk_look_s)
 
     async def look(self) -> None:
-        """Ask every broker once. Never raises."""
+        """Ask every broker once; never raise."""
         before, unwatched = set(self.rule.low), self.unwatched
         told = await read_log_dirs(self._target)
         self.rule.keep(told)

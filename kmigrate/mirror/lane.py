@@ -11,11 +11,11 @@ B  Position and sequence come together, from the tail or from consecutive acknow
 C  The first batch after LOST, and on a new connection, goes alone (W3). A hole in between changes nothing in the
    broker's state of our producer id, so after the hole the batches go on as before.
 D  A hole is filled with nothing in flight. Data waits until the log end is known to be the hole's end (W5). The log
-   end is looked up before a hole, too. This look-up is left out only if two conditions hold. An answer that has just
-   come gave the log end: an unclean election since then is impossible, because an election takes longer. And a marker
-   of the present term stands on the log (`marked_under`). Then markers of an older owner can no longer come. Markers
-   of a newer owner have ours refused (52, V3). This holds if both owners fill by markers; otherwise only the warrant
-   separates them. Appends of other copiers stop before the hole, as ours do.
+   end is looked up before a hole, too. This look-up is left out only if two conditions hold. First, an answer that has
+   just come gave the log end. An unclean election cannot have changed that end, because an election takes longer.
+   Second, a marker of the present term stands on the log (`marked_under`). Then markers of an older owner can no
+   longer come. Markers of a newer owner have ours refused (52, V3). This holds if both owners fill by markers;
+   otherwise only the warrant separates them. Appends of other copiers stop before the hole, as ours do.
 E  An acknowledged base offset other than the expected offset stops the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
 G  On a compacted partition, two reads of the source may disagree on what is a hole. A copier that was stopped for long
@@ -355,7 +355,8 @@ class Lane:
         return self.retired and not self.busy and not self._sent and (self.stopped or not self.unknown)
 
     def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
-        """Note that the source did not deliver this partition's records; no other partition waits for the next try."""
+        """Note that the source did not deliver this partition's records; only this partition pauses before the next try.
+        """
         self._read_failures += 1
         self.reading_trouble = trouble
         self.read_after = now + pause_s(self._read_failures, named=named)

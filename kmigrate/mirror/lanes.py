@@ -110,8 +110,8 @@ class Signals:
     def failed(self, client: ClusterClient, error: Failed) -> None:
         """Note that a broker cannot be asked; partitions of other brokers go on.
 
-        Some failures are not `Unreachable`, such as broken trust between the broker and this process. They are logged
-        at once and every minute, because a person must mend them.
+        A failed TLS or SASL authentication is logged at once and every minute, because a person must mend it. So is any
+        other failure that is not `Unreachable`.
         """
         if isinstance(error, Unreachable):
             self._troubles[client] = error.what

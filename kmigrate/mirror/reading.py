@@ -1,7 +1,7 @@
 """Reading from the source: a fetch session per leader, and each response handed to its lanes.
 
-The reaction to each error is in `reactions`. An error holds back only the partition that was answered. Readers leave a
-waiting partition out, and further questions about the partition are asked by a task of its own.
+The module `reactions` holds the reaction to each error. An error holds back only the partition that was answered.
+Readers leave a waiting partition out, and further questions about the partition are asked by a task of its own.
 
 Back-pressure in short: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch. That fetch
 then waits only briefly, so that the lane is soon included again. If all lanes together hold too much, each lane has

@@ -74,7 +74,7 @@ class MirrorSettings:
     disk_min_free_bytes: int = 0
     """The same in bytes; the higher of both limits counts."""
     disk_look_s: float = 5.0
-    """Interval of the questions for the room on the target's brokers."""
+    """Interval at which the free room on the target's brokers is asked for."""
     disk_size_s: float = 60.0
     """Interval at which the holder of the lease asks for the size of the topics on the target."""
     upkeep_s: float = 5.0
