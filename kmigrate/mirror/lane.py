@@ -355,8 +355,7 @@ class Lane:
         return self.retired and not self.busy and not self._sent and (self.stopped or not self.unknown)
 
     def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
-        """Note that the source did not deliver this partition's records; only this partition pauses before the next try.
-        """
+        """Note that the source did not deliver this partition's records; only this partition waits for its next try."""
         self._read_failures += 1
         self.reading_trouble = trouble
         self.read_after = now + pause_s(self._read_failures, named=named)

@@ -228,7 +228,7 @@ class Mender:
         """
         try:
             await self._fill_checked(lane, hole, told=told)
-        except Failed as error:  # the lane may have lost its position meanwhile: the markers may still come
+        except Failed as error:  # even if the lane is lost meanwhile, the markers may still come
             unknown = reaction_to(Asked.MARKERS, Found.NO_ANSWER).action is Action.SETTLE
             lane.fill_failed(error.what, unknown=unknown)
         finally:
