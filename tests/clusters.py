@@ -1,4 +1,4 @@
-"""Clusters for the time of a with block, started side by side and stopped whatever happens."""
+"""Clusters that live as long as a with block, started side by side and always stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["running_clusters", "source_and_target"]
 
 @contextmanager
 def running_clusters(root: Path, *specs: ClusterSpec) -> Iterator[list[KafkaCluster]]:
-    """A ready cluster for each spec, in that order."""
+    """Yield a ready cluster for each spec, in that order."""
     with ThreadPoolExecutor() as threads:
         clusters = list(threads.map(lambda spec: KafkaCluster.create(spec, root), specs))
     try:
@@ -33,7 +33,7 @@ def source_and_target(
     source_version: str = SOURCE_VERSION,
     target_version: str = TARGET_VERSION,
 ) -> tuple[ClusterSpec, ClusterSpec]:
-    """The two clusters of a migration."""
+    """Yield the source and the target cluster of a migration."""
     return (
         ClusterSpec("source", source_version, brokers, config or {}),
         ClusterSpec("target", target_version, brokers, config or {}),

@@ -55,8 +55,8 @@ def _run_pair(brokers: int) -> Iterator[Pair]:
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 
-# Brokers that live for a minute or stand idle are cheaper without Java's second compiler: a third of the start, half of
-# the rest. Benchmarks run them as they come.
+# Brokers that live for a minute or stand idle are cheaper without Java's second compiler. The start takes a third less
+# processor time, the rest half. Benchmarks run brokers with Java's defaults.
 os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
 # Spark, too, where the command line starts Spark for a check: half of Spark's CPU was the second compiler.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
@@ -104,7 +104,7 @@ def _work(nodeid: str) -> str:
 
 
 class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
-    """Files as they come, but for those that need brokers, which are two pieces of work."""
+    """A scheduler that hands out test files singly, and tests that need brokers as two pieces of work."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _work(nodeid)
@@ -151,7 +151,7 @@ def target(clusters: Pair) -> KafkaCluster:
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Callable[..., KafkaCluster]]:
-    """`own_cluster(version=…, brokers=…, config={…})`: a ready cluster for this test alone."""
+    """Yield `own_cluster(version=…, brokers=…, config={…})`, which starts a cluster for this test alone."""
     started: list[KafkaCluster] = []
 
     def start(version: str = TARGET_VERSION, brokers: int = 1, config: dict[str, str] | None = None) -> KafkaCluster:
@@ -183,7 +183,7 @@ _session = uuid4().hex[:6]
 
 @pytest.fixture
 def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """`unique_name("orders")`: a topic, group or id that no other test of this run has."""
+    """Return `unique_name("orders")`, which makes a topic, group or id that no other test of this run has."""
 
     def name(stem: str = "t") -> str:
         return f"{stem}-{_session}-{next(_numbers)}"
@@ -193,7 +193,7 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def make_topic() -> Callable[..., None]:
-    """`make_topic(cluster, name, partitions=1, replicas=1, config={…})`, done when all leaders are known."""
+    """Return `make_topic(cluster, name, partitions=1, replicas=1, config={…})`, which waits for all leaders."""
     return _make_topic
 
 

@@ -1,7 +1,10 @@
 """A strict reader of Prometheus' text format 0.0.4, written from the format's description and not from our writer.
 
-The reader refuses errors that a lenient parser accepts: a sample before its TYPE, a family in two places, two equal
-series, labels that the family's kind does not allow, falling buckets, a histogram whose +Inf is not the count.
+The reader refuses errors that a lenient parser accepts:
+
+- a sample before its TYPE, or a family in two places,
+- two equal series, or labels that the family's kind does not allow,
+- falling buckets, or a histogram whose +Inf is not the count.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class Exposition:
     families: dict[str, Family]
 
     def value(self, sample: str, **labels: str) -> float:
-        """Return the value of the only series whose labels include these labels."""
+        """Return the value of the only series with these labels."""
         found = self.series(sample, **labels)
         assert len(found) == 1, f"{sample}{labels}: {len(found)} series"
         return next(iter(found.values()))

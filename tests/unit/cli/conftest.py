@@ -1,4 +1,4 @@
-"""Signals as a terminal's processes have them, however these tests were started."""
+"""Signal handlers as processes of a terminal have them, however these tests were started."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_readme_names_each_missing_feature_and_its_words() -> None:
 
 
 def test_no_missing_feature_is_there() -> None:
-    """The entry of a feature goes when the feature comes."""
+    """The entry of a feature goes when the feature is added."""
     found: set[str] = set()
 
     def walk(command: object, path: str) -> None:

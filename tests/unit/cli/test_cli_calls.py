@@ -1,4 +1,4 @@
-"""The command line without a cluster: errors, exit codes, JSON, and that nobody is asked without a terminal."""
+"""The command line without a cluster: errors, exit codes, JSON, and no questions without a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nobody(tmp_path: Path) -> Iterator[Path]:
     """Return a configuration whose clusters refuse every connection."""
-    with socket.socket() as taken:  # bound and not listening: connections are refused
+    with socket.socket() as taken:  # the port is bound and does not listen, so connections are refused
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         path = tmp_path / "kmigrate.toml"
@@ -242,7 +242,7 @@ def test_exit_codes_are_those_of_the_errors() -> None:
 
 
 def test_a_playbooks_verbs_have_the_flags_of_the_command_line() -> None:
-    left_to_the_call = {"plan", "yes", "follow", "interval"}  # a step has an end
+    left_to_the_call = {"plan", "yes", "follow", "interval"}  # a step has an end, so `--follow` is not for steps
     assert set(playbook.CALLS) == set(VERBS)
     for verb, fields in VERBS.items():
         parameters = list(inspect.signature(playbook.CALLS[verb]).parameters)[1:]

@@ -1,4 +1,4 @@
-"""Which offsets are compared: nothing that the copy has lost is left out."""
+"""The compared offsets: records that the copy has lost are part of the comparison."""
 
 from __future__ import annotations
 

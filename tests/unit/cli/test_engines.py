@@ -173,7 +173,7 @@ def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(mo
 
 
 class _ReplacedRouter(_Router):
-    """A router that loses the name to another process at once."""
+    """A router whose name another process takes over at once."""
 
     closed = 0
 

@@ -30,7 +30,7 @@ def estate() -> Estate:
 def call(
     estate: Estate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Finish:
-    """Makes the call on an estate in memory, with `--json`; a moment without clients is enough."""
+    """Return the call with `--json` on an estate in memory; the call needs only a moment without clients."""
 
     @asynccontextmanager
     async def opened(_: Call) -> AsyncIterator[Estate]:

@@ -32,7 +32,7 @@ CONTROLLER = ControllerPresence("c", 0, True, 500)
 
 
 class Told:
-    """A call that waits for `wait_s`; keeps the progress and the notes."""
+    """A call whose `process_wait_s` is `wait_s`, and that keeps progress texts and notes."""
 
     def __init__(self, wait_s: float) -> None:
         self.settings = SimpleNamespace(defaults=SimpleNamespace(process_wait_s=wait_s))
@@ -48,7 +48,7 @@ class Told:
 
 
 def waited(told: Told, log: MemoryLog, need: Callable[[Any, Any], Awaitable[None]], *later: Any) -> float:
-    """Seconds until the needed process was heard of."""
+    """Return the seconds until the needed process was heard of."""
 
     async def run() -> float:
         async def speak() -> None:

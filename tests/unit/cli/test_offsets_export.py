@@ -34,7 +34,7 @@ def test_of_a_first_batch_that_was_not_committed_the_beginnings_of_kafka_sources
 
 
 def test_beginnings_stay_as_they_are_once_a_batch_is_committed(tmp_path: Path) -> None:
-    """They may name topics that are long gone, and no start reads them."""
+    """The files may name topics that are long gone, and no start of the query reads the files."""
     given = checkpoint(tmp_path / "given", commits__0="v1\n{}")
     assert list(_checkpoint(given)) == [given / "offsets/0"]
 
@@ -47,7 +47,7 @@ def test_a_copy_leaves_out_the_checksums_of_what_was_translated(tmp_path: Path) 
 
 
 def test_a_copy_that_was_broken_off_never_has_the_name_that_was_asked_for(tmp_path: Path) -> None:
-    """Spark would begin anew from half a checkpoint."""
+    """Spark would start again from half a checkpoint."""
     given, out = checkpoint(tmp_path / "given"), tmp_path / "out"
 
     def broken(beside: Path) -> None:

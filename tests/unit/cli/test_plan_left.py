@@ -35,7 +35,7 @@ SOURCE = {0: (100, 1_100), 1: (0, 500)}
 
 @dataclass
 class Cluster:
-    """Logs of topic t by partition: start and end; none of a topic that is not there."""
+    """A cluster with the start and end of each log of topic t; without logs topic t does not exist."""
 
     logs: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     metadata: Any = field(default_factory=lambda: SimpleNamespace(brokers={1: ("h", 1)}))
@@ -104,7 +104,7 @@ def planned(
     offsets: str = "mapped",
     time: int = -1,
 ) -> TopicOutlook:
-    """Asked for with options that say something else than the record."""
+    """Return the outlook of a plan whose options contradict the record."""
     log = MemoryLog(LINK, *([record] if record is not None else []), LeaseRecord("mirror/l", "m", 1))
     for word in words:
         log.say(word)

@@ -74,7 +74,7 @@ def test_a_report_that_could_not_be_written_is_found_unless_a_command_may_make_r
 
 
 def test_good_values_are_judged_without_contacting_anybody(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody is at these addresses."""
+    """No cluster answers at these addresses."""
     steps = [
         'run = "link create"\nname = "l"\nsource = "old"',
         'run = "topic mirror"\ntopics = ["t"]\nfrom = "2026-03-01T08:00:00Z"',

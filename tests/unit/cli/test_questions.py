@@ -1,4 +1,4 @@
-"""Questions to a person, on a terminal of their own: verbs ask while a loop runs, playbooks while none does."""
+"""Questions to a person, on a terminal of the test's own: verbs ask within an event loop, playbooks without a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much Spark a check is given."""
+"""The resources of Spark for a check."""
 
 from __future__ import annotations
 

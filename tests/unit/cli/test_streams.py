@@ -46,7 +46,7 @@ def nobody_reads(*names: str) -> Iterator[None]:
 
 @contextmanager
 def nobody_reads_yet(name: str) -> Iterator[int]:
-    """The stream is a pipe without room, which can be read from the number that this gives."""
+    """Replace a stream by a full pipe, and yield the file number from which the pipe can be read."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
@@ -85,7 +85,7 @@ def refused() -> Answer:
 def test_who_leaves_before_the_answer_changes_no_exit_code(
     act: Any, code: Exit, streams: tuple[str, ...], as_json: bool
 ) -> None:
-    """`kmigrate verify | head && …` went on with a copy that differs."""
+    """`kmigrate verify | head && …` used to go on although the copy differed."""
     with nobody_reads(*streams):
         assert run_to_end(Call(json=as_json), act) == code
 
@@ -102,7 +102,7 @@ def no_room() -> Iterator[None]:
 def test_a_full_disk_changes_no_exit_code_and_is_told(
     act: Any, code: Exit, as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A promote that was done ended with our own error and 1."""
+    """A promote that had succeeded used to end with an internal error and exit code 1."""
     with no_room():
         assert run_to_end(Call(json=as_json), act) == code
     told = "stdout is lost: No space left on device" in capsys.readouterr().err
@@ -236,7 +236,7 @@ def test_a_terminal_without_our_arrows_is_told_all_the_same(
 
 
 def test_a_name_that_speaks_to_the_terminal_is_told_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever may connect chooses his client id, and whoever looks has rights that he has not."""
+    """Any client chooses its client id, and the person who reads the id may have more rights than that client."""
     told = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding="utf-8"))
     name = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\u202eé"
@@ -270,7 +270,7 @@ class Terminal(io.StringIO):
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Stderr is a terminal of 40 columns."""
+    """Replace stderr by a terminal of 40 columns."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.delenv("NO_COLOR", raising=False)

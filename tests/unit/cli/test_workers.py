@@ -1,4 +1,4 @@
-"""The command lines of further workers: the same links and clusters, and a place of their own to be scraped at."""
+"""The command lines of further workers: the same links and clusters, and a metrics address for each worker."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_an_answer_about_an_id_that_nobody_asked_for_is_a_violation() -> None:
 
 
 class Clock:
-    """Time that passes while somebody sleeps."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -214,7 +214,7 @@ class Clock:
 def test_who_looks_at_one_batch_rests_for_as_long_as_a_quota_asks_for_and_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker names no partition then, and the mirror that began anew on a busy source ended with an IndexError."""
+    """A throttled answer names no partition; a mirror that started on a busy source used to end with an IndexError."""
     clock, scene = Clock(monkeypatch), Scene(Broker(17))
     scene.broker.rests = 2
     assert asyncio.run(fetch_one(scene.client, 1, at(0, "t")["t", 0], purpose="test")).high_watermark == 5

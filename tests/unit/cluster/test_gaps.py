@@ -25,14 +25,14 @@ LIMIT = 20
 
 
 def old_message(offset: int, count: int) -> bytes:
-    """A message of magic 1, longer than a batch's header, in the place of a batch."""
+    """Return a message of magic 1, longer than a batch's header, in the place of a batch."""
     assert count == 1
     body = struct.pack(">BBqi", 1, 0, 0, -1) + struct.pack(">i", 100) + bytes(100)
     return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
 
 
 class Log:
-    """Batches at their offsets; answers a fetch as a broker does, with the first batch that reaches the offset."""
+    """Batches at their offsets; like a broker, a fetch answers with the first batch that reaches the offset."""
 
     def __init__(self, batches: list[tuple[int, int]], made: Callable[[int, int], bytes] = batch) -> None:
         self.batches = batches
@@ -57,7 +57,7 @@ class Log:
 def probe(
     monkeypatch: pytest.MonkeyPatch, layout: list[tuple[int, int]], made: Callable[[int, int], bytes] = batch
 ) -> tuple[bool, list[int], Log]:
-    """The answer for gaps and lengths in turn, the gaps as they are, and the log."""
+    """Probe a log of gaps and lengths in turn; return the answer, the gaps, and the log."""
     at, batches, wide = 0, [], []
     for gap, count in layout:
         batches.append((at + gap, count))

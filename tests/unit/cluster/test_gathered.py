@@ -1,4 +1,4 @@
-"""Many questions about single partitions: few requests, and never an answer from before the question."""
+"""Many questions about partitions go out in few requests, and no caller gets an answer from before the call."""
 
 from __future__ import annotations
 

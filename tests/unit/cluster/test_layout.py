@@ -1,4 +1,4 @@
-"""Which of two answers about a topic's leaders is believed."""
+"""The choice between two metadata answers about a topic's leaders."""
 
 from __future__ import annotations
 

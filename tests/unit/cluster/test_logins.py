@@ -1,4 +1,4 @@
-"""A broker that refuses our login is left in peace, and holds up no other; a wrong login is not tried at each."""
+"""A broker that refuses our login is left alone and delays no other; a wrong login is not tried at each broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.cluster.test_silent_brokers import _Broker, _Cluster, at
 
 
 class _Estate(_Cluster):
-    """Three brokers, some of which refuse our login, and a clock that is put on by hand."""
+    """Three brokers, some of which refuse our login, and a clock that the test moves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def test_one_that_no_longer_counts_is_tried_at_each_broker_that_took_it_once(est
 
 
 def test_the_layout_is_asked_of_a_broker_that_accepts_us(estate: _Estate) -> None:
-    """Each look failed for as long as the first broker refused us."""
+    """Each refresh of the metadata used to fail as long as the first broker refused our login."""
 
     async def scene() -> None:
         async with client() as ours:

@@ -218,7 +218,7 @@ def test_a_topic_is_looked_for_at_every_broker() -> None:
 
 @contextmanager
 def decoded_answers() -> Iterator[list[bytearray]]:
-    """The answers that are decoded meanwhile."""
+    """Yield a list of the answers that are decoded within the context."""
     frames: list[bytearray] = []
 
     def decode(kind: type[Any], frame: bytearray, at: int) -> Any:
@@ -256,7 +256,7 @@ def test_those_who_wait_for_their_turn_share_what_was_asked_for_after_they_came(
 
 
 def test_any_broker_is_one_that_we_are_connected_to_not_one_that_has_just_died() -> None:
-    """A coordinator was asked for at the first that is named, and could not be found for as long as that was dead."""
+    """A dead first broker used to be asked for the coordinator, which was not found until that broker came back."""
     client = _client()
     assert client.any_broker() == -1
     client.layout.known = Metadata("c", {node: ("127.0.0.1", 9090 + node) for node in (1, 2, 3)})

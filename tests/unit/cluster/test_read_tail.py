@@ -36,7 +36,7 @@ class Growing:
 
 
 class WrittenOnce(Growing):
-    """Another copier's first batch arrives right after the log was found to be empty."""
+    """A log that was found empty, and in which another copier's first batch then arrives."""
 
     async def log_end(self, key: tuple[str, int]) -> LogOffset:
         self.asked += 1
@@ -61,7 +61,7 @@ def test_a_log_that_grows_while_it_seemed_empty_is_looked_at_anew() -> None:
 
 
 class Replicating:
-    """A log with an end and a high watermark for each look; the last values stay. Time passes with each sleep."""
+    """A log with a scripted end and high watermark for each look; the last values stay, and time passes by sleeping."""
 
     def __init__(self, *looks: tuple[int, int]) -> None:
         self.looks = list(looks)
@@ -86,7 +86,7 @@ def rested(monkeypatch: pytest.MonkeyPatch, log: Replicating, patience_s: float 
 
 
 def test_a_log_end_is_believed_once_all_replicas_have_had_it_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While they have not, a broker works on a request of ours, and another request may wait behind that."""
+    """Until then a broker works on a request of ours, and another request may wait behind that request."""
     log = Replicating(*[(5, 4)] * 20, *[(5, -1)] * 3, *[(5, 5)] * 3, (6, 6))
     assert rested(monkeypatch, log) == 6
     assert log.now >= 0.25 * 26 + 1.0

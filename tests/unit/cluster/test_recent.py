@@ -30,7 +30,7 @@ class ScriptedLog:
     start: int = 0
     end: int = 0
     refuses: list[int] = field(default_factory=list)
-    """Errors of the next answers."""
+    """Error codes of the next answers."""
     asked: list[int] = field(default_factory=list)
 
     def append(self, producer: int, sequence: int, size: int = 10) -> None:

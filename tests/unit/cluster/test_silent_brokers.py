@@ -67,7 +67,7 @@ class _Broker:
 
 
 class _Cluster:
-    """Three brokers."""
+    """A cluster of three brokers."""
 
     def __init__(self) -> None:
         self.brokers = (1, 2, 3)
@@ -75,9 +75,9 @@ class _Cluster:
         self.strangers: set[str] = set()
         """Addresses that belong to another cluster by now."""
         self.ignorant: set[str] = set()
-        """Those that have not heard of topic t."""
+        """Addresses of brokers that have not heard of topic t."""
         self.cutting: set[str] = set()
-        """Those that end each connection on which they are asked."""
+        """Addresses of brokers that close each connection at the first request."""
         self.slow: dict[str, asyncio.Future[bytearray] | None] = {}
         """Slow addresses that answer when the test says so, with their pending request."""
         self.opening: Callable[[str], Awaitable[None]] | None = None
@@ -204,7 +204,7 @@ def test_a_broker_that_ends_each_connection_while_another_is_silent_is_not_tried
 
 
 def test_an_answer_waits_for_no_connection_to_another_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts that are gone let a connection wait for ten seconds, each of them."""
+    """Hosts that are gone delay each connection by ten seconds."""
 
     async def scene(client: ClusterClient, cluster: _Cluster) -> None:
         cluster.slow = {at(1): None}
@@ -237,7 +237,10 @@ def test_time_is_over_also_while_another_broker_is_connected_to(monkeypatch: pyt
 
 
 def test_a_slow_answer_counts_though_another_broker_refuses_our_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else is asked then, for that would lock the account; without an answer the refusal is the reason."""
+    """No further broker is asked, because more refused logins would lock the account.
+
+    Without the slow answer, the refusal is the error.
+    """
 
     async def scene(client: ClusterClient, cluster: _Cluster) -> None:
         tried = []

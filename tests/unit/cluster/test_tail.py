@@ -31,7 +31,7 @@ ANSWERED = (
 
 
 class Broker:
-    """Leads t-0, and answers each Fetch with the next of these."""
+    """A broker that leads t-0, and answers each Fetch with the next of the given answers."""
 
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
@@ -49,13 +49,13 @@ class Broker:
 
 
 def nothing(preferred: int = -1) -> bytes:
-    """An answer without records below a high watermark of 1."""
+    """Return an answer without records below a high watermark of 1."""
     partition = struct.pack(">ihqqq", 0, 0, 1, 1, 0) + b"\1" + struct.pack(">i", preferred) + b"\1"
     return HEAD + struct.pack(">ihi", 0, 0, 0) + b"\2\2t\2" + partition + b"\0\0\0"
 
 
 def test_an_end_that_no_batch_reaches_is_reached_when_it_was_told_again_and_no_batch_is_passed_over() -> None:
-    """A log cleaner may take the newest away."""
+    """A log cleaner may remove the newest batch."""
     read: list[Batch] = []
 
     async def scene() -> None:

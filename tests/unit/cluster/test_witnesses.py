@@ -1,4 +1,4 @@
-"""Log ends by the word of all replicas, of scripted brokers."""
+"""Log ends according to all replicas, with scripted brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules a mirrored topic or group gets: readers at once, writers at the promote, nothing for other names."""
+"""The ACLs that a mirrored topic or group gets: readers at once, writers at the promote, other names nothing."""
 
 from __future__ import annotations
 

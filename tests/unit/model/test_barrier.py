@@ -1,4 +1,4 @@
-"""Marks of several witnesses become the newest of each producer, also over a wrap of sequences."""
+"""The marks of several witnesses become the newest mark of each producer, even when sequences wrap around."""
 
 from __future__ import annotations
 

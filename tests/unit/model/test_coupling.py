@@ -1,4 +1,4 @@
-"""Which topics are promoted together because transactions write to them together."""
+"""Topics that must be promoted together, because transactions write to these topics together."""
 
 from __future__ import annotations
 

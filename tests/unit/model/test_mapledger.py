@@ -96,7 +96,7 @@ class Writers(RuleBasedStateMachine):
 
     @rule(which=whose, records=st.integers(1, 3))
     def write_and_break_off(self, which: int, records: int) -> None:
-        """The records that follow are refused, or the process ends."""
+        """Write some records; the later records are refused, or the process ends."""
         ledger = self.writer(which)
         if self.storing is None or self.storing[0] is not ledger:
             self.begin_to_put(ledger, records)
@@ -116,7 +116,7 @@ class Writers(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 30))
     def send(self, count: int) -> None:
-        """The owner's next batches, as far as their runs are stored."""
+        """Send the owner's next batches, as far as their runs are stored."""
         owner = self.ledgers[-1]
         for _ in range(count):
             place = owner.map.to_source(len(self.log))
@@ -156,7 +156,7 @@ Writers.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
 
 
 class TestWhateverWritersDoTheStoredMapIsRight(Writers.TestCase):  # type: ignore[valid-type,misc]
-    """With two runs a chunk, so that short histories have many."""
+    """The same with two runs a chunk, so that short histories have many chunks."""
 
     @pytest.fixture(autouse=True)
     def _small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_a_stored_plan_that_the_log_did_not_take_is_stored_anew_before_another_i
 
 
 def test_plans_that_were_cut_while_they_were_being_stored_are_not_taken_for_stored() -> None:
-    """A barrier inside a merged batch has the source read again, and a cleaner may have taken an offset meanwhile."""
+    """After a barrier inside a merged batch the mirror reads the source again, where a cleaner may have been."""
     ledger = MapLedger("uuid", "t", 0, term=1, target_topic_id=TOPIC_ID, stored=OffsetMap())
     for source, target in ((0, 0), (5, 2), (9, 4)):
         ledger.plan(source, target, 2)
@@ -254,7 +254,7 @@ def test_a_later_term_goes_on_in_chunks_of_its_own_and_a_late_write_of_the_one_b
 
 def test_a_ledger_that_begins_anew_under_its_own_term_writes_over_none_of_the_chunks_before_it() -> None:
     it = ledger()
-    for number in range(1300):  # transactions: a marker behind every nine records
+    for number in range(1300):  # transactions: a marker after every nine records
         it.plan(number * 10, number * 9, 9)
     store = store_of(it)
     again = MapLedger(
@@ -269,7 +269,10 @@ def test_a_ledger_that_begins_anew_under_its_own_term_writes_over_none_of_the_ch
 
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_chunks_of_plans_that_were_cut_go_before_others_take_their_place(acknowledged: bool) -> None:
-    """Behind a run that reaches further in the source they could not be read; the write may end between any two."""
+    """A reader could not read old chunks behind a run that starts later in the source.
+
+    The write may end between any two chunks.
+    """
     it = ledger()
     for number in range(1300):
         it.plan(number * 10, number, 1)

@@ -1,4 +1,4 @@
-"""Moments and spans of time as people read them."""
+"""Moments and spans of time in words."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Naive:
 
 
 class Histories(RuleBasedStateMachine):
-    """Any order of records, gaps on either side, restarts from bytes, and cuts."""
+    """Any sequence of records, gaps on either side, restarts from bytes, and cuts."""
 
     @initialize(at=small, to=small)
     def begin(self, at: int, to: int) -> None:

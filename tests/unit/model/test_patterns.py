@@ -1,4 +1,4 @@
-"""Names by regular expression: whole names only, and some never."""
+"""Names by regular expression: an expression must match a whole name, and some names never match."""
 
 from __future__ import annotations
 

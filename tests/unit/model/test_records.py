@@ -134,7 +134,7 @@ def test_an_unknown_or_broken_record_is_refused(data: dict[str, object]) -> None
     "wrong", [{"target_topic_id": "zzz"}, {"source_topic_id": "1-2"}, {"partitions": -1}, {"partitions": 1 << 40}]
 )
 def test_a_topic_that_no_cluster_has_is_refused(wrong: dict[str, object]) -> None:
-    """Routers and mirrors make UUIDs of a topic's ids and lists of the partitions: each would end at such a record."""
+    """Routers and mirrors parse a topic's ids and list its partitions; a bad record would end each process."""
     told = encode_record(TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1))
     with pytest.raises(StateLogBroken) as caught:
         decode_record({**told, **wrong})

@@ -174,7 +174,7 @@ _CHANGES = st.one_of(
 
 @given(st.lists(st.tuples(_CHANGES, st.booleans(), st.booleans()), max_size=30))
 def test_a_table_that_follows_a_change_is_the_one_that_is_made_anew(changes: list[tuple[Record, bool, bool]]) -> None:
-    """Some changes come alone, some together; some put a record there, some drop a key."""
+    """Some changes come alone, some together; some write a record, some drop a key."""
     known = state(*_LINKS)
     table, now = routing_table(known), known
     for epoch, (record, drops, waits) in enumerate(changes, start=10):
@@ -224,7 +224,7 @@ def test_a_record_of_no_topic_leaves_the_routes_the_very_same_values() -> None:
 
 
 def test_a_transactional_id_of_a_link_that_is_gone_is_not_among_those_that_are_gone_through() -> None:
-    """The id was named, and then looked up in vain."""
+    """The id used to be listed, and then its record was not found."""
     gone = TransactionRecord("gone", "till", 50, 3, 9, 8)
     table = routing_table(state(gone, replace(gone, link="l", name="shop")))
     assert [name for name, _ in table.transactions.items()] == ["shop"]

@@ -20,7 +20,7 @@ def test_folding_a_record_leaves_the_old_state_as_it_was() -> None:
 
 
 def test_one_more_record_costs_the_same_however_many_there_are() -> None:
-    """Streams and Flink name new transactional ids as long as they run: each was a copy of all, at each router."""
+    """Streams and Flink create new transactional ids all the time; each new id used to copy all ids, at each router."""
     state = State()
     for number in range(3000):
         record = TransactionRecord("l", f"id-{number}", number, 0, number, 0)

@@ -65,7 +65,7 @@ def test_a_log_that_was_cut_is_verified_as_far_as_it_was_read_again() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12))
 def test_a_verified_range_holds_no_offset_that_was_not_found_equal_last(steps: list[tuple[int, bool]]) -> None:
-    """A check goes on where the range ends, as the command line does, or reads all from the start."""
+    """A check starts at the range's end, as the command line does, or reads everything from the start."""
     kept: VerifiedRecord | None = None
     last: dict[int, bool] = {}
     end = 5

@@ -1,4 +1,4 @@
-"""Calls that we advise, taken as a shell takes them."""
+"""Calls in advice, parsed as a shell parses calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ["orders", "my group", "-x", "--yes", "it's", 'a"b', "$HOME", "`id`", "a
 
 @pytest.mark.parametrize("names", [*([name] for name in NAMES), NAMES])
 def test_a_shell_gives_the_names_back(names: list[str]) -> None:
-    """Ask bash: the older `sh` of some systems does not know the escapes of `$'…'`."""
+    """The test asks bash, because the older `sh` of some systems does not know the escapes of `$'…'`."""
     words = as_words(*names)
     told = subprocess.run(["bash", "-c", f"printf '%s\\0' {words}"], capture_output=True, text=True, check=True).stdout
     given = told.split("\0")[:-1]

@@ -97,7 +97,7 @@ class Listener:
 
 
     async def counts(self, most: int) -> None:
-        """Wait until no more than so many connections are there."""
+        """Wait until at most this many connections are open."""
         while self.limits.told().of_one_host > most:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""When calls are made."""
+"""The times at which scheduled calls are made."""
 
 from __future__ import annotations
 

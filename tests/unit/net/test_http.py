@@ -32,7 +32,7 @@ async def answer(request: bytes, pages: dict[str, Page] = PAGES) -> bytes:
 
 
 def status(request: bytes) -> tuple[bytes, bytes]:
-    """Status line and the rest."""
+    """Return the answer's status line, and the rest of the answer."""
     line, _, rest = asyncio.run(answer(request)).partition(b"\r\n")
     return line, rest
 

@@ -95,7 +95,7 @@ def test_requests_wait_while_a_session_is_renewed_and_keep_their_order() -> None
     run(peer, story)
     logins = [at for at, key in enumerate(peer.seen) if key == 17]
     assert len(logins) >= 3
-    # The connection may end within its last renewal.
+    # The connection may end during the last renewal.
     assert all(peer.seen[at + 1 :][:1] in ([36], []) for at in logins), "nothing may come between a login's words"
     assert [key for key in peer.seen if key >= 100] == [100, 101] * 30
 

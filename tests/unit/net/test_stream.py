@@ -1,4 +1,4 @@
-"""Frames over a real loopback socket: whole however they are cut, bounded, and closed for a bad size."""
+"""Frames over a real loopback socket: whole however they are cut, bounded, and a bad size closes the connection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def receive(chunks: list[bytes], max_frame: int = 4 << 20, on_trust: int =
 
 
 async def filled(found: Sized) -> None:
-    """Wait until something has come, for ten seconds at most."""
+    """Wait until something has arrived, for ten seconds at most."""
     for _ in range(2000):
         if len(found):
             return
@@ -67,7 +67,7 @@ async def filled(found: Sized) -> None:
 
 
 def feed(stream: FrameStream, data: bytes) -> None:
-    """Bytes as a transport gives them."""
+    """Give bytes to a stream as a transport does."""
     while data:
         room = stream.get_buffer(-1)
         taken = min(len(room), len(data))
@@ -125,7 +125,7 @@ def test_a_large_frame_that_comes_in_small_pieces_wakes_us_a_few_times_only() ->
 
 
 def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
-    """Four bytes are not worth a hundred megabytes."""
+    """A frame's announced size of four bytes must not cost a hundred megabytes."""
     peer = Peer(max_frame=1 << 30, on_trust=100_000)
     large: list[int] = []
     peer.stream.on_large = lambda: large.append(1)
@@ -139,7 +139,7 @@ def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
 
 
 TINY = [framed(bytes([n % 256])) for n in range(1000)]
-"""A read full of them is thousands of requests."""
+"""Tiny frames: a single read may hold thousands of requests."""
 
 
 def met(peer: Peer) -> list[bytes]:
@@ -155,7 +155,7 @@ def test_thousands_of_tiny_frames_of_one_read_leave_turns_to_all_others() -> Non
             before.append(len(peer.frames))
             await asyncio.sleep(0)
         assert max(later - sooner for sooner, later in zip([0, *before], [*before, len(TINY)], strict=True)) <= 64
-        assert peer.stream.held == 8  # the last frame, of which a part has come
+        assert peer.stream.held == 8  # the last frame, which has arrived in part
         feed(peer.stream, b"st")
         assert met(peer) == [*TINY, framed(b"last")]
 
@@ -186,7 +186,7 @@ def test_an_owner_that_has_enough_gets_no_more_of_what_was_read_with_it() -> Non
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_connection_ends_when_what_it_has_brought_is_handed_over(stopped: bool) -> None:
-    """A broker's answers that have come are known outcomes, and so are a client's last writes."""
+    """A broker's received answers are known outcomes, and a client's last writes count, too."""
 
     async def scene() -> None:
         peer = Peer()
@@ -218,7 +218,7 @@ def test_what_waits_of_an_aborted_connection_is_dropped_and_its_end_told_once() 
 
 
 class Wire(asyncio.Transport):
-    """A transport that notes each write, and takes no more where `full`."""
+    """A transport that records each write, and refuses more while `full`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -413,7 +413,7 @@ def test_a_large_frame_comes_in_pieces_and_what_is_not_taken_comes_again(
 
 
 def test_pieces_lie_behind_each_other_and_stay_as_they_are_while_more_comes() -> None:
-    """Whoever writes them on keeps them until a slow reader has taken them."""
+    """The reader that forwards the pieces keeps the pieces until a slow client has taken them."""
     body = random.Random(4).randbytes(9 << 20)
     frame, kept = framed(body), list[memoryview]()
 
@@ -493,7 +493,7 @@ def test_other_protocols_end_the_connection() -> None:
 
 
 async def _answering(answers: list[bytes | None]) -> tuple[BrokerConnection, asyncio.Server]:
-    """A connection to a peer that answers each request with the next answer, None closing."""
+    """Open a connection to a peer that answers each request with the next answer; None closes the connection."""
     left = list(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

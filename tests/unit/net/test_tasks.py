@@ -56,7 +56,7 @@ def test_the_failure_that_came_first_stands_for_those_that_it_caused() -> None:
 
 
 def test_who_is_cancelled_while_a_task_fails_is_cancelled() -> None:
-    """A loop that retries failures would never end otherwise."""
+    """Otherwise a loop that retries after failures would never end."""
     tries = []
 
     async def retries() -> None:

@@ -157,7 +157,7 @@ def test_a_listener_shows_a_renewed_certificate_without_a_restart_and_keeps_the_
         show("second", 2)
         assert listener.renew()
         assert await seen() == "CN=second"
-        for broken in ("no PEM", authority.issue("third")[0].read_text("utf-8")):  # the second: of another key
+        for broken in ("no PEM", authority.issue("third")[0].read_text("utf-8")):  # the second has another key
             certificate.write_text(broken, encoding="utf-8")
             with pytest.raises(UsageError, match="tls-file-unusable"):
                 listener.renew()
@@ -171,7 +171,7 @@ def test_a_listener_shows_a_renewed_certificate_without_a_restart_and_keeps_the_
 def test_authorities_that_a_listener_does_not_trust_any_more_are_not_believed(
     loop: Loop, authority: SandboxSecurity, tmp_path: Path
 ) -> None:
-    """Clients' certificates are withdrawn by their authority, which is taken out of the file."""
+    """An authority that withdraws clients' certificates is removed from the file."""
     other = SandboxSecurity.create(tmp_path / "other")
     shown, key = authority.issue("shown")
     trusted = tmp_path / "clients-ca.pem"
@@ -216,7 +216,7 @@ VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 def test_a_client_shows_its_certificate_at_each_connection(
     loop: Loop, authority: SandboxSecurity, tmp_path: Path, version: ssl.TLSVersion, tickets: bool
 ) -> None:
-    """A resumed session has no certificate to look at: Java's clients resume sessions for hours."""
+    """A resumed session shows no certificate, and Java's clients resume sessions for hours."""
     shown, key = authority.issue("shown")
     trusted = tmp_path / "clients-ca.pem"
     trusted.write_bytes(authority.ca_file.read_bytes())
@@ -255,7 +255,7 @@ Serves = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def served(listener: ServerTls, by: Serves | Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-    """A server with connections that come as a router's do."""
+    """Start a server whose connections arrive as a router's connections do."""
 
     def make() -> asyncio.BaseProtocol:
         if not asyncio.iscoroutinefunction(by):

@@ -22,7 +22,7 @@ def log(count: int, partition: int = 0) -> list[Fingerprint]:
 
 
 class World:
-    """Two clusters of lists, read and digested as Spark would."""
+    """Two clusters as lists of records, read and digested as Spark would."""
 
     def __init__(self, *logs: tuple[Sequence[Fingerprint], Sequence[Fingerprint]]) -> None:
         self.source = [source for source, _ in logs]

@@ -33,7 +33,7 @@ def log(count: int, first: int = 0, salt: int = 0) -> list[Fingerprint]:
 
 
 def moved(records: Sequence[Fingerprint], first: int = 0) -> list[Fingerprint]:
-    """The records at offsets without a gap, as an append would give them."""
+    """Return the records at offsets without a gap, as an append would store them."""
     return [each._replace(offset=first + index) for index, each in enumerate(records)]
 
 

@@ -83,7 +83,7 @@ _UNKNOWN = b"\x70\2ab"
 
 @pytest.mark.parametrize("side", ["request", "response"])
 def test_a_tag_that_nobody_knows_yet_is_no_reason_to_refuse_a_message(side: str) -> None:
-    """Kafka adds tagged fields to versions that are out already."""
+    """Kafka adds tagged fields to versions that are released already."""
     sample = Nonsense(9, ("topic",), ("group",))
     tried = 0
     for key, version in _VERSIONS:
@@ -99,7 +99,7 @@ def test_a_tag_that_nobody_knows_yet_is_no_reason_to_refuse_a_message(side: str)
 
 @pytest.mark.parametrize("places", [1, 2000])
 def test_tags_beyond_any_number_that_is_meant_are_refused_before_they_are_read(places: int) -> None:
-    """Two bytes of a request each, and fifty times that in memory: before a login, too, of which this is the first."""
+    """A tag takes two bytes of a request and fifty times as much memory, and ApiVersions is read before any login."""
     many = 1_001_000 // places
     tags = write_uvarint(many) + b"\x70\0" * many
     kind, body = (

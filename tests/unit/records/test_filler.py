@@ -1,4 +1,4 @@
-"""Filler batches hold exactly the records they claim, whichever way they are put together."""
+"""Filler batches hold exactly the announced records, whichever way the batches are put together."""
 
 from __future__ import annotations
 

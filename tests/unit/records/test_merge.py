@@ -117,7 +117,7 @@ def _attributes(data: bytearray, value: int) -> bytearray:
 
 
 def _seal(view: memoryview) -> None:
-    """Make the CRC fit, as whoever wrote such a batch would have done."""
+    """Make the CRC fit, as the producer of such a batch would."""
     struct.pack_into(">I", view, 17, crc32c(view[21:]))
 
 
@@ -156,7 +156,7 @@ def test_a_gap_a_barrier_and_the_start_each_end_a_stretch() -> None:
 
 
 def test_batches_up_to_the_last_offset_there_is_come_one_by_one() -> None:
-    """No broker has them; an end that no number can say would end the copy of all other partitions, too."""
+    """No broker has such batches; an end beyond 64 bits would also end the copy of all other partitions."""
     start = (1 << 63) - 80
     data, _ = log_of([_records(4)] * 20, start)
     found = list(pieces(data, 0))

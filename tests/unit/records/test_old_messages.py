@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1, packed here by hand, and the batches they become, read here by hand as well."""
+"""Messages of magic 0 and 1, packed by hand, and the batches made from these messages, read by hand, too."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.unit.mirror.batches import batch
 GZIP, LZ4 = 1, 3
 STAMPED = 0x08
 
-# The records field that Kafka 2.8.2 answered for a topic of message.format.version=0.9.0 with lz4: an offset of 4,
-# keys k0, null, k2, k3, k4, values of v0 … v4 twenty times, the third null. Its header checksum (1a) is the wrong
-# one of KAFKA-3160.
+# The records field that Kafka 2.8.2 answered for a topic with message.format.version=0.9.0 and lz4. The first offset is
+# 4, the keys are k0, null, k2, k3, k4, the values v0 … v4 repeated twenty times, the third value null. The header
+# checksum (1a) is the wrong checksum of KAFKA-3160.
 LZ4_OF_2_8 = "04224d1860401a"
 
 

@@ -116,7 +116,7 @@ def stamped(*deltas: int, last: int, codec: int = 0) -> Batch:
 
 @pytest.mark.parametrize("deltas", [(0, 4, 9), (0, 0, 1), (1, 0, 2)])
 def test_records_that_belie_their_batch_are_refused_by_name(deltas: tuple[int, ...]) -> None:
-    """A broker takes them where nothing is compressed (A4); a map of offsets that do not rise ended the copier."""
+    """A broker accepts such records without compression (A4); a map of falling offsets used to end the copier."""
     with pytest.raises(ProtocolViolation, match="odd-record: a record of the batch at 7"):
         rewrite(stamped(*deltas, last=2), 7)
 
@@ -144,7 +144,7 @@ def test_a_large_batch_becomes_several_which_hold_the_same(monkeypatch: pytest.M
 
 
 def test_times_whose_distance_no_number_holds_stay_what_they_are() -> None:
-    """Readers add a record's distance to the batch's time in 64 bits, and begin anew where those are used up."""
+    """Readers add a record's time delta to the batch's time in 64 bits, and the sum wraps around."""
     greatest = (1 << 63) - 1
     text = record(0) + record(1, timestamp_delta=4)
     (found,) = walk(memoryview(bytearray(batch(0, 2, timestamp=greatest, text=text))))

@@ -1,4 +1,4 @@
-"""The page and the JUnit file of a parity check: well-formed, complete, and harmless whatever names are in them."""
+"""The page and the JUnit file of a parity check: well-formed, complete, and harmless with any names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cases(xml: str) -> dict[str, ET.Element]:
 def test_a_report_that_cannot_be_written_at_the_end_does_not_take_the_verdict_with_it(
     found: list[Anomaly], verdict: str, tmp_path: Path
 ) -> None:
-    """The disk is full, or somebody has put a folder there since the check began."""
+    """The disk is full, or somebody has created a folder of that name since the check began."""
     link = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
     for files in (ReportFiles(html=tmp_path), ReportFiles(junit=tmp_path)):
         with pytest.raises(Failed) as caught:
@@ -86,7 +86,7 @@ def test_junit_counts_agree_on_every_level() -> None:
 
 
 class Walked(tuple[Anomaly, ...]):
-    """Findings that count how often somebody goes through them."""
+    """Findings that count how often they are iterated."""
 
     __slots__ = ()
     times = 0
@@ -100,7 +100,7 @@ class Walked(tuple[Anomaly, ...]):
 def test_findings_are_gone_through_as_often_however_many_topics_there_are(
     write: Callable[[Check, ParityReport], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may be a million of them, and thousands of topics beside theirs."""
+    """There may be a million findings, and thousands of topics without findings."""
     times = []
     for topics in (1, 40):
         told = report({"orders": 2, **{f"topic-{number}": 1 for number in range(topics)}}, [LOST, ALTERED])

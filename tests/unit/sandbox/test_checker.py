@@ -461,7 +461,7 @@ def test_a_member_that_begins_at_what_its_group_committed_reads_again_what_was_n
 
 
 def test_reads_in_flight_while_a_rebalance_runs_are_held_against_nobody() -> None:
-    """A member still has records in hand after the partition went away, and the new owner has begun already."""
+    """A member may still hold records after the partition went away, while the new owner has begun."""
     run = clean_run()
     run.commit(BASE + 6)
     run.move("revoke", 0)

@@ -1,4 +1,4 @@
-"""Brokers in containers, against an engine that is played."""
+"""Brokers in containers, against a simulated engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kmigrate.sandbox.containers import ContainerProcess, engine_answers
 
 
 class NotFound(Exception):
-    """Named as Docker's own."""
+    """An error with the same name as Docker's own."""
 
 
 @dataclass

@@ -211,7 +211,7 @@ def test_a_wait_for_a_driver_that_says_nothing_ends_however_short_it_is(drive_wi
 def test_a_driver_that_is_not_heard_while_it_is_spoken_to_does_not_wait_for_ever(
     drive_with: DriveWith, tmp_path: Path
 ) -> None:
-    """Both pipes are full: whoever speaks has to listen first."""
+    """Both pipes are full: the writer has to read first."""
     drive_with("for line in sys.stdin: say('acked', line.strip())")
     spec = ProducerSpec("p", "java", "t", 1.0)
     asked = [f"{number:07d}" + "x" * 93 for number in range(20_000)]

@@ -1,4 +1,4 @@
-"""A last read that was written down is read back without a change."""
+"""A final read that was written to a file is read back unchanged."""
 
 from __future__ import annotations
 

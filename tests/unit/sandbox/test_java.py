@@ -1,4 +1,4 @@
-"""Which Java runs the brokers."""
+"""The choice of the Java that runs the brokers."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_a_delay_makes_each_chunk_late(relay: Relay) -> None:
         started = time.monotonic()
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"
-        assert time.monotonic() - started >= 0.2  # once each way
+        assert time.monotonic() - started >= 0.2  # once in each direction
 
 
 def test_a_limit_makes_the_line_slow(relay: Relay) -> None:

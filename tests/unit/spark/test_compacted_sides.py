@@ -17,7 +17,7 @@ from kmigrate.spark.source import KafkaOptions
 def test_a_mirrored_copy_that_somebody_compacts_is_not_judged_by_what_is_left_of_it(
     kept: bool, found: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else records of a topic that keeps all of them were missing, and the newest of each key found equal."""
+    """Otherwise only the newest record of each key would be compared, and lost records would go unnoticed."""
 
     def compacted(_: object, settings: Mapping[str, str], topics: set[str]) -> set[str]:
         return topics & ({"s"} if settings["bootstrap.servers"] == "source:1" else {"s", "t"})

@@ -99,7 +99,7 @@ class History:
         return next_sequence(self.log[-1].read().base_sequence, 1) if self.log else 0
 
     def clean(self) -> None:
-        """Some passes over the log, up to some offset."""
+        """Run some passes of the cleaner over the log, up to some offset."""
         share = self.chance.randint(1, 4)
         for _ in range(self.chance.randint(1, 3)):
             self.passes += 1

@@ -58,7 +58,7 @@ def test_any_other_refusal_is_told_at_once() -> None:
 
 
 class Topics:
-    """A cluster of three brokers that has some topics, by how large a record they take."""
+    """A cluster of three brokers with some topics, given by the largest record that each topic accepts."""
 
     def __init__(self, limits: Mapping[str, int], *, alters: bool = True) -> None:
         self.limits = dict(limits)
@@ -120,7 +120,7 @@ def test_where_limits_may_not_be_altered_the_state_log_is_used_as_it_is() -> Non
 
 
 class Altered(Topics):
-    """Topics that were made by an older version, or that somebody has altered."""
+    """A cluster whose topics were created by an older version, or altered by somebody."""
 
     def __init__(self, configs: Mapping[str, str], *, alters: bool = True, own: bool = True) -> None:
         super().__init__(dict.fromkeys((STATE_TOPIC, PRESENCE_TOPIC), 8 << 20), alters=alters)
@@ -212,7 +212,7 @@ def test_a_state_topic_whose_policy_a_cluster_hides_is_refused_by_name() -> None
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_a_topic_of_offset_maps_that_would_age_out_is_put_right(policy: str) -> None:
-    """A map is written once and needed for good; the topic may have been made beforehand, with a cluster's defaults."""
+    """A map is written once and needed for good; the topic may have been created with a cluster's defaults."""
     topics = Altered({})
     topics.limits[MAP_TOPIC] = 1 << 20
     topics.configs[MAP_TOPIC] = {"cleanup.policy": policy, **WEAK}

@@ -198,7 +198,7 @@ def compressed(offset: int, *keys: bytes, codec: int = 4, attributes: int = 0, p
         bytes(one_record_batch(key, b"stray", timestamp=1, producer_id=-1, epoch=-1, sequence=-1)[61:]) for key in keys
     )
     parts, at = bytearray(), 0
-    for delta in range(len(keys)):  # each record's offset delta stands behind length, attributes and time
+    for delta in range(len(keys)):  # each record's offset delta follows length, attributes and time
         size, begin = read_varint(records, at)
         record = bytearray(records[begin : begin + size])
         record[2:3] = zigzag(delta)
@@ -242,7 +242,7 @@ def test_batches_of_transactions_decide_nothing(attributes: int) -> None:
 
 
 def test_another_producers_sequences_leave_the_next_write_where_it_was() -> None:
-    """A client with idempotence writes other sequences: taken for ours, no write would ever be accepted again."""
+    """A client with idempotence has other sequences: taken for ours, they would have each later write refused."""
     fold = fold_of(batch(0, envelope(0, "", "a", 1)), compressed(1, b"k", b"k", producer=4711))
     assert (fold.next_offset, fold.sequence) == (3, 1)
 
@@ -254,7 +254,7 @@ def test_an_epoch_that_a_marker_has_raised_is_followed_from_sequence_0() -> None
 
 
 def test_a_record_that_names_the_one_before_it_and_cannot_be_read_stops_every_reader() -> None:
-    """kmigrate alone knows that nonce: a reader that passed the decision over would go on with another state."""
+    """Only kmigrate knows that nonce, so a reader that ignored the record would go on with another state."""
     body = {**json.loads(envelope(1, "a", "b", 1)), "record": {"kind": "LeaseRecord", "term": "x"}}
     with pytest.raises(StateLogBroken) as caught:
         fold_of(batch(0, envelope(0, "", "a", 1)), batch(1, json.dumps(body).encode()))

@@ -1,4 +1,4 @@
-"""A process that starts while a leader of the logs is away asks again, and does not end."""
+"""A process that starts while a leader of the logs is away asks again, and does not fail."""
 
 from __future__ import annotations
 

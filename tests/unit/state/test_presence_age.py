@@ -72,7 +72,7 @@ class Scene:
             self.log._take_presence(batch)
 
     def read_before(self, instance: str, said_s_ago: float) -> None:
-        """Read a word that was written before the log was opened, at a moment of the broker's clock."""
+        """Read a presence that was written before the log was opened, at a moment of the broker's clock."""
         self.hear(instance, said_s_ago=said_s_ago, offset=OLD - 1)
 
     def alive(self) -> list[str]:

@@ -258,7 +258,7 @@ def test_a_new_leader_that_does_not_show_all_it_has_yet_has_cut_nothing() -> Non
             cluster.logs, cluster.end, cluster.unreplicated = {1: whole[:1]}, 1, 2
             await until(lambda: not cluster.lost[STATE_TOPIC])
             asked = len(cluster.asked)
-            await until(lambda: len(cluster.asked) > asked + 3)  # read anew, again and again
+            await until(lambda: len(cluster.asked) > asked + 3)  # read again and again
             assert set(log.state.records) == {"lease/a", "lease/b"}
             cluster.logs = {1: [*whole, stored(2, "c", 1, prev="1")]}
             cluster.end, cluster.unreplicated = 3, 0
@@ -280,7 +280,7 @@ def test_a_presence_log_that_was_cut_or_lost_is_read_from_where_it_is_now(answer
 
 
 def test_who_bears_a_log_that_cannot_be_read_is_told_why_and_reads_on_once_that_is_over() -> None:
-    """A router goes on by the last state: the log is read anew all the while, and counts again when that succeeds."""
+    """A router goes on with the last state, and keeps reading the log again until that succeeds."""
     good = [stored(0, "a", 1), stored(1, "b", 1, prev="0")]
     forked = [*good, stored(2, "c", 1, prev="another")]
 

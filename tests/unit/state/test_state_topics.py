@@ -83,7 +83,7 @@ _ASKS_FIRST = ("delete_unneeded(", "empty topic", "delete the copy on the target
 
 
 def _advice() -> Iterator[tuple[str, str]]:
-    """Every next step in the source code, with the names of values in place of the values."""
+    """Return every next step in the source code, with the names of values in place of the values."""
     for file in sorted(Path(kmigrate.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "next_step":

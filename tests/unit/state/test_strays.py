@@ -1,4 +1,4 @@
-"""Whatever stands in kmigrate's own topics, no reader ends: fuzzed by bytes, JSON of odd types and broken batches."""
+"""No reader ends, whatever stands in kmigrate's own topics: random bytes, JSON of odd types, broken batches."""
 
 from __future__ import annotations
 
