@@ -1,4 +1,4 @@
-"""Open transactions as a real coordinator tells them."""
+"""Open transactions as a real coordinator lists them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.mirror_world import settings_of
 def test_an_open_transaction_that_holds_a_groups_positions_is_found_by_the_groups_name(
     source: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
-    """The producer has told the coordinator of the group alone; kmigrate knows no transactional id."""
+    """The coordinator knows only the group from the producer; kmigrate knows no transactional id."""
     topic, group, name = unique_name("held-back"), unique_name("group"), unique_name("till")
     make_topic(source.bootstrap, topic, 1)
     consumer = Consumer({"bootstrap.servers": source.bootstrap, "group.id": group})
@@ -36,7 +36,7 @@ def test_an_open_transaction_that_holds_a_groups_positions_is_found_by_the_group
     assert (offsets, held.producer_id >= 0) == ("__consumer_offsets", True)
     assert 0 <= time.time() * 1000 - held.started_ms < 30_000
     producer.commit_transaction(20)
-    deadline = time.monotonic() + 20  # a coordinator calls a transaction open until the markers are written
+    deadline = time.monotonic() + 20  # A coordinator calls a transaction open until the markers are written.
     while asyncio.run(found()):
         assert time.monotonic() < deadline
     consumer.close()

@@ -1,7 +1,7 @@
 """Parity on two real clusters: equal copies are equal, and each planted fault is named exactly.
 
-Every topic is produced twice by librdkafka with explicit timestamps, the target's copy with one fault; one
-Spark job then looks at all of them, as `kmigrate verify` does.
+librdkafka writes every topic twice with explicit timestamps, the target's copy with a fault. A Spark job then compares
+all topics, as `kmigrate verify` does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kmigrate.spark.parity import verify_with
 from kmigrate.spark.source import KafkaOptions
 from tests.integration.mirror_world import read_all
 
-# The first test pays for two clusters, a Spark session and the whole comparison.
+# The first test takes the time for two clusters, a Spark session and the whole comparison.
 pytestmark = pytest.mark.timeout(240)
 
 RUN = uuid4().hex[:8]
@@ -43,7 +43,7 @@ Headers = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class Record:
-    """What a producer is given; the offset follows from the order."""
+    """A record as a producer gets it; the offset follows from the order."""
 
     key: bytes | None
     value: bytes | None
@@ -51,7 +51,7 @@ class Record:
     timestamp: int = START_OF_TIME
 
 
-Log = dict[int, list[Record]]  # by partition
+Log = dict[int, list[Record]]  # By partition
 
 
 def plain(count: int, partition: int = 0) -> list[Record]:
@@ -62,7 +62,7 @@ def plain(count: int, partition: int = 0) -> list[Record]:
 
 
 def odd(count: int, partition: int) -> list[Record]:
-    """Records with every kind of null, empty and repeated part."""
+    """Return records with every kind of null, empty and repeated part."""
     keys = (None, b"", b"k")
     values = (None, b"", b"v" * 300)
     headers: tuple[Headers, ...] = ([], [("a", None)], [("a", b"")], [("a", b"1"), ("a", b"2"), ("", b"")])
@@ -82,7 +82,7 @@ WITH_NULLS = [replace(record, key=None, value=None, headers=[("h", None)]) for r
 PAIRED = [replace(record, headers=[("a", b"b"), ("x", None)]) for record in plain(20)]
 STRANGER = Record(b"s", b"stranger", [], START_OF_TIME + 999_999)
 
-# name: (source, target)
+# The entries are name: (source, target).
 TOPICS: dict[str, tuple[Log, Log]] = {
     "equal": ({p: odd(1_500, p) for p in range(3)}, {p: odd(1_500, p) for p in range(3)}),
     "empty": ({0: []}, {0: []}),
@@ -105,19 +105,21 @@ TOPICS: dict[str, tuple[Log, Log]] = {
     # The null moved: the same names and bytes in the same order, joined differently.
     "altered-header-null": ({0: PAIRED}, {0: edited(PAIRED, 10, headers=[("a", None), ("b", b"x")])}),
     "log-append-time": ({0: BASE}, {0: BASE}),
-    "stamped-source": ({0: BASE}, {0: []}),  # the target's copy is written with the times that the source's broker gave
-    "stamped-target": ({0: []}, {0: BASE}),  # the source's is written with the times that the target's broker gave
-    "transactions": ({0: []}, {0: []}),  # written by transactions instead
-    "compacted-equal": ({0: []}, {0: []}),  # the same, with holes where a cleaner would make them
+    "stamped-source": ({0: BASE}, {0: []}),  # The target's copy has the times that the source's broker gave.
+    "stamped-target": ({0: []}, {0: BASE}),  # The source's copy has the times that the target's broker gave.
+    "transactions": ({0: []}, {0: []}),  # Transactions write this topic.
+    "compacted-equal": ({0: []}, {0: []}),  # The same, with holes where a cleaner would make them.
     "compacted-faults": ({0: []}, {0: []}),
-    "compacted-beyond": ({0: []}, {0: []}),  # mapped, and one of its keys stands behind the range by now
-    "cleaned-equal": ({0: []}, {0: []}),  # plain by now, and compacted at the source until shortly before its end
-    "cleaned-before": ({0: []}, {0: []}),  # the same, until before there was what supersedes the missing record
-    "cleaned-behind": ({0: []}, {0: []}),  # records are lost that were written when nobody cleaned any more
+    "compacted-beyond": ({0: []}, {0: []}),  # The topic is mapped, and a key has a newer record behind the range.
+    # The topic is plain by now, and was compacted at the source until shortly before its end.
+    "cleaned-equal": ({0: []}, {0: []}),
+    # The same, compacted until before the record that supersedes the missing record.
+    "cleaned-before": ({0: []}, {0: []}),
+    "cleaned-behind": ({0: []}, {0: []}),  # The lost records were written when no cleaner ran any more.
 }
 CLEANED_TO = {"cleaned-equal": 9, "cleaned-before": 7, "cleaned-behind": 1}
 
-# The same, copied without the source's holes behind records of others.
+# The same topics, copied without the source's holes, behind other records.
 MAPPED: dict[str, tuple[Log, Log]] = {
     "mapped-equal": ({0: BASE, 1: odd(300, 1)}, {0: BASE, 1: odd(300, 1)}),
     "mapped-lost": ({0: BASE}, {0: [*BASE[:123], *BASE[124:]]}),
@@ -154,7 +156,7 @@ def produce(cluster: KafkaCluster, logs: dict[str, Log]) -> None:
 
 
 def produce_transactions(cluster: KafkaCluster, name: str, aborted_value: bytes) -> None:
-    """Committed and aborted transactions in turn; the log ends with the marker of an aborted one."""
+    """Write committed and aborted transactions in turn; the log ends with the marker of an aborted transaction."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{topic(name)}"})
     producer.init_transactions(20)
     for number in range(20):
@@ -171,7 +173,10 @@ def produce_transactions(cluster: KafkaCluster, name: str, aborted_value: bytes)
 
 
 def produce_compacted(cluster: KafkaCluster, name: str, gone: set[int], values: dict[int, bytes]) -> None:
-    """Six records of four keys at even offsets, each in a transaction; those that a cleaner took are aborted ones."""
+    """Write six records of four keys at even offsets, each in a transaction.
+
+    A record that a cleaner took is a record of an aborted transaction.
+    """
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic(name)})
     producer.init_transactions(20)
     for number, key in enumerate((b"a", b"b", b"c", b"a", b"b", b"d")):
@@ -186,13 +191,13 @@ def produce_compacted(cluster: KafkaCluster, name: str, gone: set[int], values: 
 
 
 def stamped_as(cluster: KafkaCluster, name: str) -> list[Record]:
-    """The base records with the times that this cluster's broker gave them."""
+    """Return the base records with the times that this cluster's broker gave."""
     times = [seen[4][1] for seen in read_all(cluster.bootstrap, topic(name))[0]]
     return [replace(record, timestamp=time) for record, time in zip(BASE, times, strict=True)]
 
 
 def produce_with_holes(cluster: KafkaCluster, logs: dict[str, Log], each: int = 10) -> None:
-    """A transaction for every few records of each log: its marker is a hole."""
+    """Write a transaction for every few records of each log; its marker is a hole."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic("holes")})
     producer.init_transactions(20)
     for at in range(0, max(len(records) for log in logs.values() for records in log.values()), each):
@@ -205,7 +210,7 @@ def produce_with_holes(cluster: KafkaCluster, logs: dict[str, Log], each: int = 
 
 
 def with_maps(ranges: list[TopicRange]) -> list[TopicRange]:
-    """The ranges of mapped topics with a map made of the transactions: ten records, one hole."""
+    """Return the ranges of mapped topics with a map made of the transactions: ten records, then a hole."""
 
     def made(end: int) -> OffsetMap:
         runs = OffsetMap(Run(11 * n, len(OTHERS) + 10 * n, 10) for n in range(end // 11))
@@ -218,7 +223,7 @@ def with_maps(ranges: list[TopicRange]) -> list[TopicRange]:
 
 
 def create(cluster: KafkaCluster, logs: dict[str, Log], config: dict[str, dict[str, str]]) -> None:
-    """The topics, without retention: the records' timestamps are years old."""
+    """Create the topics without retention, because the records' timestamps are years old."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     wanted = [
         NewTopic(topic(name), len(log), 1, config={"retention.ms": "-1", **config.get(name, {})})
@@ -229,7 +234,7 @@ def create(cluster: KafkaCluster, logs: dict[str, Log], config: dict[str, dict[s
 
 
 def ranges_of(cluster: KafkaCluster, logs: dict[str, Log]) -> list[TopicRange]:
-    """As a caller would: from the start to the source's last stable offset, which the target has reached."""
+    """Return ranges from the start to the source's last stable offset, which the target has reached."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     places = [TopicPartition(topic(name), partition) for name, log in logs.items() for partition in log]
     ends = admin.list_offsets(
@@ -369,8 +374,8 @@ def test_a_mapped_topic_is_equal_through_its_map(report: ParityReport) -> None:
 @pytest.mark.parametrize(
     ("name", "at_source", "at_target", "parts"),
     [
-        ("lost", Place(0, 135), None, ()),  # record 123, behind twelve markers
-        ("altered", Place(0, 231), Place(0, 235), ("value",)),  # record 210, behind twenty-one markers
+        ("lost", Place(0, 135), None, ()),  # Record 123, behind twelve markers
+        ("altered", Place(0, 231), Place(0, 235), ("value",)),  # Record 210, behind twenty-one markers
         ("misplaced", Place(0, 110), Place(1, 175), ()),
     ],
 )
@@ -476,7 +481,7 @@ def test_a_topic_that_one_cluster_lacks_is_a_clear_failure(
 def test_a_time_that_spark_has_no_number_for_is_a_clear_failure(
     source: KafkaCluster, target: KafkaCluster, spark: SparkSession
 ) -> None:
-    """Nanoseconds where Kafka counts milliseconds, from a time in which brokers took them."""
+    """The time has nanoseconds where Kafka counts milliseconds; former brokers accepted such times."""
     any_time = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
     log = {"nanoseconds": {0: [*BASE[:5], Record(b"k", b"v", timestamp=START_OF_TIME * 1_000_000)]}}
     for cluster in (source, target):

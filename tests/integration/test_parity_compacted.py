@@ -1,4 +1,4 @@
-"""The newest records of keys, held against each other by Spark itself; rows stand in for the logs."""
+"""The newest records of keys, compared by Spark itself; rows stand for the logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANGE = TopicRange("t", 0, 0, 1_000)
 
 
 class Kept(NamedTuple):
-    """A record that a cleaner has left on one side, and the source offset that it is compared under."""
+    """A record that a cleaner left on a side, with the source offset under which the record is compared."""
 
     side: int
     offset: int
@@ -38,7 +38,7 @@ def log(spark: SparkSession, kept: Iterable[Kept]) -> DataFrame:
 
 
 def judged(spark: SparkSession, kept: Iterable[Kept], most: int = 100, later: Iterable[Kept] = ()) -> list[list[int]]:
-    """Offsets that are to be judged, of each side."""
+    """Return the offsets to be judged, by side."""
     rows, beyond = log(spark, kept), log(spark, later)
     found = newest_records(spark, rows, [RANGE], most, lambda _: beyond)
     sides = [[each.source for each in found], [each.target for each in found]]
@@ -48,7 +48,7 @@ def judged(spark: SparkSession, kept: Iterable[Kept], most: int = 100, later: It
 def test_a_lost_record_is_found_among_any_number_of_deleted_keys_that_a_cleaner_may_have_taken(
     spark: SparkSession,
 ) -> None:
-    """A mirrored target keeps what the source's cleaner takes away a day later, so these may be most of a topic."""
+    """A mirrored target keeps records that the source's cleaner removes a day later, so they may be most of a topic."""
     deleted = [Kept(TARGET, n, n, b"gone-%d" % n, None) for n in range(200)]
     assert judged(spark, [*deleted, Kept(SOURCE, 500, 500, b"k", b"v")], most=3) == [[500], []]
 
@@ -65,7 +65,7 @@ def test_a_key_that_stands_behind_the_range_by_now_is_not_judged(spark: SparkSes
 
 
 def test_a_foreign_record_behind_the_copy_of_its_own_key_is_judged(spark: SparkSession) -> None:
-    """A map gives one that it does not know the place of the record before it."""
+    """A map gives an unknown offset the source offset of the record before it."""
     kept = [Kept(SOURCE, 5, 5, b"k", b"v"), Kept(TARGET, 3, 5, b"k", b"v"), Kept(TARGET, 4, 5, b"k", b"foreign")]
     for order in (kept, kept[::-1]):
         assert judged(spark, order) == [[5], [4]]

@@ -1,7 +1,7 @@
-"""Each kind of fault, alone among 200,000 records, is found and named exactly; `make soak-parity` has all together.
+"""Each kind of fault, alone among 200,000 records, is found and named exactly; `make soak-parity` plants all together.
 
-A topic's two logs are laid of the same batches, which librdkafka wrote once; only where something is planted, records
-are written anew, by librdkafka again.
+A topic's two logs consist of the same batches, which librdkafka wrote once. Where a fault is planted, librdkafka writes
+the records anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kmigrate.spark.source import KafkaOptions
 from tests.integration.mirror_world import bounds, settings_of
 from tests.soak.planted import KINDS, Planting, make_topic, plant, write, write_target
 
-# The first test pays for two clusters, a Spark session, all logs and their comparison.
+# The first test takes the time for two clusters, a Spark session, all logs and their comparison.
 pytestmark = pytest.mark.timeout(240)
 
 PARTITIONS, RECORDS = 2, 100_000
@@ -36,7 +36,7 @@ RUN = uuid4().hex[:8]
 SOUND = "sound"
 
 Batches = dict[int, list[tuple[range, bytes]]]
-"""Of each partition the batches of a log without faults, with the numbers of their records."""
+"""Batches of a log without faults, by partition, with the numbers of their records."""
 
 
 async def batches_of(bootstrap: str, topic: str) -> Batches:
@@ -56,14 +56,14 @@ async def batches_of(bootstrap: str, topic: str) -> Batches:
 
 
 def of_nobody(batch: memoryview) -> bytes:
-    """The batch as if no idempotent producer had written it, so that it may follow any other."""
+    """Return the batch as if no idempotent producer had written it, so that the batch may follow any other batch."""
     copied = bytearray(batch)
     stamp(memoryview(copied), producer_id=-1, epoch=-1, sequence=-1)
     return bytes(copied)
 
 
 async def append(client: ClusterClient, topic: str, partition: int, batch: bytes) -> None:
-    """Until the broker has made the partition nobody leads it, and then the broker says so."""
+    """Append a batch, and retry until the broker has made the partition: before, the partition has no leader."""
     deadline = time.monotonic() + 30
     while True:
         if client.leader(topic, partition) >= 0:
@@ -77,7 +77,10 @@ async def append(client: ClusterClient, topic: str, partition: int, batch: bytes
 
 
 async def lay(bootstrap: str, topic: str, batches: Batches, planting: Planting, *, target: bool) -> None:
-    """One side's log: whole batches, but where the planting has something of its own. The target's is the first."""
+    """Write a side's log from whole batches, except where the planting has records of its own.
+
+    The target's log is written first.
+    """
     make_topic(bootstrap, topic, PARTITIONS)
     own = planting.touched() if target else set(planting.stamps)
     async with ClusterClient(settings_of("cluster", bootstrap)) as client:

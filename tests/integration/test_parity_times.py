@@ -1,4 +1,4 @@
-"""The check compares look-ups by time, too: a copy with control markers has readers begin too early."""
+"""The check compares look-ups by time, too: control markers in a copy make readers begin too early."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MakeTopic = Callable[..., None]
 def test_verify_compares_look_ups_by_time(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, spark: SparkSession
 ) -> None:
-    """The witness at the target's own address is Kafka's Java client."""
+    """Kafka's Java client checks the look-ups at the target's own address."""
     plain, coupled = unique_name("plain"), unique_name("coupled")
     for topic in (plain, coupled):
         make_topic(source, topic)

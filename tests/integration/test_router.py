@@ -1,4 +1,4 @@
-"""The router between real clients and two real clusters: passing, forwarding, fences, flips, deaths."""
+"""The router between real clients and two real clusters: passing, forwarding, fences, flips, crashes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_writes_to_a_mirrored_topic_reach_the_source_under_translated_ids(
                     with Writer(running.bootstrap, topic, f"w{number}", config) as writer:
                         await quietly(writer.until, 200)
                     writers.append(writer)
-                    # Without acknowledgements a producer has written as soon as the bytes have left.
+                    # Without acknowledgements a producer counts a record as written once the bytes have left.
                     count = sum(len(sent) for each in writers for sent in each.sent.values())
 
                     def stored(count: int = count) -> bool:
@@ -208,7 +208,7 @@ def test_a_flip_under_traffic_loses_doubles_and_reorders_nothing(
 def test_what_a_group_that_follows_reads_of_a_promoted_topic_it_reads_once_over_its_own_promote_too(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Its positions are kept by the source, whose log ends at the barrier."""
+    """The source keeps the group's committed offsets, and the source's log ends at the barrier."""
     topic, group, link = unique_name("moved"), unique_name("g"), unique_name("link")
     known = {name: settings_of(name, at.bootstrap) for name, at in (("source", source), ("target", target))}
 
@@ -244,7 +244,10 @@ def test_what_a_group_that_follows_reads_of_a_promoted_topic_it_reads_once_over_
 def test_a_member_reads_on_whose_coordinator_at_the_source_dies_before_it_tells_positions(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """librdkafka asks for positions no more when it is told NOT_COORDINATOR, and reads nothing (its issue 5586)."""
+    """The member reads on, because the router repeats the question for committed offsets.
+
+    After NOT_COORDINATOR librdkafka asks for committed offsets no more, and reads nothing (its issue 5586).
+    """
     topic, group, link = unique_name("dies"), unique_name("g"), unique_name("link")
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=1)
@@ -288,7 +291,7 @@ def test_a_member_reads_on_whose_coordinator_at_the_source_dies_before_it_tells_
 
 
 def _commits(bootstrap: str, group: str, *positions: TopicPartition) -> int:
-    """What librdkafka says of it, as a code."""
+    """Commit offsets, and return librdkafka's error code, 0 for success."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         consumer.commit(offsets=list(positions), asynchronous=False)
@@ -302,7 +305,11 @@ def _commits(bootstrap: str, group: str, *positions: TopicPartition) -> int:
 def test_what_stands_around_a_group_that_follows_sees_it_at_the_router(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Lag tools, Streams' purges, topics that only the target has, and workers, whose groups nobody mirrors."""
+    """The router shows a group that follows to other tools.
+
+    The test covers lag tools, Streams' purges, topics that only the target has, and workers whose groups are not
+    mirrored.
+    """
     topic, only, group, workers = unique_name("seen"), unique_name("only"), unique_name("g"), unique_name("workers")
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=1)
@@ -354,7 +361,7 @@ def test_what_stands_around_a_group_that_follows_sees_it_at_the_router(
 
 
 def _commit_records(bootstrap: str, group: str) -> int:
-    """Of a group, in the log that coordinators keep."""
+    """Return the number of a group's commit records in the coordinators' log."""
     name = "__consumer_offsets"
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
     left, found, deadline = set(consumer.list_topics(name, 10).topics[name].partitions), 0, time.monotonic() + 20
@@ -389,7 +396,7 @@ def test_an_unfenced_topic_goes_on_as_before_even_after_the_hold_limit(
                     await quietly(writer.until, 300)
                     record = await world.fence(topic)
                     await world.drained(topic, record.fence_epoch)
-                    await asyncio.sleep(3.5)  # beyond a quarter of the request timeout
+                    await asyncio.sleep(3.5)  # This is longer than a quarter of the request timeout.
                     await world.put(topic, TopicPhase.MIRRORING)
                     await quietly(writer.until, writer.acked + 1000)
                 await aiokafka
@@ -452,7 +459,11 @@ def _until_stored(bootstrap: str, topic: str, count: int) -> None:
 def test_a_retry_of_what_the_source_stored_is_answered_as_a_duplicate_after_the_flip(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, age_days: int
 ) -> None:
-    """Also where the source has forgotten its producer for the age of the records (V6), and no router has seen it."""
+    """A retry after the flip is acknowledged at the source's offset.
+
+    The same holds where the source has forgotten the producer by the age of the records (V6), and no router has seen
+    it.
+    """
     topic = unique_name("retry")
     timestamp = int((time.time() - age_days * 86_400) * 1000)
     told: list[Any] = []

@@ -1,4 +1,4 @@
-"""What admin clients and curious producers ask of the router, on real clusters: creation, and brokers by their id."""
+"""Requests of admin clients and producers at the router, on real clusters: topic creation, and brokers by node id."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MakeTopic = Callable[..., None]
 
 
 def _write_one(bootstrap: str, topic: str, patience_s: float) -> str | None:
-    """Write a record to a topic that may not be there; what the client was told in the end."""
+    """Write a record to a topic that may be missing, and return the client's final error."""
     told: list[str | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": int(patience_s * 1000)}, logger=None)
     producer.produce(topic, b"v", on_delivery=lambda error, _: told.append(str(error) if error else None))
@@ -54,7 +54,7 @@ def test_a_topic_springs_up_through_the_router_unless_a_source_has_one_of_that_n
         async with link_between(source, target, unique_name("link")) as world:
             with router("r1", target) as running:
                 await world.routers_apply()
-                # The one that shall not be created first: it is asked for as long as its client has patience.
+                # The topic that must not be created comes first: its client asks until its timeout.
                 return [await quietly(_write_one, running.bootstrap, topic, s) for topic, s in ((later, 3), (new, 60))]
 
     told = asyncio.run(scenario())
@@ -121,7 +121,8 @@ def test_a_member_of_a_share_group_that_had_subscribed_before_its_topic_is_mirro
                     member.run(tool, "--bootstrap-server", running.bootstrap, *words)
                     producer = Producer({"bootstrap.servers": target.bootstrap})
                     deadline = time.monotonic() + 60
-                    while "records_consumed" not in member.said:  # it begins at the end, whenever that is
+                    # The member begins at the end of the log, at an unknown moment.
+                    while "records_consumed" not in member.said:
                         assert time.monotonic() < deadline, member.said
                         producer.produce(topic, b"v")
                         await quietly(producer.flush, 5)
@@ -183,7 +184,7 @@ def test_no_client_reads_writes_alters_or_deletes_kmigrates_own_topics_through_t
                 await world.routers_apply()
                 before = await world.log.read_to_end()
                 codes = await quietly(refusals, running.bootstrap)
-                # Where metadata tells no leader, librdkafka refuses and asks no broker.
+                # Where metadata names no leader, librdkafka refuses and asks no broker.
                 assert set(codes) - {KafkaError._NOENT} == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
                 assert len(codes) == 3 * 9
                 assert await quietly(written, running.bootstrap) == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
@@ -194,7 +195,7 @@ def test_no_client_reads_writes_alters_or_deletes_kmigrates_own_topics_through_t
 
 
 def _fetched_by_id(bootstrap: str, target: KafkaCluster) -> set[int]:
-    """Return what a Fetch by topic id is told of the state and the presence topic."""
+    """Return the error codes of a Fetch by topic id for the state topic and the presence topic."""
 
     async def ask() -> set[int]:
         async with ClusterClient(settings_of("target", target.bootstrap)) as direct:

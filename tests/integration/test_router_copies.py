@@ -1,4 +1,4 @@
-"""Readers of a mirrored topic at the router, where its copy is behind its source. The test is the mirror."""
+"""Readers of a mirrored topic at the router, where the copy is behind the source; the test plays the mirror."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _write(bootstrap: str, topic: str, count: int) -> None:
 
 
 def _id_of(bootstrap: str, topic: str) -> str:
-    """Brokers name it so in Fetch answers."""
+    """Return the topic id as brokers name it in Fetch answers."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     told = admin.describe_topics(TopicCollection([topic]))[topic].result(10).topic_id
     bits = (told.get_most_significant_bits() % (1 << 64)) << 64 | told.get_least_significant_bits() % (1 << 64)
@@ -38,9 +38,9 @@ def _id_of(bootstrap: str, topic: str) -> str:
 def test_who_has_written_finds_the_end_of_the_log_behind_it_though_the_copy_comes_later(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Kafka Streams restores stores up to the end that the router tells, and goes on from there for good.
+    """Kafka Streams restores stores up to the end that the router answers, and does not look again.
 
-    Another client asks for a partition that does not exist, which changes nothing for anybody else.
+    Another client asks for a partition that does not exist, which changes nothing for other clients.
     """
     topic = unique_name("copied")
     for cluster in (source, target):
@@ -71,7 +71,10 @@ def test_who_has_written_finds_the_end_of_the_log_behind_it_though_the_copy_come
 def test_who_brings_a_position_of_his_own_reads_on_from_there_once_the_copy_has_come_to_it(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """As Flink and Spark do, from their checkpoints; below the copy's start there is nothing to wait for."""
+    """Flink and Spark bring such positions from their checkpoints.
+
+    A position below the copy's start needs no waiting.
+    """
     topic = unique_name("copied")
     for cluster in (source, target):
         make_topic(cluster, topic)
@@ -96,7 +99,8 @@ def test_who_brings_a_position_of_his_own_reads_on_from_there_once_the_copy_has_
                 _write(target.bootstrap, topic, 25)
                 read = await quietly(reader.consume, 10, 10.0)
                 assert [message.offset() for message in read] == list(range(20, 30))
-                # Beyond what the source has it is as at the source: nobody waits for what was never written.
+                # Beyond the source's end the router answers as the source: no client waits for records that were never
+                # written.
                 reader.assign([TopicPartition(topic, 0, 40)])
                 begun = time.monotonic()
                 read = await quietly(reader.consume, 1, 20.0)

@@ -1,4 +1,7 @@
-"""Credentials that change while a router runs, its own and its clients'; and clients that meet both clusters by TLS."""
+"""Credentials that change while a router runs: the router's own, and its clients'.
+
+Further tests have clients that reach both clusters by certificates.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +37,19 @@ from tests.integration.test_router_secure import made, mirrored, permit, refusal
 
 Names = Callable[[str], str]
 JAVAS = 20
-"""Records that Java writes at a time."""
+"""Number of records that Java writes at a time."""
 
 
 def set_password(cluster: KafkaCluster, user: str, password: str) -> None:
     admin = AdminClient(dict(cluster.client()))
-    for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # a request changes a user once
+    for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # A request may change a user only once.
         change = UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), password.encode())
         admin.alter_user_scram_credentials([change])[user].result(30)
 
 
 @contextmanager
 def rotated(cluster: KafkaCluster, user: str) -> Iterator[Path]:
-    """A user's password at its cluster is "rotated"; gives the file that does not say so yet."""
+    """Change a user's password at its cluster to "rotated"; yield the file that still holds the old password."""
     held = Path(cluster.security.access(user).password_file)
     old = held.read_text("utf-8")
     try:
@@ -63,7 +66,10 @@ MAPPED = 'security_protocol = "SASL_SSL"\nlogin = "mapped"'
 def test_clients_stay_while_the_routers_password_is_rotated_and_one_of_its_table(
     pair: SecurePair, tmp_path: Path, unique_name: Names
 ) -> None:
-    """F24: it is named, ends neither the router nor a client's connection, and is mended without a restart."""
+    """The router names a refused password of its own, and goes on.
+
+    Such a password ends neither the router nor a client's connection, and the new password works without a restart.
+    """
     topic, held = unique_name("here"), tmp_path / "app.password"
     made(pair, topic)
     permit(pair.target, "producers", topic)
@@ -145,24 +151,27 @@ def test_a_table_is_written_anew_while_the_routers_password_is_rotated(
 
 @dataclass
 class Certified:
-    """Two routers, one for each way to know a client, whose clients meet both clusters by certificates alone."""
+    """Two routers whose clients reach both clusters by certificates alone.
+
+    Each router identifies its clients in another way.
+    """
 
     pair: SecurePair
     topic: str
     folder: Path
     named: SecureRouter
-    """Knows its clients by name and password."""
+    """Router that identifies clients by name and password."""
     subjects: SecureRouter
-    """Knows them by their own certificates."""
+    """Router that identifies clients by their own certificates."""
 
     @property
     def orders(self) -> list[tuple[SecureRouter, dict[str, Any]]]:
-        """Who may write."""
+        """Clients with the right to write."""
         return [(self.named, self._login("orders")), (self.subjects, self._certificate("here"))]
 
     @property
     def billing(self) -> list[tuple[SecureRouter, dict[str, Any]]]:
-        """Who may not."""
+        """Clients without the right to write."""
         return [(self.named, self._login("billing")), (self.subjects, self._certificate("elsewhere"))]
 
     def _login(self, name: str) -> dict[str, Any]:
@@ -191,7 +200,7 @@ class Certified:
             read(config, self.topic, group, JAVAS + 2)
 
     def right_withdrawn(self) -> None:
-        """F24: what is taken away at the cluster is refused in its words, and what is granted again is served."""
+        """Withdraw a right at the cluster, check the cluster's error, grant the right again, and write."""
         with withdrawn(self.pair.target, Permit("orders", "TOPIC", "WRITE", self.topic)):
             for _, config in self.orders:
                 denied(config, self.topic)
@@ -199,7 +208,10 @@ class Certified:
             assert written(config, self.topic, "granted again") == [None]
 
     def expired_at_source(self) -> None:
-        """F24: it is named, and what is written waits for the one that is put in its place."""
+        """Let a certificate expire at the source:
+
+        the router names the certificate, and writes wait for the new certificate.
+        """
         security = self.pair.source.security
         security.issue("orders", days=-1)
         router, config = self.orders[1]
@@ -210,7 +222,10 @@ class Certified:
         assert writer.errors == []
 
     def expired_at_target(self) -> None:
-        """F24: it is named, and the next connection is made by the one that is put in its place."""
+        """Let a certificate expire at the target:
+
+        the router names it, and the next connection uses the new certificate.
+        """
         security = self.pair.target.security
         security.issue("orders", days=-1)
         for router, config in self.orders:
@@ -223,7 +238,7 @@ class Certified:
 
 
 def table(pair: SecurePair, known_by: dict[str, str]) -> str:
-    """Clients who show a certificate of their own to either cluster."""
+    """Return a table of clients that show certificates of their own to both clusters."""
     text = ""
     for name, how in known_by.items():
         text += f"[clients.{name}]\n{how}\n"
@@ -238,7 +253,7 @@ def certified(pair: SecurePair, topic: str, folder: Path) -> Iterator[Certified]
     permit(pair.source, "CN=kmigrate", "*", "READ")
     permit(pair.source, "CN=orders", topic)
     permit(pair.target, "orders", topic)
-    permit(pair.target, "billing", topic, "DESCRIBE")  # it learns where to write from the target
+    permit(pair.target, "billing", topic, "DESCRIBE")  # The client learns the partition's leader from the target.
     for name in ("here", "elsewhere"):
         pair.target.security.issue(name)
     names = table(pair, {"orders": 'password = "secret"', "billing": 'password = "secret"'})
@@ -254,7 +269,7 @@ def certified(pair: SecurePair, topic: str, folder: Path) -> Iterator[Certified]
 
 
 def migrated(scene: Certified, link: str, before: list[Callable[[], None]], after: list[Callable[[], None]]) -> None:
-    """What clients do before and after the topic is promoted."""
+    """Run these acts of clients before and after the topic's promote."""
     pair, topic = scene.pair, scene.topic
 
     async def scenario() -> None:
@@ -271,7 +286,10 @@ def migrated(scene: Certified, link: str, before: list[Callable[[], None]], afte
 def test_clients_meet_both_clusters_by_certificates_of_the_table_before_and_after_a_promote(
     pair: SecurePair, tmp_path: Path, unique_name: Names
 ) -> None:
-    """As principals of their own: `User:CN=orders` at the source, `User:orders` where brokers map the subject."""
+    """The principals are the clients' own:
+
+    `User:CN=orders` at the source, `User:orders` where brokers map the subject.
+    """
     topic = unique_name("orders")
     made(pair, topic)
     with certified(pair, topic, tmp_path) as scene:
@@ -310,7 +328,7 @@ def denied(config: dict[str, Any], topic: str) -> None:
 
 def allow(cluster: KafkaCluster, rule: Permit) -> None:
     binding = rule.binding()
-    admin = AdminClient(dict(cluster.client()))  # it must outlive its answer
+    admin = AdminClient(dict(cluster.client()))  # The client must live until the answer arrives.
     admin.create_acls([binding])[binding].result(30)
 
 
@@ -331,7 +349,7 @@ def withdrawn(cluster: KafkaCluster, rule: Permit) -> Iterator[None]:
 
 
 def read(config: dict[str, Any], topic: str, group: str, records: int) -> None:
-    """A member of a group that has committed nothing is given everything."""
+    """Check that a member of a group without committed offsets gets all records."""
     consumer = Consumer({**config, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     found: list[bytes] = []
     try:
@@ -350,7 +368,7 @@ def read(config: dict[str, Any], topic: str, group: str, records: int) -> None:
 
 
 def java_writes(running: SecureRouter, login: dict[str, Any], topic: str, folder: Path, records: int) -> None:
-    """Kafka's own performance tool, whose key store is one PEM file."""
+    """Write records with Kafka's own performance tool, with a single PEM file as key store."""
     store, properties = folder / "java.pem", folder / "java.properties"
     store.write_text("".join(Path(login[f"ssl.{part}.location"]).read_text("utf-8") for part in ("key", "certificate")))
     properties.write_text(

@@ -1,4 +1,4 @@
-"""Fetch answers whose end the router filled up, as Kafka's own library reads them."""
+"""Fetch answers that the router has padded at the end, as Kafka's own library reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.unit.router.test_router_passing_fetch import SHOWN, answered, cut, leaders, passed
 
 HOSTS = [*range(1, 40), *range(100, 160), *range(16_370, 16_410)]
-"""Lengths of the broker's own host name: for less room than the router's needs, and for every way to fill up more."""
+"""Lengths of the broker's own host name: shorter than the router's host name, and for every way to pad."""
 
 
 def test_java_reads_the_routers_endpoints_or_none_and_steps_over_what_fills_the_answer_up(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Several routers under load: restarted one by one, cut off from the state log, and as processes at one port."""
+"""Several routers under load.
+
+The routers are restarted one after the other, cut off from the state log, and run as processes at the same port.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ JAVA_RECORDS = 1500
 
 @contextmanager
 def java_producer(bootstrap: str, topic: str, version: str = TARGET_VERSION) -> Iterator[subprocess.Popen[str]]:
-    """Kafka's own producer, idempotent; its values count up."""
+    """Run Kafka's own idempotent producer; its values count up."""
     command = [
         str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', version)}/*",
         "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(JAVA_RECORDS),
@@ -89,7 +92,7 @@ def test_routers_are_restarted_one_by_one_and_no_client_has_an_error(
 
 
 def test_routers_are_restarted_one_by_one_and_no_group_and_no_transaction_is_disturbed(tmp_path: Path) -> None:
-    """Of a topic and a group that are promoted, and of others that still live at the source."""
+    """The topics and groups are promoted, or still served by the source."""
     with fresh_migration(tmp_path) as run:
         topics = ("kept", "moved")
         for topic in topics:
@@ -120,7 +123,7 @@ def test_routers_are_restarted_one_by_one_and_no_group_and_no_transaction_is_dis
 
 
 def newer(least_reader: int) -> list[str]:
-    """The program of the version after this one, of whose records that one and later ones may act on all."""
+    """Return the program of the next version; versions from `least_reader` on may act on all its records."""
     return [str(Path(__file__).with_name("newer_version.py")), str(SCHEMA + 1), str(least_reader)]
 
 
@@ -162,7 +165,7 @@ def test_beside_a_newer_router_that_lets_no_other_act_everyone_stops_and_names_i
 def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_they_were_never_told(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Java before 4.0 forgets its bootstrap addresses, which here would be of no use to anybody, anyway."""
+    """Java before 4.0 forgets its bootstrap addresses, which would not help here anyway."""
     topic = unique_name("orphans")
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=3)

@@ -1,7 +1,7 @@
 """Large Fetch answers of real brokers through the router: every byte, at the reader's pace, or the connection's end.
 
-Values are random, so that nothing can stand in for anything else; what was sent, and what a broker answers directly to
-the same bytes, are the judges.
+Values are random, so that no value can replace another. The written values, and a broker's direct answer to the same
+bytes, are the judges.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ PARTITIONS = 6
 
 
 def _written(bootstrap: str, topic: str, megabytes: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
-    """So much of random text in each partition."""
+    """Write that many megabytes of random text to each partition, and return the values."""
     out: dict[int, list[bytes]] = {}
-    ordered = {"enable.idempotence": True}  # a retry, as after a broker's start, must not change the order
+    ordered = {"enable.idempotence": True}  # A retry, as after a broker's start, must not change the order.
     producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.kbytes": 400_000, **ordered})
     for partition in range(partitions):
         out[partition] = [os.urandom(8 << 10).hex().encode() for _ in range(megabytes << 6)]
@@ -51,7 +51,7 @@ def _written(bootstrap: str, topic: str, megabytes: int, partitions: int = PARTI
 
 
 def _read(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
-    """As librdkafka reads it in large answers."""
+    """Return the values as librdkafka reads them in large answers."""
     large = {"fetch.message.max.bytes": 8 * _MB, "fetch.max.bytes": 40 * _MB, "check.crcs": True}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", **large})
     out: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
@@ -97,7 +97,7 @@ def test_two_libraries_read_what_was_written_byte_for_byte(
 def test_a_slow_reader_gets_what_the_broker_answers_and_little_is_kept_for_it(
     source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """No topic of this target is being aligned: a router asks for less beside such a topic."""
+    """No topic of this target is being aligned, because a router asks for less while a topic is."""
     topic, target = unique_name("large"), own_cluster()
     make_topic(target, topic, partitions=1)
     _written(target.bootstrap, topic, 60, partitions=1)

@@ -1,6 +1,6 @@
-"""A router lives for weeks, the brokers behind it do not: leaders move, and brokers of both sides die and come back.
+"""A router lives for weeks while leaders move, and brokers of both sides die and return.
 
-Of topics whose writes are forwarded to the source, and of promoted ones, whose writes the router passes on.
+The topics are forwarded to the source, or promoted, so that the router passes their writes on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ Names = Callable[[str], str]
 
 _OF_BROKERS = ["__consumer_offsets", "__transaction_state"]
 _OF_RETRIES = {"duplicated", "reordered", "misplaced", "group_rereads"}
-"""What a producer without idempotence does to its own records when it sends them again, with brokers alone too."""
+"""Findings that a producer without idempotence causes by resending, with brokers alone too."""
 _OF_COORDINATORS = ("commit COORDINATOR_LOAD_IN_PROGRESS", "commit _WAIT_COORD")
-"""Of a broker that has just taken a group over: librdkafka asks again a few times and then tells. And of one that died:
-it puts a commit off while nobody coordinates, for as long as a session lasts."""
+"""Errors of commits that brokers cause by themselves.
+
+While a broker has just taken over a group, librdkafka retries a few times and then reports the error. After a
+coordinator's death librdkafka postpones a commit while no coordinator is known, for as long as a session lasts.
+"""
 _RATE = 60.0
 _GAP_S = (0.2, 0.8)
 _MOVES_S = 6.0
@@ -40,7 +43,10 @@ _DEAD_S = 7.0
 
 @dataclass(frozen=True)
 class Estate:
-    """Topics of one route with their writers and readers: one for those that store once, one for those that may not."""
+    """Topics of a route with their writers and readers.
+
+    A topic is for writers that store each record once, the other topic for writers that may store a record twice.
+    """
 
     once: str
     again: str
@@ -100,7 +106,7 @@ def test_no_client_of_a_router_is_harmed_when_leaders_move_and_brokers_of_both_s
 
 
 def harm(verdict: Verdict) -> set[str]:
-    """What was found, but for the errors that brokers alone tell the same clients."""
+    """Return the findings, without the errors that clients get from brokers alone, too."""
     found = set(verdict.named)
     if all(text.endswith(_OF_COORDINATORS) for text in verdict.findings["client_errors"].examples):
         found.discard("client_errors")
@@ -108,7 +114,10 @@ def harm(verdict: Verdict) -> set[str]:
 
 
 async def disturbed(run: Migration, topics: list[str], stops: list[tuple[int, Signals]]) -> dict[str, int]:
-    """Leaders move all the while that one broker of each side after the other is gone and comes back; how often."""
+    """Move leaders while a broker of each side after the other is gone and returns.
+
+    Return the number of moves.
+    """
     moves = {"source": 0, "target": 0}
     ours = [STATE_TOPIC, PRESENCE_TOPIC]
     async with asyncio.TaskGroup() as group:
@@ -127,7 +136,7 @@ async def disturbed(run: Migration, topics: list[str], stops: list[tuple[int, Si
 
 
 def is_gone_for_a_while(cluster: KafkaCluster, node: int, how: Signals) -> None:
-    """Long enough that others lead what it has led, also where it had no time to hand it over."""
+    """Stop a broker until other brokers lead its partitions, also where the broker had no time to hand them over."""
     if how is SIGKILL:
         cluster.kill(node)
         time.sleep(_DEAD_S)

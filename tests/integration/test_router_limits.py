@@ -1,4 +1,7 @@
-"""What clients may cost a router, on real brokers: who does not read, says nothing or comes too often ends alone."""
+"""Limits on the clients' cost for a router, on real brokers.
+
+A client that does not read, sends nothing, or connects too often loses only its own connection.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def test_consumers_that_never_read_are_ended_before_they_fill_the_memory_of_all(
 
     def attack(running: RouterProcess) -> None:
         _filled(target.bootstrap, big, 30)
-        # Thirty times thirty megabytes are asked for; the buffers that are kept for the next frames are not theirs.
+        # The clients ask for thirty times thirty megabytes; buffers for the next frames are not counted.
         with unharmed(running, calm, 300), contextlib.ExitStack() as stack:
             before = rss_mb(running)
             deaf = [stack.enter_context(Wire(running.bootstrap)) for _ in range(30)]
@@ -74,7 +77,10 @@ def test_consumers_that_never_read_are_ended_before_they_fill_the_memory_of_all(
 def test_requests_beyond_their_length_and_connections_beyond_their_number_end_alone(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Small bounds: the last request and the last connection within them are taken, the first beyond them is closed."""
+    """The bounds are small.
+
+    The last request and the last connection within them are accepted, the first beyond them is closed.
+    """
     calm, most, connections = unique_name("calm"), 300_000, 12
     make_topic(target, calm, partitions=3)
     told: list[str] = []

@@ -1,4 +1,7 @@
-"""A second `kmigrate run` under the name of a router is refused while that router answers; clients notice nothing."""
+"""A second `kmigrate run` under the name of a router is refused while that router answers.
+
+Clients notice nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tests.integration.router_process import cluster_settings
 
 
 class Run:
-    """A running `kmigrate run`; `said` are the events that the process has printed."""
+    """A running `kmigrate run`; `said` holds the events that the process has printed."""
 
     def __init__(self, migration: Migration, log: Path, *more: str) -> None:
         self._log = log
@@ -47,7 +50,7 @@ class Run:
 
 @contextmanager
 def runs(migration: Migration, folder: Path) -> Iterator[Callable[..., Run]]:
-    """Starts `kmigrate run`; ends all of them at the end."""
+    """Yield a function that starts `kmigrate run`; stop all processes at the end."""
     started: list[Run] = []
 
     def start(*more: str) -> Run:
@@ -65,7 +68,7 @@ def runs(migration: Migration, folder: Path) -> Iterator[Callable[..., Run]]:
 
 
 def registered(target: KafkaCluster, name: str) -> tuple[RouterRecord | None, set[str]]:
-    """The registered router of a name, and the instances of controllers that are heard."""
+    """Return the registered router of a name, and the instances of controllers with a recent presence."""
 
     async def look() -> tuple[RouterRecord | None, set[str]]:
         async with ClusterClient(cluster_settings("target", target.bootstrap)) as client, StateLog(client) as log:
@@ -87,7 +90,7 @@ def test_a_second_run_is_refused_a_take_over_leaves_the_first_its_mirror_and_a_k
         client = AdminClient({"bootstrap.servers": first.listens()})
         assert client.list_topics(timeout=10).brokers
 
-        # Another port, as the message of a taken port once advised.
+        # The message of a taken port once advised another port.
         refused = migration.cli("run", "--name", name, "--port", str(ports[1]))
         assert (refused.code, refused.told["error"]) == (3, "router-runs"), refused
         assert f"process {first.process.pid} on" in refused.told["what"]

@@ -1,6 +1,7 @@
-"""Bad networks around a router: cut in the midst of each answer, short-lived, and taking everything without a word.
+"""Bad networks around a router: cut in the middle of each answer, short-lived, and silent.
 
-The clients are librdkafka's: what they are told, and what is stored, must be what brokers alone would give them.
+The clients are librdkafka's: their results, and the stored records, must be as with brokers alone. A silent network
+accepts everything and returns nothing.
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ _AT_ONCE = {
     "reconnect.backoff.ms": 1, "reconnect.backoff.max.ms": 10, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20,
     "metadata.recovery.strategy": "none", "log_level": 0,
 }  # fmt: skip
-"""Clients that come again as soon as they can.
+"""Settings of clients that reconnect and retry at once.
 
-By default librdkafka drops the brokers that it knows, and what it has just begun with them, whenever it is connected to
-none of them (KIP-899): where connections live for less than half a second it stands still with brokers alone, too.
+By default librdkafka drops the known brokers, and the requests just begun with them, when it is connected to no broker
+(KIP-899). Where connections live for less than half a second, such a client stands still with brokers alone, too.
 """
 _OUTSIDE = "127.0.0.2"
-"""Where clients are told that the router is; relays stand there."""
+"""Address at which clients find the router; relays listen there."""
 _EACH_BYTE = range(200)
-"""The longest answer of a source to a write, a commit or a question of a transaction is shorter."""
+"""Lengths beyond the longest answer of a source to a Produce, OffsetCommit or transaction request."""
 _SOME_BYTES = sorted({*range(24), *range(24, 120, 6)})
 _TENTHS = (0.1, 0.4)
-"""Lives of connections, in s, of which only clients get the better that do not wait for half a second themselves."""
+"""Lifetimes of connections, in s, which only clients survive that do not wait for half a second themselves."""
 _OF_TARGET = (600, 2600)
-"""A connection to the target begins with longer answers: versions, brokers."""
+"""Bytes of the longer answers at the start of a connection to the target: versions, brokers."""
 
 
 @dataclass
 class Till:
-    """Transactions of one number each, in a thread of its own, until it is stopped; a fifth of them aborted."""
+    """Transactions with a number each, in a thread of its own, until the test stops them; a fifth is aborted."""
 
     bootstrap: str
     topic: str
@@ -109,7 +110,7 @@ class Till:
 
 @dataclass
 class SteadyTill:
-    """The same of aiokafka, which has no timers of half a second, as a task."""
+    """The same with aiokafka, which has no timers of half a second, as a task."""
 
     bootstrap: str
     topic: str
@@ -141,13 +142,13 @@ class SteadyTill:
 
 @dataclass
 class Committer:
-    """Commits of a group, one position after the other, in a thread of its own, until it is stopped."""
+    """Commits of a group at increasing offsets, in a thread of its own, until the test stops them."""
 
     bootstrap: str
     topic: str
     group: str
     told: int = 0
-    """The newest position that it was told is committed."""
+    """Newest offset with an acknowledged commit."""
     errors: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -165,7 +166,10 @@ class Committer:
                     return
 
     def _committed(self, position: int) -> bool:
-        """Whether one was told that it is; what a client is told while its coordinator is away, brokers tell, too."""
+        """Commit an offset, and tell whether the commit was acknowledged.
+
+        While the coordinator is away, clients get the same errors from brokers.
+        """
         if self._stop.is_set():
             return False
         try:
@@ -184,7 +188,7 @@ class Committer:
 
 @dataclass
 class Clients:
-    """One of each kind: what is forwarded, what passes, transactions, and the commits of a group that follows."""
+    """A client of each kind: forwarded writes, passed writes, transactions, and commits of a group that follows."""
 
     kept: Writer
     passed: Writer
@@ -212,7 +216,7 @@ Weather = Callable[[Clients, Lines, Lines, list[Relay]], None]
 def cut_in_answers(
     counts: Sequence[int], clients: Clients, source: Lines, target: Lines, outside: list[Relay]
 ) -> None:
-    """The next connection to the source ends after the next number of bytes of its answers."""
+    """Cut each next connection to the source after the next number of bytes in its answers."""
     (line,), (other,) = source.clients.values(), target.clients.values()
     chance = random.Random(1)
     came = line.connections
@@ -229,7 +233,7 @@ def cut_in_answers(
 def short_lives(
     least: float, most: float, of: slice, clients: Clients, source: Lines, target: Lines, outside: list[Relay]
 ) -> None:
-    """Connections through the router and behind it, its own among them, live for so many seconds."""
+    """Let connections through the router and behind it, its own included, live for that many seconds."""
     chance = random.Random(2)
     for each in (*source.all, *target.all, *outside):
         each.let_live(chance.uniform(least, most) for _ in itertools.count())
@@ -240,7 +244,10 @@ def short_lives(
 
 
 def not_a_word(clients: Clients, source: Lines, target: Lines, outside: list[Relay]) -> None:
-    """The source takes everything and nothing comes back: nothing of it is acknowledged, what passes goes on."""
+    """Let the source accept everything and answer nothing.
+
+    No forwarded write is acknowledged, and passed writes go on.
+    """
     (line,) = source.clients.values()
     line.stall("down")
     clients.go_on(slice(1, 2), 100)
@@ -258,7 +265,7 @@ class Surrounded:
     source: Lines
     target: Lines
     outside: list[Relay]
-    """Between clients and the router: the way to its bootstrap listener, then those to its brokers."""
+    """Relays between clients and the router: first for the bootstrap listener, then for the brokers' listeners."""
 
     @property
     def at(self) -> str:
@@ -333,10 +340,10 @@ def test_no_client_is_harmed_by_a_bad_network_around_its_router(
 def test_transactions_go_on_while_connections_live_for_tenths_of_a_second(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Behind the router, before it, and on all sides; there one topic is promoted meanwhile.
+    """Connections are short-lived behind the router, before it, and on all sides; there a topic is promoted meanwhile.
 
-    librdkafka's would stand still: without a coordinator it looks each half second for a broker that it is connected
-    to, connects to one where there is none, and that connection is gone when it looks again. So it does at brokers.
+    librdkafka would stand still. Without a coordinator it looks each half second for a connected broker, and connects
+    to a broker if there is none. At the next look that connection is gone. The same happens with brokers alone.
     """
     kept, moved, passed = (unique_name(name) for name in ("kept", "moved", "passed"))
     for topic in (kept, moved, passed):
@@ -374,7 +381,7 @@ def test_transactions_go_on_while_connections_live_for_tenths_of_a_second(
 
 
 async def all_go_on(tills: list[SteadyTill], times: int = 1) -> None:
-    """None stands still for long: within five seconds each has twenty more, that many times."""
+    """Wait that many times until each client has twenty more transactions; each time may take five seconds."""
     for _ in range(times):
         await quietly(twenty_more, tills)
 
@@ -389,7 +396,7 @@ def twenty_more(tills: list[SteadyTill]) -> None:
 
 
 def shown(cluster: KafkaCluster, topic: str) -> list[bytes | str | None]:
-    """What a reader of committed records gets of a topic's first partition, up to its end."""
+    """Return the values that a reader of committed records gets from a topic's first partition, up to its end."""
     config = {"bootstrap.servers": cluster.bootstrap, "group.id": "shown", "enable.partition.eof": True}
     consumer = Consumer(config)
     try:
@@ -415,8 +422,10 @@ def committed(cluster: KafkaCluster, group: str, topic: str) -> int:
 
 @pytest.mark.soak
 def test_a_target_that_ends_what_is_idle_has_nothing_written_twice(tmp_path: Path, unique_name: Names) -> None:
-    """Of who only writes what is forwarded a target is asked nothing for long, and without idempotence nobody can tell
-    a write that is repeated."""
+    """The connection to the target is idle, because the clients only write forwarded topics.
+
+    Without idempotence a repeated write cannot be recognised.
+    """
     topic, (of_source, of_target) = unique_name("away"), source_and_target()
     impatient = replace(of_target, config={"connections.max.idle.ms": "1500"})
     config: dict[str, Any] = {"enable.idempotence": False, "acks": "all", "log_level": 0, **_AT_ONCE}

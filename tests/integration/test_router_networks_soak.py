@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
 _RATE = 100.0
 _OUTSIDE = "127.0.0.2"
-"""Where clients are told that the router is; relays stand there."""
+"""Address at which clients find the router; relays listen there."""
 _QUICK = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100, "socket.timeout.ms": 5000}
 _BAD_S = 33.0
-"""How long the network is bad: longer than kmigrate waits for an answer of its own, not as long as aiokafka does."""
+"""Duration of the bad network: longer than kmigrate's own request timeout, shorter than aiokafka's."""
 _GO_ON_S = 10.0
 _MORE_MB = 60
 _QUICK_AIO = {"metadata_max_age_ms": 3000}
@@ -34,7 +34,7 @@ _QUICK_AIO = {"metadata_max_age_ms": 3000}
 
 @dataclass(frozen=True)
 class Estate:
-    """Writers and readers of topics of one route."""
+    """Writers and readers of topics of the same route."""
 
     name: str
 
@@ -71,7 +71,7 @@ class Scene:
     source: Lines
     target: Lines
     outside: list[Relay]
-    """Between clients and the router."""
+    """Relays between clients and the router."""
 
     @property
     def lines(self) -> list[Relay]:
@@ -82,7 +82,7 @@ class Scene:
             each.heal()
 
     def memory_mb(self) -> int:
-        """Of the router."""
+        """Return the router's memory."""
         return int(self._about("status").read_text(encoding="utf-8").split("VmRSS:")[1].split()[0]) // 1024
 
     def sockets(self) -> int:
@@ -94,7 +94,10 @@ class Scene:
 
 @contextmanager
 def scene(root: Path) -> Iterator[Scene]:
-    """A migration of whose two estates one is promoted, all networks of its router in relays."""
+    """Start a migration with two estates, of which a single estate is promoted.
+
+    Relays carry all networks of the router.
+    """
     with fresh_migration(root, f'[router]\nadvertised_host = "{_OUTSIDE}"\n') as run, ExitStack() as relays:
         source, target = (relays.enter_context(lines(cluster)) for cluster in (run.source, run.target))
         port = free_ports(1)[0]
@@ -121,7 +124,7 @@ def scene(root: Path) -> Iterator[Scene]:
 
 
 def harm(verdict: Verdict) -> set[str]:
-    """What was found, but for what brokers that are not to be heard do to their groups by themselves."""
+    """Return the findings, without the effects that unreachable brokers have on their groups anyway."""
     found = set(verdict.named) - {"group_rereads"}
     if all(text.endswith("commit _TIMED_OUT") for text in verdict.findings["client_errors"].examples):
         found.discard("client_errors")
@@ -136,7 +139,7 @@ def judged(at: Scene) -> None:
 
 
 def cut_everywhere(at: Scene) -> None:
-    """In the midst of requests and answers, all connections of one line each time."""
+    """Cut all connections of a line, in the middle of requests and answers, again and again."""
     chance, until = random.Random(1), time.monotonic() + _BAD_S
     while time.monotonic() < until:
         chance.choice(at.lines).cut_after(chance.randrange(600), chance.choice(("down", "down", "up")))
@@ -145,7 +148,7 @@ def cut_everywhere(at: Scene) -> None:
 
 
 def short_lives(at: Scene) -> None:
-    """Of every connection through the router and behind it."""
+    """Give every connection through the router and behind it a short life."""
     chance = random.Random(2)
     for each in at.lines:
         each.let_live(chance.uniform(0.5, 1.5) for _ in itertools.count())
@@ -155,7 +158,7 @@ def short_lives(at: Scene) -> None:
 
 
 def source_answers_nothing(at: Scene) -> None:
-    """It takes what clients send; what kmigrate asks by itself it answers."""
+    """Let the source accept clients' requests without an answer; kmigrate's own requests get answers."""
     stood = stalled(at, list(at.source.clients.values()), "down")
     assert all(stood[name] == 0 for name in KEPT.writers)
     assert all(stood[name] > 500 for name in MOVED.writers)
@@ -168,20 +171,20 @@ def source_is_cut_off(at: Scene) -> None:
 
 
 def target_answers_nothing(at: Scene) -> None:
-    """Nor does the state log."""
+    """Let the target answer nothing; the state log does not answer either."""
     stood = stalled(at, at.target.all, "down")
     assert all(stood[name] == 0 for name in MOVED.writers)
     assert stood[KEPT.writers[0]] > 500, "a client that knows its brokers asks the target nothing"
 
 
 def kmigrate_hears_nothing(at: Scene) -> None:
-    """What it asks by itself is not answered; clients are."""
+    """Leave kmigrate's own requests without answers; clients get answers."""
     stood = stalled(at, [*at.source.control.values(), *at.target.control.values()])
     assert all(count > 500 for count in stood.values())
 
 
 def fenced_in_a_stall(at: Scene) -> None:
-    """A promote waits for what hangs and is taken back; afterwards it succeeds."""
+    """Start a promote that waits for hanging requests and is taken back; afterwards the promote succeeds."""
     for each in at.source.clients.values():
         each.stall("down")
     time.sleep(3)
@@ -194,7 +197,10 @@ def fenced_in_a_stall(at: Scene) -> None:
 
 
 def stalled(at: Scene, relays: list[Relay], *ways: Direction) -> dict[str, int]:
-    """What each writer was acknowledged in a stall of some relays; all go on at its end, and nothing is left of it."""
+    """Return each writer's acknowledged records in a stall of some relays.
+
+    At the end all writers go on, and memory and sockets are as before.
+    """
     memory, sockets = at.memory_mb(), at.sockets()
     for each in relays:
         each.stall(*ways)

@@ -1,4 +1,7 @@
-"""Quotas of clients stay as they were: who writes through a router is throttled as who writes to the broker itself."""
+"""Quotas of clients stay in force.
+
+A producer behind a router is throttled as a producer at the broker.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 
 QUOTA = 10_000
-"""Bytes a second, which a broker looks at over ten seconds."""
+"""Bytes a second, which a broker averages over ten seconds."""
 RECORD = 110_000
-"""A little more than ten seconds' worth: about one second too much."""
+"""Size of a record: a little more than ten seconds' worth, about a second too much."""
 ABOUT_S = (0.9, 1.2)
 
 
 async def limit(cluster: KafkaCluster, *client_ids: str) -> None:
-    """Give clients a produce quota; returns when the broker knows it."""
+    """Give clients a produce quota, and return when the broker knows the quota."""
     alter, describe = entity(49, 1, "request"), entity(48, 1, "request")
     entry = element_type(alter, "entries")
     who, what = element_type(entry, "entity"), element_type(entry, "ops")
@@ -51,7 +54,7 @@ async def limit(cluster: KafkaCluster, *client_ids: str) -> None:
 
 
 def throttled_s(bootstrap: str, topic: str, client_id: str) -> float:
-    """For how long librdkafka is told to be silent after one large record; 0 where it is not."""
+    """Return for how long the broker throttles librdkafka after a large record; 0 where it does not."""
     heard: list[float] = [0.0]
     errors: list[Any] = []
 

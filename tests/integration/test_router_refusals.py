@@ -1,4 +1,4 @@
-"""What the router holds back or refuses: held groups, transactions, changes of mirrored topics, nonsense."""
+"""Requests that the router holds back or refuses: held groups, transactions, changes of mirrored topics, nonsense."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _fill(bootstrap: str, topic: str, count: int) -> None:
 
 
 class _Reader:
-    """A librdkafka consumer polled in steps; keeps what it read and every error it was shown."""
+    """A librdkafka consumer polled in steps; keeps the read values and every error."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self.read: list[bytes | None] = []
@@ -104,7 +104,7 @@ def test_members_of_a_held_group_wait_in_silence_and_start_when_it_opens(
 def test_who_reads_partitions_of_its_choice_waits_for_the_positions_of_a_held_group_and_begins_there(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """It joins no group, so its question for positions is the first that is held."""
+    """The consumer joins no group, so its OffsetFetch is the first held request."""
     topic, group = unique_name("held"), unique_name("g")
     make_topic(target, topic)
     _fill(target.bootstrap, topic, 50)
@@ -187,7 +187,10 @@ def test_a_transaction_on_both_clusters_is_refused_and_possible_after_the_promot
 def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
     source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """On a target of its own: while any source is away, nobody knows whether it has what is to be created."""
+    """The target is the test's own.
+
+    While any source is away, the router cannot know whether that source has the topic to be created.
+    """
     target = own_cluster()
     topic, free, early = unique_name("mirrored"), unique_name("free"), unique_name("early")
     for cluster in (source, target):
@@ -211,12 +214,12 @@ def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
                         await quietly(answer.result, 15)
                     error = refused.value.args[0]
                     assert error.name() == "POLICY_VIOLATION", (what, error)
-                    # librdkafka asks for topic deletion in a version that has no room for a message.
+                    # librdkafka sends DeleteTopics in a version that has no field for a message.
                     assert what == "delete" or (topic in error.str() and "mirrored" in error.str()), error
                 described = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])
                 (told,) = [await quietly(answer.result, 15) for answer in described.values()]
                 assert told["cleanup.policy"].value == "compact", "as on the source, though the target has another"
-                # Anything else is the target's: a replica assignment names brokers as clients know them.
+                # All else passes to the target: a replica assignment names brokers as clients know them.
                 node = next(iter((await quietly(admin.list_topics, None, 10)).brokers))
                 new = NewTopic(free, 1, replica_assignment=[[node]])
                 created = admin.create_topics([NewTopic(topic, 1, 1), NewTopic(early, 1, 1), new])

@@ -74,7 +74,10 @@ def stored(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
 def test_a_transaction_begun_at_the_source_is_ended_through_a_router_by_who_has_its_identity(
     source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """This target has no link of another source: another source could be away, and would be waited for."""
+    """This target has no link of another source:
+
+    another source could be away, and the router would wait for that source.
+    """
     topic, sink, target = unique_name("sink"), Sink(), own_cluster()
     for cluster in (source, target):
         make_topic(cluster, topic)

@@ -1,7 +1,7 @@
-"""Rubbish on every listener: the connection gets what a broker answers to the same bytes, or is closed.
+"""Rubbish on every listener: the connection gets a broker's answer to the same bytes, or is closed.
 
-The real brokers are the judges: each piece goes to one of them directly, too. A librdkafka producer writes meanwhile
-and must not lose a record, and the router's memory and file descriptors are read from /proc.
+Real brokers are the judges: each piece of rubbish goes directly to a broker, too. A librdkafka producer writes
+meanwhile and must not lose a record. The router's memory and file descriptors are read from /proc.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLOSED = b"closed"
 
 
 class Wire:
-    """A client of nothing but bytes."""
+    """A client that sends bare bytes."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -51,7 +51,7 @@ class Wire:
             self.socket.sendall(data)
 
     def answer(self) -> bytes:
-        """One answer without its length, or `closed`; fails if neither comes."""
+        """Return an answer without its length, or `closed`; fail if neither comes."""
         size = self._exactly(4)
         return self._exactly(struct.unpack(">i", size)[0]) if len(size) == 4 else CLOSED
 
@@ -67,7 +67,7 @@ class Wire:
 
 
 def answers(address: str, data: bytes, count: int, connect: Callable[[str], Wire] = Wire) -> list[bytes]:
-    """The first answers to some bytes, up to the end of the connection."""
+    """Return the first answers to some bytes, up to the end of the connection."""
     out: list[bytes] = []
     with connect(address) as wire:
         wire.send(data)
@@ -92,7 +92,7 @@ def versions(correlation: int = 7, client: bytes | None = b"x") -> bytes:
 
 
 def produce(*parts: tuple[str, int, bytes], acks: int = -1, correlation: int = 1, client: bytes | None = b"x") -> bytes:
-    """Produce 7 as it is on the wire, its topics as often as they are named."""
+    """Return a Produce 7 request as on the wire; a topic stands there as often as it is named."""
     body = struct.pack(">hhii", -1, acks, 5000, len(parts))
     for topic, partition, records in parts:
         body += struct.pack(">h", len(topic)) + topic.encode() + struct.pack(">iii", 1, partition, len(records))
@@ -101,7 +101,8 @@ def produce(*parts: tuple[str, int, bytes], acks: int = -1, correlation: int = 1
 
 
 def batch(value: bytes = b"v", producer: int = -1) -> bytearray:
-    # Of today: a broker looks for what is too old every five minutes, and would delete it amid a test.
+    # The timestamp is of today: every five minutes a broker looks for old records, and would delete the batch amid a
+    # test.
     return one_record_batch(b"k", value, timestamp=int(time.time() * 1000), producer_id=producer, epoch=-1, sequence=-1)
 
 
@@ -142,7 +143,7 @@ ALIKE: dict[str, tuple[bytes, int]] = {
     "a topic of 250 letters": (produce(("n" * 250, 0, bytes(batch()))), 1),
     "a topic without letters": (produce(("", 0, bytes(batch()))), 1),
 }
-"""Pieces that are a target broker's own business, and how many answers each has: the router's are the same bytes."""
+"""Pieces that only a target broker handles, with the number of answers: the router's answers are the same bytes."""
 
 RECORDS: dict[str, bytes] = {
     "a wrong CRC": changed(17, ">I", 7),
@@ -159,11 +160,11 @@ RECORDS: dict[str, bytes] = {
     "half a header": bytes(batch())[:30],
     "a control batch": changed(21, ">h", 0x20),
 }
-"""What a Produce request may hold for a mirrored topic, where the router looks at it before the source does."""
+"""Records of a Produce request for a mirrored topic, which the router checks before the source does."""
 
 
 def told(answer: bytes) -> list[int]:
-    """Error codes of a Produce 7 answer, in order."""
+    """Return the error codes of a Produce 7 answer, in order."""
     if answer == CLOSED:
         return [-99]
     (topics,) = struct.unpack_from(">i", answer, 4)
@@ -187,7 +188,7 @@ def unharmed(
     login: Mapping[str, Any] | None = None,
     partitions: int = 3,
 ) -> Iterator[None]:
-    """Another client writes through it, and afterwards memory and descriptors are about what they were."""
+    """Check that another client writes through the router, and that memory and descriptors stay about the same."""
     with Writer(running.bootstrap, topic, "calm", dict(login or {}), partitions=partitions) as writer:
         writer.until(50)
         before, fds = rss_mb(running), descriptors(running)
@@ -203,7 +204,7 @@ def unharmed(
 
 
 def broker_listener(running: RouterProcess) -> str:
-    """The router's listener of the target's only broker: its first in the ports that Metadata names."""
+    """Return the router's listener for the target's only broker: the first broker in a Metadata answer."""
     answer = answers(running.bootstrap, request(3, 4, struct.pack(">i", 0) + b"\0"), 1)[0]
     at = 4 + 4 + 4 + 4
     (length,) = struct.unpack_from(">h", answer, at)
@@ -212,7 +213,7 @@ def broker_listener(running: RouterProcess) -> str:
 
 
 def answers_as(broker: str, listeners: Iterable[str], connect: Callable[[str], Wire] = Wire) -> None:
-    """Each of a router's listeners answers each piece with the bytes that the broker answers with, or closes."""
+    """Check that each of a router's listeners answers each piece with the broker's bytes, or closes."""
     for what, data in CLOSES.items():
         for address in (broker, *listeners):
             assert answers(address, data, 1, connect) == [CLOSED], (what, address)
@@ -220,7 +221,7 @@ def answers_as(broker: str, listeners: Iterable[str], connect: Callable[[str], W
         direct = answers(broker, data, count, connect)
         for address in listeners:
             routed = answers(address, data, count, connect)
-            if what.startswith("ApiVersions"):  # the list itself is the router's own
+            if what.startswith("ApiVersions"):  # The list of versions is the router's own.
                 direct, routed = [direct[0][:6]], [routed[0][:6]]
             assert routed == direct, (what, address)
 
@@ -228,7 +229,7 @@ def answers_as(broker: str, listeners: Iterable[str], connect: Callable[[str], W
 def test_rubbish_is_answered_as_the_target_does_or_ends_its_own_connection(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Also at the listener that is kept for clients of another router."""
+    """The listener for clients of another router is tested, too."""
     topic = unique_name("calm")
     make_topic(target, topic, partitions=3)
 
@@ -259,7 +260,8 @@ def test_garbage_for_a_mirrored_topic_is_refused_as_its_source_does(
                 data = produce((topic, 0, records))
                 direct, routed = (told(answers(at, data, 1)[0]) for at in (source.bootstrap, running.bootstrap))
                 assert routed == direct, what
-            # Both clusters in one request, and a partition named twice: merged as asked, each answered.
+            # Both clusters in a single request, and a partition named twice: merged in request order, each part
+            # answered.
             both = answers(running.bootstrap, produce((topic, 0, bytes(batch(b"s"))), (free, 0, bytes(batch(b"t")))), 1)
             assert told(both[0]) == [0, 0]
             twice = produce((topic, 0, bytes(batch(b"one"))), (topic, 0, bytes(batch(b"two"))))
@@ -290,7 +292,7 @@ def test_half_requests_drips_and_floods_cost_little_and_harm_nobody(
 
     def attack(running: RouterProcess) -> None:
         with unharmed(running, topic), contextlib.ExitStack() as stack:
-            # A hundred announcements of 100 MB each, and nothing after them.
+            # A hundred requests announce 100 MB each, and send nothing more.
             for number in range(100):
                 wire = stack.enter_context(Wire(running.bootstrap))
                 wire.send(struct.pack(">i", 100 << 20) + b"\0" * (number % 3))
@@ -313,7 +315,7 @@ def test_half_requests_drips_and_floods_cost_little_and_harm_nobody(
 
 
 def _storm(running: RouterProcess, seed: int, count: int, topics: tuple[str, ...], groups: tuple[str, ...]) -> None:
-    """Send damaged requests one by one; whatever is answered is read, and a connection that ends is opened anew."""
+    """Send damaged requests one after the other, read every answer, and reopen a connection that ends."""
     nonsense = Nonsense(seed, topics, groups, HARMLESS)
     with contextlib.ExitStack() as stack:
         wire = stack.enter_context(Wire(running.bootstrap))

@@ -1,4 +1,7 @@
-"""A router that does not answer at a promote: the source broker holds the fence in its place, and lets go again."""
+"""A router that does not answer at a promote:
+
+the source broker holds the fence instead, and releases the fence later.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +50,19 @@ pytestmark = pytest.mark.timeout(240)
 
 LIMIT = "max.message.bytes"
 ADD_PARTITIONS, PRODUCE = "24", "0"
-"""By API key: what a router is stopped with in its hands."""
+"""API keys of the requests at which a router is stopped."""
 
 
 @pytest.fixture(params=["2.8.2", SOURCE_VERSION, TARGET_VERSION])
 def migration(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Migration]:
-    """From sources of several versions: it is their broker that holds the fence."""
+    """Start migrations from sources of several versions, because the source's broker holds the fence."""
     settings = "[promote]\nfence_timeout_s = 8.0\nstraggler_window_s = 2.0\nrouter_silent_s = 2.0\n"
     with fresh_migration(tmp_path, settings, source_version=request.param) as run:
         yield run
 
 
 def limit(cluster: KafkaCluster, topic: str) -> str:
-    """The topic's own limit, '' where it has none."""
+    """Return the topic's own limit, '' where the topic has none."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     resource = ConfigResource(ResourceType.TOPIC, topic)
     entry = admin.describe_configs([resource])[resource].result()[LIMIT]
@@ -67,7 +70,7 @@ def limit(cluster: KafkaCluster, topic: str) -> str:
 
 
 def write_directly(bootstrap: str, topic: str) -> str:
-    """What librdkafka is told of a record that passes every router by."""
+    """Write a record past every router, and return librdkafka's error, '' for success."""
     told: list[str] = []
 
     def hear(error: Any, _: Any) -> None:
@@ -82,7 +85,7 @@ def write_directly(bootstrap: str, topic: str) -> str:
 def test_a_sealed_topic_takes_no_write_and_no_client_of_a_router_is_told_so(
     source: KafkaCluster, target: KafkaCluster, make_topic: Callable[..., None], unique_name: Callable[[str], str]
 ) -> None:
-    """One of two routers stands still between a write's check and its sending, from before the fence until the seal."""
+    """A router of two stands still between a write's check and its sending, from before the fence until the seal."""
     topic = unique_name("sealed")
     make_topic(source, topic, partitions=3, config={LIMIT: "2000000"})
     make_topic(target, topic, partitions=3)
@@ -131,7 +134,7 @@ def test_a_sealed_topic_takes_no_write_and_no_client_of_a_router_is_told_so(
 
 
 def committed(topic: str, *clusters: KafkaCluster) -> dict[int, list[bytes]]:
-    """What readers of committed records find on one cluster, and behind it on the next."""
+    """Return the values that readers of committed records find on the clusters, in this order, by partition."""
     found: dict[int, list[bytes]] = {}
     for cluster in clusters:
         for record in read_topic(cluster.bootstrap, topic):
@@ -140,7 +143,10 @@ def committed(topic: str, *clusters: KafkaCluster) -> dict[int, list[bytes]]:
 
 
 def until_promoted(run: Migration, *topics: str) -> Any:
-    """What the promote says that succeeds: a client that moves to the other router may hang under a fence once more."""
+    """Repeat the promote until it succeeds, and return its output.
+
+    A client that moves to the other router may hang under a fence once more.
+    """
     for _ in range(4):
         made = run.cli("promote", *topics, "--yes", timeout=180)
         if made.code == 0:
@@ -157,7 +163,7 @@ def of(name: str, found: dict[int, list[bytes]]) -> dict[int, list[bytes]]:
 def test_a_topic_that_transactions_write_is_sealed_and_nothing_that_comes_late_begins_one_there(
     source: KafkaCluster, target: KafkaCluster, make_topic: Callable[..., None], unique_name: Callable[[str], str]
 ) -> None:
-    """One of two routers stands still with the beginning of a transaction in its hands, from before the fence on."""
+    """A router of two stands still with the begin of a transaction not yet sent, from before the fence on."""
     topic = unique_name("sealed")
     make_topic(source, topic, partitions=3)
     make_topic(target, topic, partitions=3)
@@ -211,7 +217,10 @@ def test_after_a_promote_that_was_given_up_clients_abort_one_transaction_and_go_
     unique_name: Callable[[str], str],
     tmp_path: Path,
 ) -> None:
-    """Their identities were revoked at the source: they ask for the next epoch, and the next promote is like any."""
+    """The identities were revoked at the source:
+
+    clients ask for the next epoch, and the next promote is an ordinary promote.
+    """
     topic = unique_name("sealed")
     make_topic(source, topic, partitions=3)
     make_topic(target, topic, partitions=3)
@@ -274,7 +283,7 @@ def test_after_a_promote_that_was_given_up_clients_abort_one_transaction_and_go_
 
 @pytest.mark.soak
 def test_a_silent_router_is_overcome_by_a_fence_that_the_source_broker_holds(migration: Migration) -> None:
-    """Topics with a limit of their own and without; one router stands still with its clients' writes in its hands."""
+    """Some topics have a limit of their own; a router stands still with its clients' writes not yet sent."""
     run = migration
     run.make_topic("orders", 3, config={LIMIT: "2000000"})
     run.make_topic("bills", 3)
@@ -308,7 +317,7 @@ def test_a_silent_router_is_overcome_by_a_fence_that_the_source_broker_holds(mig
 def test_a_router_that_has_lost_the_state_log_alone_is_not_called_dead(
     target: KafkaCluster, source: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
-    """It answers its clients, and would forward past a promote that no seal is put on for."""
+    """The router answers its clients, and would forward past a promote that puts on no seal."""
     name = unique_name("router")
 
     async def scenario() -> None:
@@ -339,8 +348,10 @@ def heard(log: StateLog, name: str) -> bool:
 
 @pytest.mark.soak
 def test_a_silent_router_does_not_hold_back_topics_that_transactions_write(migration: Migration) -> None:
-    """Two topics of one unit. A transaction that hangs on the silent router is waited for before the fence, until its
-    time is up: its client is told so when that router goes on, and writes it again.
+    """The two topics belong to the same unit.
+
+    Before the fence, the promote waits for a transaction that hangs on the silent router, until the transaction times
+    out. The client gets the error when that router goes on, and repeats the transaction.
     """
     run = migration
     for topic in ("debit", "credit"):

@@ -1,4 +1,4 @@
-"""The router between clients that log in and two clusters that ask who they are."""
+"""The router between clients that log in and two clusters that demand logins."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Names = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def passing(pair: SecurePair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureRouter]:
-    """A router that passes logins through; its table says as whom `producers` meets the source."""
+    """A router that passes logins through; its table holds the identity of `producers` at the source."""
     folder = tmp_path_factory.mktemp("passing")
     clients = entry("producers", pair.source, "producers")
     with secure_router(pair, folder, 'security_protocol = "SASL_SSL"', clients) as running:
@@ -88,7 +88,7 @@ def mover(router: SecureRouter) -> dict[str, Any]:
 
 
 def mirrored(pair: SecurePair, link: str, topics: list[str], act: Callable[[], None]) -> None:
-    """Do something while writes to the topics go to the source."""
+    """Call `act` while writes to the topics go to the source."""
 
     async def scenario() -> None:
         async with link_between(pair.source, pair.target, link, pair.settings("target")) as world:
@@ -132,7 +132,7 @@ def test_forwarded_writes_meet_the_source_as_the_client_and_nobody_else(
     def act() -> None:
         assert written(passing.client("producers", "SCRAM-SHA-512"), topic, "by table") == [None]
         assert written(mover(passing), topic, "by password") == [None]
-        # Nobody lets `consumers` write at the target: it gets its producer id through the router's own right to one.
+        # No ACL lets `consumers` write at the target: its producer id comes by the router's own right.
         assert written(bearer(passing, "consumers") | {"enable.idempotence": True}, topic, "by token") == [None]
         for config in (mover(passing), bearer(passing, "mover"), passing.client("consumers", "SCRAM-SHA-512")):
             (error,) = written(config, foreign, "x")
@@ -221,7 +221,7 @@ def test_a_wrong_password_is_answered_in_the_brokers_own_words(
 
 
 def refusal(config: dict[str, Any]) -> str:
-    """What a client hears of a login that fails."""
+    """Return the error of a login that fails."""
     heard: list[KafkaError] = []
     producer = Producer({**config, "error_cb": heard.append})
     deadline = time.monotonic() + 20
@@ -234,7 +234,10 @@ def refusal(config: dict[str, Any]) -> str:
 def test_a_mapped_client_needs_no_credential_of_either_cluster_and_outlives_its_sessions_there(
     pair: SecurePair, tmp_path: Path, unique_name: Names
 ) -> None:
-    """Also the way to a source that takes tokens only, as Amazon MSK does: a stub of a provider prints them."""
+    """A source that accepts only tokens, as Amazon MSK does, is covered, too:
+
+    a stub of a provider prints the tokens.
+    """
     here, there = unique_name("here"), unique_name("there")
     made(pair, here, there)
     permit(pair.target, "producers", here)
@@ -246,7 +249,7 @@ def test_a_mapped_client_needs_no_credential_of_either_cluster_and_outlives_its_
         '[clients.app.clusters.source]\n"sasl.mechanism" = "OAUTHBEARER"\n'
         f'"sasl.oauthbearer.token.command" = "cat {held}"\n'
     )
-    # The source's own section says SCRAM: what stands for a client there is the client's alone.
+    # The source's own section names SCRAM: a client's credential there is the client's alone.
     section = 'security_protocol = "SASL_SSL"\nlogin = "mapped"'
     with secure_router(pair, tmp_path / "mapped", section, clients) as running:
 
@@ -335,7 +338,7 @@ def test_nonsense_before_a_login_ends_its_own_connection_and_nobody_elses(
         context = ssl.create_default_context(cafile=str(pair.target.security.ca_file))
 
         def end_of(address: str, junk: bytes, *, inside: bool) -> bytes:
-            """All that is answered until the router closes; fails if it does not."""
+            """Return all bytes that arrive until the router closes; fail if the router does not close."""
             host, port = address.rsplit(":", 1)
             with socket.create_connection((host, int(port)), timeout=20) as plain:
                 connection = context.wrap_socket(plain, server_hostname=host) if inside else plain
@@ -361,7 +364,7 @@ def test_nonsense_before_a_login_ends_its_own_connection_and_nobody_elses(
 
 
 def broker_listener(running: SecureRouter) -> str:
-    """The router's listener of the target's only broker, as librdkafka is told."""
+    """Return the router's listener for the target's only broker, as librdkafka gets it."""
     broker = AdminClient(mover(running)).list_topics(timeout=10).brokers[1_000_001]
     return f"{broker.host}:{broker.port}"
 
@@ -390,7 +393,7 @@ def test_rubbish_after_a_login_is_answered_as_the_target_does_or_ends_its_own_co
 
 
 def connections_to(process: int, ports: set[int]) -> int:
-    """How many connections a process has to these ports of this machine."""
+    """Return the number of connections that a process has to these ports of this machine."""
     inodes = set()
     for file in Path(f"/proc/{process}/fd").iterdir():
         with suppress(OSError):

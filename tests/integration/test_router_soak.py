@@ -1,4 +1,4 @@
-"""A small soak of routers; `make soak-router` is the same one, large."""
+"""A small soak of routers; `make soak-router` is the same soak, large."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Brokers behind a router that stand still: they take connections and requests, answer nothing, and lead no more.
+"""Brokers behind a router that stand still: they accept connections and requests, answer nothing, and lead no more.
 
-Other brokers lead instead after some seconds. Nobody who talks to a cluster itself has more to wait for than that and
-its own time for an answer; nor has a client of a router.
+Other brokers lead after some seconds. A direct client of a cluster waits for the new leader and for its own request
+timeout, and a client of a router must not wait longer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Names = Callable[[str], str]
 _IMPATIENT = {"socket.timeout.ms": 4000, "request.timeout.ms": 4000}
 _IMPATIENT_READER = {"socket.timeout.ms": 4000}
 _ELECTED_S = 10.0
-"""A broker is taken for dead after nine seconds of silence."""
+"""Time for an election: a broker counts as dead after nine seconds of silence."""
 _GOES_ON_S = 30.0
 _RATE = 60.0
 _OF_SILENCE = ("commit _TIMED_OUT", "commit COORDINATOR_LOAD_IN_PROGRESS")
@@ -63,7 +63,7 @@ def test_clients_go_on_while_a_broker_stands_still(migration3: Migration, unique
 
 
 def how_long_until_all_go_on(run: Migration) -> dict[str, float]:
-    """Until each writer has had some seconds' records acknowledged."""
+    """Return for each writer the time until some seconds' records are acknowledged."""
     began, before, went = time.monotonic(), run.acknowledged(), dict[str, float]()
     while went.keys() != before.keys() and time.monotonic() < began + _GOES_ON_S:
         went |= {
@@ -76,7 +76,7 @@ def how_long_until_all_go_on(run: Migration) -> dict[str, float]:
 
 
 def harm(verdict: Verdict) -> set[str]:
-    """What was found, but for what a coordinator that is not to be heard does to its groups by itself."""
+    """Return the findings, without the effects that an unreachable coordinator has on its groups anyway."""
     found = set(verdict.named) - {"group_rereads"}
     if all(text.endswith(_OF_SILENCE) for text in verdict.findings["client_errors"].examples):
         found.discard("client_errors")

@@ -53,7 +53,7 @@ def migration(tmp_path: Path) -> Iterator[Migration]:
 
 
 def java_transactions(bootstrap: str, topic: str, name: str) -> subprocess.Popen[str]:
-    """Kafka's own producer, in transactions of 50 ms; its values count up."""
+    """Start Kafka's own producer, in transactions of 50 ms; its values count up."""
     command = [
         str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
         "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(JAVA_RECORDS),
@@ -64,7 +64,7 @@ def java_transactions(bootstrap: str, topic: str, name: str) -> subprocess.Popen
 
 
 class Pairs:
-    """A librdkafka producer in a thread of its own: each transaction writes one number to two topics."""
+    """A librdkafka producer in a thread of its own: each transaction writes a number to two topics."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.committed: list[int] = []
@@ -160,7 +160,7 @@ def transaction(producer: Producer, topic: str, *values: bytes) -> None:
 
 
 def stored(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
-    """What a reader of committed records sees."""
+    """Return the values that a reader of committed records gets."""
     return [record.value for record in read_topic(cluster.bootstrap, topic)]
 
 
@@ -214,7 +214,7 @@ def test_records_and_offsets_are_one_transaction_once_what_is_written_is_promote
         make_topic(cluster, written)
 
     def process(consumer: Consumer, producer: Producer, count: int) -> None:
-        """Reads so many records and writes each on, with its position, in a transaction of its own."""
+        """Read `count` records, and write each record on, with its offset, in a transaction of its own."""
         deadline = time.monotonic() + 30
         while count:
             assert time.monotonic() < deadline
@@ -237,7 +237,7 @@ def test_records_and_offsets_are_one_transaction_once_what_is_written_is_promote
             with router("r1", target) as running:
                 await world.routers_apply()
                 ours = {"bootstrap.servers": running.bootstrap}
-                filler = Producer({"bootstrap.servers": target.bootstrap})  # in the mirror's place
+                filler = Producer({"bootstrap.servers": target.bootstrap})  # The producer takes the mirror's place.
                 for number in range(4):
                     filler.produce(read, b"%d" % number, partition=0)
                 assert await quietly(filler.flush, 20) == 0
@@ -269,7 +269,7 @@ def test_records_and_offsets_are_one_transaction_once_what_is_written_is_promote
 def test_a_partition_is_put_into_a_clients_transaction_in_its_name(
     target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """What a router does for a batch whose broker is not the coordinator."""
+    """A router does this for a batch that arrives at another broker than the coordinator."""
     topic, name = unique_name("joined"), unique_name("x")
     make_topic(target, topic)
     producer = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": name}, logger=None)
@@ -298,7 +298,7 @@ def test_a_partition_is_put_into_a_clients_transaction_in_its_name(
 def test_a_broker_calls_itself_no_coordinator_only_to_who_may_write_under_the_id_and_to_the_topic(
     own_cluster: Callable[..., KafkaCluster], make_topic: MakeTopic
 ) -> None:
-    """At which the router puts a partition into the transaction by its own connections."""
+    """After NOT_COORDINATOR the router adds the partition to the transaction over its own connections."""
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     fresh = own_cluster(config={"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": "true"})
     for topic in ("open", "others"):
@@ -349,7 +349,7 @@ def test_a_commit_whose_answer_was_lost_at_the_flip_ends_well(
                 await quietly(producer.flush, 20)
                 source.pause(1)
                 committing = asyncio.create_task(quietly(producer.commit_transaction, 60))
-                await asyncio.sleep(2)  # the EndTxn has left the router by then, or the client sends it again
+                await asyncio.sleep(2)  # By then the EndTxn has left the router, or the client sends the EndTxn again.
                 first.kill()
             source.resume(1)
             await quietly(wait_until, lambda: ends(source.bootstrap, topic, 1) == [2], 15, "the source's marker")

@@ -1,4 +1,4 @@
-"""A small soak of a router's memory; `make soak-weeks` is the same one, large."""
+"""A small soak of a router's memory; `make soak-weeks` is the same soak, large."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
 
 def test_a_router_remembers_nothing_of_what_came_and_went() -> None:
-    """Memory and files are settled by hundreds of changes only, and are `make soak-weeks`' affair."""
+    """Memory and files settle only after hundreds of changes, which `make soak-weeks` covers."""
     report = Report()
     play(report, changes=60, idle=3, busy=10)
     assert not report.grown(), json.dumps(report.as_json())

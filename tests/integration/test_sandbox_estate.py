@@ -68,7 +68,7 @@ def test_a_killed_foreground_sandbox_leaves_no_broker_and_no_data_after_5_second
         assert parent.stdout.readline() == "up\n"
         sandbox = Sandbox.load(tmp_path)
         assert sandbox.status().state == "running"
-        sandbox.source.pause(1)  # a stopped broker must go as well
+        sandbox.source.pause(1)  # A stopped broker must end, too.
         parent.kill()
         parent.wait()
         deadline = time.monotonic() + 5

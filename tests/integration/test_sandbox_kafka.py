@@ -1,4 +1,4 @@
-"""Real brokers do what the sandbox promises of them."""
+"""The sandbox's promises about its brokers, tested on real brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three brokers a side are a real cluster: replicated, and still there when one is gone."""
+"""Three brokers per side are a real cluster: replicated, and available when a broker is gone."""
 
 from __future__ import annotations
 

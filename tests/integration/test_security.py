@@ -1,4 +1,4 @@
-"""Logins to real brokers: each mechanism does what it says, each failure has its name, and no secret is in it."""
+"""Logins to real brokers: each mechanism works, each failure has its name, and no error shows a secret."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def _failure(settings: ClusterSettings, secret: str = "") -> KmigrateError:
         _cluster_id(settings)
     assert time.monotonic() - started < 8, "a failed login must be told at once"
     assert not secret or secret not in f"{caught.value} {caught.value.__cause__} {settings!r}"
-    assert settings.name in caught.value.what or caught.value.ref == "credentials-unreadable"  # names file or command
+    # An error about unreadable credentials names the file or the command instead.
+    assert settings.name in caught.value.what or caught.value.ref == "credentials-unreadable"
     return caught.value
 
 
@@ -47,7 +48,7 @@ def test_a_name_and_password_log_in_wire_client_and_admin_client_alike(pair: Sec
     for side in ("source", "target"):
         settings = pair.settings(side, mechanism=mechanism)
         assert _cluster_id(settings) == getattr(pair, side).cluster_id
-        assert set(asyncio.run(Admin(settings).groups())) <= {"readers"}  # of another test
+        assert set(asyncio.run(Admin(settings).groups())) <= {"readers"}  # Another test makes the group `readers`.
 
 
 @pytest.mark.parametrize("source", ["file", "command"])
@@ -85,7 +86,7 @@ def test_a_client_certificate_logs_in_where_the_broker_demands_one(pair: SecureP
 def test_a_client_certificate_that_has_expired_is_named_and_the_renewed_one_serves_without_a_restart(
     pair: SecurePair,
 ) -> None:
-    """F24: for a wire client and an admin client that go on running, as a mirror's do for months."""
+    """The wire client and the admin client keep running, as a mirror's clients do for months."""
     security = pair.target.security
     certificate, key = security.issue("renewed", days=-1)
     mutual = Tls(str(security.ca_file), str(certificate), str(key))
@@ -99,7 +100,7 @@ def test_a_client_certificate_that_has_expired_is_named_and_the_renewed_one_serv
                 with pytest.raises(AuthenticationFailed, match="not logged in"):
                     await admin.groups()
                 security.issue("renewed")
-                await asyncio.sleep(1)  # no refused login is tried again earlier
+                await asyncio.sleep(1)  # Clients retry no refused login earlier.
                 assert (await client.refresh([])).cluster_id == pair.target.cluster_id
                 await admin.groups()
 
@@ -107,7 +108,7 @@ def test_a_client_certificate_that_has_expired_is_named_and_the_renewed_one_serv
 
 
 def test_a_session_is_renewed_before_it_ends_while_requests_flow(pair: SecurePair, tmp_path: Path) -> None:
-    """KIP-368: a broker kills a connection that is used beyond its session; ours lives on, with the newest token."""
+    """KIP-368: a broker closes a connection that is used beyond its session; ours stays open, with the newest token."""
     held = tmp_path / "token"
     held.write_text(token("kmigrate", 600), encoding="utf-8")
     tls = Tls(str(pair.target.security.ca_file))
@@ -125,7 +126,7 @@ def test_a_session_is_renewed_before_it_ends_while_requests_flow(pair: SecurePai
             assert await other.bootstrap() is theirs
             assert not first.lost
             assert not theirs.lost
-            # A token that is no longer accepted is found at the next renewal, and named.
+            # The next renewal finds and names a token that is no longer accepted.
             held.write_text(token("kmigrate", -60), encoding="utf-8")
             with pytest.raises(AuthenticationFailed, match="authentication-failed"):
                 await ask_for_ever(client)
@@ -157,7 +158,8 @@ def test_a_password_that_is_changed_in_its_file_serves_the_next_login(pair: Secu
             with pytest.raises(AuthenticationFailed):
                 await client.refresh([])
             held.write_text(Path(right.password_file).read_text(encoding="utf-8"), encoding="utf-8")
-            with pytest.raises(AuthenticationFailed):  # not tried again within a second: accounts get locked
+            # Clients do not retry within a second, because accounts get locked.
+            with pytest.raises(AuthenticationFailed):
                 await client.refresh([])
             await asyncio.sleep(1)
             await client.refresh([])
@@ -194,7 +196,7 @@ def test_every_mismatch_of_protocol_mechanism_or_certificate_has_its_name(
     target, ca = pair.target.bootstrap, str(pair.target.security.ca_file)
     login = pair.settings("target").security.sasl
     assert isinstance(login, Login)
-    other_name = f"127.1:{target.split(':')[1]}"  # the same address by a name that is in no certificate
+    other_name = f"127.1:{target.split(':')[1]}"  # The name leads to the same address, and no certificate has the name.
     cases = {
         "unknown-authority": reached("target", target, Security(Tls(str(pair.source.security.ca_file)), login)),
         "wrong-host-name": reached("target", other_name, Security(Tls(ca), login)),
@@ -204,7 +206,7 @@ def test_every_mismatch_of_protocol_mechanism_or_certificate_has_its_name(
     for ref, settings in cases.items():
         failure = _failure(settings)
         assert (failure.ref, type(failure)) == (ref, AuthenticationFailed), failure
-    # A listener that closes says nothing: the name is of what is seen, the sentence of what it may be.
+    # A listener that closes gives no reason: the error names the observation, and the sentence names the likely reason.
     tls_to_plain = _failure(reached("plain", source.bootstrap, Security(Tls(ca), login)))
     assert isinstance(tls_to_plain, Unreachable)
     assert "may be a plaintext listener" in tls_to_plain.what
@@ -212,7 +214,7 @@ def test_every_mismatch_of_protocol_mechanism_or_certificate_has_its_name(
 
 def test_a_mechanism_that_the_broker_does_not_offer_is_named_with_those_it_offers(pair: SecurePair) -> None:
     access = pair.source.security.access("kmigrate")
-    controller = f"127.0.0.1:{pair.source.brokers[1].controller_port}"  # offers PLAIN only
+    controller = f"127.0.0.1:{pair.source.brokers[1].controller_port}"  # The controller offers only PLAIN.
     login = Login("SCRAM-SHA-512", "kmigrate", "", access.password_file)
     failure = _failure(reached("source", controller, Security(Tls(access.ca_file), login)))
     assert failure.ref == "sasl-mechanism-refused"
@@ -228,7 +230,7 @@ def test_a_secure_sandbox_is_reached_by_the_configuration_it_writes_and_by_nobod
     secrets = Path(written.split('"ssl.ca.location" = "')[1].split('"')[0]).parent
     try:
         assert (secrets / "kmigrate.password").read_text(encoding="utf-8") not in written
-        assert kmigrate("link", "list", code=3)["error"] == "no-state-log"  # so the login passed
+        assert kmigrate("link", "list", code=3)["error"] == "no-state-log"  # This error shows that the login succeeded.
         routed = kmigrate.run_engines()["bootstrap"]
         target = Sandbox.load(tmp_path / "build/sandbox").target
         login = {**target.security.access("producers").librdkafka(), "bootstrap.servers": routed}

@@ -99,7 +99,8 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
         implied = {(resource, "DESCRIBE") for resource, operation in listed if operation == "READ"} - listed
         begun = since[cluster.spec.name]
         assert decisions(cluster, "kmigrate", "Allowed", begun) - implied <= listed
-        # Other tests on these clusters may have used a right that is wanted once, as the right to make the state log.
+        # Other tests on these clusters may have used a right that is needed once, such as the right to create the state
+        # log.
         assert listed <= decisions(cluster, "kmigrate", "Allowed")
         assert decisions(cluster, "kmigrate", "Denied", begun) == set()
 
@@ -109,7 +110,7 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
 
 
 def _take_rights_away(migration: SecureMigration) -> None:
-    """Each right that is missing is named where it is missed, and the copy goes on once it is back (AL-63)."""
+    """Check that each missing right is named at its resource, and that the copy continues once the right is back."""
 
     def names(ref: str) -> bool:
         return ref in json.dumps(migration.cli("status").told)
@@ -123,7 +124,7 @@ def _take_rights_away(migration: SecureMigration) -> None:
         _produce(migration.source, 540, 20)
     _until_copied(migration)
 
-    admin = AdminClient(dict(migration.source.client()))  # it must outlive its answer
+    admin = AdminClient(dict(migration.source.client()))  # The client must live until the answer arrives.
     admin.create_topics([NewTopic("late", 1, 1)])["late"].result(30)
     with _banned(migration.target, ResourceType.TOPIC, "late", AclOperation.CREATE):
         assert migration.cli("topic", "mirror", "late", "--no-wait").code == 0
@@ -152,7 +153,10 @@ def _banned(cluster: KafkaCluster, kind: ResourceType, name: str, operation: Acl
 
 
 def _rotate_a_password(migration: SecureMigration) -> None:
-    """F24: the session that is to be renewed names the new password's absence; its file mends it, no restart."""
+    """Change a password: the renewal of the session names the refused login.
+
+    The new password in its file helps without a restart.
+    """
     target, log = migration.target, migration.folder / "mirror.log"
     held = migration.password_file(target)
     old = held.read_text(encoding="utf-8")
@@ -177,7 +181,10 @@ def _rotate_a_password(migration: SecureMigration) -> None:
 
 
 async def _promote_by_hand(pair: SecurePair) -> None:
-    """What group promote and topic promote ask of the clusters; both want a router, of which this test has none."""
+    """Send the requests of group promote and topic promote to the clusters.
+
+    Both promotes need a router, and this test has none.
+    """
     source = Admin(pair.settings("source"))
     assert await source.groups() == {"readers": "empty"}
     assert [state.members for state in (await source.describe_groups(["readers"])).values()] == [()]
@@ -215,7 +222,7 @@ def _produce(cluster: KafkaCluster, first: int, count: int) -> None:
 
 
 def _values(cluster: KafkaCluster) -> list[tuple[int, int, bytes]]:
-    """Every committed record, as a consumer with its own credentials is given them."""
+    """Return every committed record, as a consumer with its own credentials gets them."""
     login = cluster.client("consumers", "SCRAM-SHA-512")
     consumer = Consumer({**login, "group.id": "readers", "enable.partition.eof": True, "enable.auto.commit": False})
     parts = [TopicPartition(TOPIC, p, consumer.get_watermark_offsets(TopicPartition(TOPIC, p), 10)[0]) for p in (0, 1)]

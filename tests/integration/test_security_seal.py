@@ -1,4 +1,4 @@
-"""Tests that a promote after a kill, with least privileges, names the missing right and the command that helps."""
+"""A promote after a kill, with least privileges, names the missing right and the command that helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A login that lacks a right on the state log is told the right, and never to remove the topic."""
+"""A login that lacks a right on the state log gets the name of that right, and no advice to remove the topic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WITHOUT_RIGHTS = "stranger"
 
 @pytest.fixture
 def login(pair: SecurePair) -> ClusterSettings:
-    """The login without rights, on a target whose state log has something to read in both topics."""
+    """Return the login without rights, on a target whose state log has records in both topics."""
 
     async def make() -> None:
         ours = pair.settings("target")
@@ -94,7 +94,7 @@ async def _maps_ensured(settings: ClusterSettings) -> None:
 
 
 def refusal(act: Any, settings: ClusterSettings) -> KmigrateError:
-    """The error of an act, which is told soon and advises to remove nothing."""
+    """Return the error of an act, which comes soon and advises to remove nothing."""
     began = time.monotonic()
     with pytest.raises(KmigrateError) as caught:
         asyncio.run(act(settings))
@@ -137,7 +137,7 @@ def test_doctor_names_the_right_and_calls_no_topic_bad(login: ClusterSettings) -
 def test_a_state_topic_that_cannot_be_used_is_deleted_only_while_it_is_empty(
     own_cluster: Any, make_topic: Any
 ) -> None:
-    """Two partitions are no state log; what the topic holds may be state all the same."""
+    """A topic with two partitions is no state log, but its records may still be state."""
     cluster = own_cluster()
     make_topic(cluster, STATE_TOPIC, partitions=2, config={"cleanup.policy": "compact"})
     address = cluster.bootstrap.rsplit(":", 1)

@@ -1,4 +1,4 @@
-"""A Spark query goes on at the target from a translated checkpoint, with no record twice and none left out."""
+"""A Spark query continues at the target from a translated checkpoint, with each record exactly once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Names = Callable[[str], str]
 
 
 def run_query(spark: SparkSession, bootstrap: str, topic: str, checkpoint: Path, sink: Path) -> None:
-    """Append what the topic holds by now to the sink, in small batches, from where the checkpoint stands."""
+    """Append the topic's present records to the sink, in small batches, from the checkpoint on."""
     read = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -52,7 +52,7 @@ def run_query(spark: SparkSession, bootstrap: str, topic: str, checkpoint: Path,
 
 
 def killed_in_its_first_batch(checkpoint: Path, copy: Path) -> None:
-    """A copy of the checkpoint as it was before its first commit."""
+    """Copy the checkpoint as it was before its first commit."""
     shutil.copytree(checkpoint, copy, ignore=shutil.ignore_patterns("commits"))
     for path in (copy / "offsets").iterdir():
         if path.name not in ("0", ".0.crc"):
@@ -67,7 +67,7 @@ def test_a_query_goes_on_at_the_target_from_a_translated_checkpoint(
     unique_name: Names,
     spark: SparkSession,
 ) -> None:
-    """Its offsets are others there: the target held records of its own, and aborted ones are left out."""
+    """The target's offsets differ: the target held records of its own, and aborted records are left out."""
     topic = unique_name("queried")
     make_topic(source, topic, 2)
     make_topic(target, topic, 2)

@@ -1,4 +1,4 @@
-"""Brokers of a source that led: one that has not heard of its successor, and one that follows it."""
+"""Former leaders of a source: a broker that does not know its successor, and a broker that follows its successor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def address(cluster: KafkaCluster, node: int) -> str:
 
 
 def client_of(cluster: KafkaCluster, node: int) -> ClusterClient:
-    """It asks this broker who leads, for as long as it answers; librdkafka would ask whichever it is connected to."""
+    """Return a client that asks only this broker for the leader, as long as the broker answers.
+
+    librdkafka would ask any connected broker.
+    """
     return ClusterClient(settings_of("source", address(cluster, node)))
 
 
@@ -55,7 +58,7 @@ def make_topic(cluster: KafkaCluster) -> None:
 
 
 def write(bootstrap: str, count: int) -> None:
-    """Records that a client was told are stored by all replicas in sync."""
+    """Write records that all in-sync replicas acknowledge."""
     acknowledged: list[bool] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
     for _ in range(count):
@@ -70,10 +73,10 @@ async def believed(client: ClusterClient) -> LogOffset:
 
 @contextlib.contextmanager
 def cut_off_on_request(root: Path) -> Iterator[tuple[KafkaCluster, Relay]]:
-    """A source of three brokers, and the only line from one of them to ZooKeeper.
+    """Run a source of three brokers, and yield it with the only line from a broker to ZooKeeper.
 
-    Without its session it goes on to answer as leader, and names itself to whoever asks who leads. Brokers of a KRaft
-    cluster have more ways than one to their controllers: no single line cuts them off.
+    Without its session the broker still answers as leader, and names itself as the leader. Brokers of a KRaft cluster
+    have several ways to their controllers, so no single line cuts them off.
     """
     source = KafkaCluster.create(ClusterSpec("source", OLD_VERSION, 3), root)
     assert source.zookeeper is not None
@@ -112,7 +115,7 @@ def test_a_leader_that_has_not_heard_of_its_successor_is_not_believed(tmp_path: 
 
 
 def test_mirror_and_router_go_on_with_its_successor(tmp_path: Path, own_cluster: Callable[..., KafkaCluster]) -> None:
-    """Both know no other broker at the start, and it answers all that they ask it."""
+    """Mirror and router know no other broker at the start, and that broker answers all their requests."""
     target = own_cluster()
     with cut_off_on_request(tmp_path / "source") as (source, line):
         run = Migration(source, target, tmp_path / "run")
@@ -168,7 +171,8 @@ def test_a_leader_that_follows_by_now_is_not_believed_and_one_that_is_silent_is_
             try:
                 await client.refresh([_TOPIC])
                 assert (await believed(client)).error == Code.REPLICA_NOT_AVAILABLE
-                await asyncio.wait_for(until_believed(client), 30)  # its cluster gives it up within its session
+                # The cluster gives up the silent broker within its session timeout.
+                await asyncio.wait_for(until_believed(client), 30)
             finally:
                 source.resume(_LED)
 

@@ -1,4 +1,4 @@
-"""The state log on a real broker: never forks, whoever writes at once and whatever the broker forgot."""
+"""The state log on a real broker: the log never forks, with simultaneous writers and a broker that forgot producers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def dropped(key: str) -> Decide:
 
 
 def read_values(bootstrap: str, topic: str) -> list[tuple[int, dict[str, Any]]]:
-    """Every record of the log as librdkafka sees it."""
+    """Return every record of the log as librdkafka sees it."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "judge", "enable.auto.commit": False, "enable.partition.eof": True}
     )
@@ -72,7 +72,10 @@ def read_values(bootstrap: str, topic: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 def assert_linear(bootstrap: str, topic: str, *, void: int = 0) -> list[tuple[int, dict[str, Any]]]:
-    """The chain of valid records is whole: each stands where it says and follows the one before."""
+    """Check that the chain of valid records is whole:
+
+    each record stands at its offset and follows the record before.
+    """
     values = read_values(bootstrap, topic)
     valid = [(offset, body) for offset, body in values if body["at"] == offset]
     assert len(values) - len(valid) == void
@@ -83,7 +86,7 @@ def assert_linear(bootstrap: str, topic: str, *, void: int = 0) -> list[tuple[in
 
 @pytest.fixture
 def fresh(own_cluster: Any) -> Any:
-    """A broker of our own that forgets producers as soon as their records are old, and compresses where it may."""
+    """Start a broker that forgets producers as soon as their records are old, and compresses where it may."""
     return own_cluster(
         config={
             "producer.id.expiration.ms": "1000",
@@ -94,7 +97,10 @@ def fresh(own_cluster: Any) -> Any:
 
 
 async def made_and_altered(client: ClusterClient, admin: Admin) -> None:
-    """The state log, on a cluster where somebody has altered it since it was made: what it rests on is put right."""
+    """Make the state log on a cluster, and let somebody alter its configs.
+
+    The next start restores the configs that the log needs.
+    """
     altered = {"compression.type": "gzip", "min.compaction.lag.ms": "0", "segment.bytes": "1048576"}
 
     async def has(wanted: dict[str, str]) -> None:
@@ -135,7 +141,7 @@ def test_two_writers_at_once_interleave_and_never_fork(fresh: Any) -> None:
 
 
 async def raw_append(client: ClusterClient, *, at: int, sequence: int, term: int) -> tuple[int, int]:
-    """What a writer with a stale view would send: error code and base offset."""
+    """Send the batch of a writer with a stale view; return error code and base offset."""
     value = encode_envelope(Envelope(at, "stale", "stale-nonce", LeaseRecord("n", "stale", term)))
     batch = one_record_batch(
         b"lease/n", value, timestamp=1, producer_id=state_producer_id(STATE_TOPIC), epoch=0, sequence=sequence
@@ -150,7 +156,7 @@ async def raw_append(client: ClusterClient, *, at: int, sequence: int, term: int
 
 
 def test_a_stale_writer_after_the_broker_forgot_is_void_and_repaired(fresh: Any) -> None:
-    """W1: the broker forgets producers, then takes any sequence; `at` keeps the log linear all the same."""
+    """W1: the broker forgets producers, then takes any sequence; `at` still keeps the log linear."""
 
     async def run() -> None:
         conf = settings(fresh.bootstrap)
@@ -263,7 +269,7 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
 
 
 def live(bootstrap: str) -> set[str]:
-    """Keys of all that stands in the log, tombstones too."""
+    """Return the keys of all records in the log, tombstones included."""
     return {(each.key or b"").decode() for each in read_topic(bootstrap, STATE_TOPIC)}
 
 
@@ -277,7 +283,7 @@ CLEANED_AT_ONCE = {
 
 
 def stand_still(log: StateLog) -> asyncio.Event:
-    """A reader that reads nothing more until it is told to go on."""
+    """Stop a reader's reading until the returned event is set."""
     go_on, poll = asyncio.Event(), log._tail.poll
 
     async def later(max_wait_ms: int) -> None:
@@ -289,7 +295,7 @@ def stand_still(log: StateLog) -> asyncio.Event:
 
 
 def test_keys_that_are_dropped_leave_the_log_and_who_opens_it_then_goes_on(own_cluster: Any) -> None:
-    """By a live log cleaner; what stands in the log is judged by librdkafka."""
+    """A live log cleaner removes the records, and librdkafka judges the rest."""
     cluster = own_cluster(config={"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "100"})
     names = [f"k{number}" for number in range(20)]
 
@@ -309,7 +315,7 @@ def test_keys_that_are_dropped_leave_the_log_and_who_opens_it_then_goes_on(own_c
                 ((name, envelope),) = each.headers
                 assert (name, json.loads(envelope or b"")["at"]) == ("kmigrate", each.offset)
             while live(cluster.bootstrap) != {"lease/n"}:
-                await log.append(counter())  # the newest segment is never compacted
+                await log.append(counter())  # The newest segment is never compacted.
                 await asyncio.sleep(0.3)
             go_on.set()
             assert (await still.read_to_end()).records == log.state.records, "it has read none of the tombstones"
@@ -344,7 +350,7 @@ async def back(cluster: Any, client: ClusterClient, node: int) -> None:
 
 
 def note_errors(log: StateLog) -> list[type[Exception]]:
-    """What its reading from now on fails with."""
+    """Return a list that collects the errors of a log's reading from now on."""
     seen: list[type[Exception]] = []
     poll = log._tail.poll
 
@@ -361,7 +367,10 @@ def note_errors(log: StateLog) -> list[type[Exception]]:
 
 @pytest.mark.soak
 def test_who_was_away_reads_the_log_anew_from_a_leader_that_lost_its_disk(own_cluster: Any) -> None:
-    """It was filled again with what compaction had left: nothing of the epoch in which he had read last."""
+    """The reader's position is lost, because the leader lost its disk.
+
+    The leader got only the records that compaction had left, and none of the epoch in which the reader last read.
+    """
     quick = {"leader.imbalance.check.interval.seconds": "1", "leader.imbalance.per.broker.percentage": "0"}
     cleaner = {"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "100"}
     cluster = own_cluster(brokers=3, config={**quick, **cleaner})
@@ -409,7 +418,11 @@ def test_who_was_away_reads_the_log_anew_from_a_leader_that_lost_its_disk(own_cl
 def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
     own_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that was ahead nobody lived, and by one that was behind all those who had died within the hour."""
+    """A presence counts as alive by the broker's clock, and not by the local clock.
+
+    By a clock that was ahead no process was alive; by a clock that was behind, all processes that died within the hour
+    were.
+    """
     cluster = own_cluster()
 
     async def run() -> None:
@@ -432,9 +445,10 @@ def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
 
 @pytest.mark.soak
 def test_a_log_whose_newest_record_is_gone_is_opened_and_written_on(own_cluster: Any) -> None:
-    """It was a tombstone. The segment of the newest record is never cleaned: an empty one is put behind it here.
+    """The newest record was a tombstone.
 
-    Its batch stays, emptied, also of a producer that is forgotten; brokers older than 4.0 take that away (KAFKA-17076).
+    The segment of the newest record is never cleaned, so the test puts an empty segment behind it. The tombstone's
+    batch stays, emptied, also for a forgotten producer; brokers before 4.0 remove the batch (KAFKA-17076).
     """
     cluster = own_cluster(
         config={
@@ -454,7 +468,7 @@ def test_a_log_whose_newest_record_is_gone_is_opened_and_written_on(own_cluster:
 
     asyncio.run(drop())
     async def left() -> list[int]:
-        """How many records each batch holds that stands in the log."""
+        """Return the number of records in each batch of the log."""
         async with ClusterClient(conf) as client:
             await client.refresh([STATE_TOPIC])
             wanted = FetchPartition(STATE_TOPIC, 0, 0, 1 << 20)
@@ -462,7 +476,7 @@ def test_a_log_whose_newest_record_is_gone_is_opened_and_written_on(own_cluster:
             return [batch.count for batch in walk(answer.records)]
 
     data = cluster.brokers[1].folder / "data"
-    for _ in range(10):  # the cleaner takes a tombstone away at its second look at it
+    for _ in range(10):  # The cleaner removes a tombstone at its second pass.
         cluster.terminate(1)
         (data / f"{STATE_TOPIC}-0" / f"{3:020d}.log").touch()
         (data / "cleaner-offset-checkpoint").unlink(missing_ok=True)
@@ -488,11 +502,11 @@ def test_a_log_whose_newest_record_is_gone_is_opened_and_written_on(own_cluster:
 
 @pytest.mark.soak
 def test_the_log_is_read_and_written_on_seconds_after_another_broker_leads_it(own_cluster: Any) -> None:
-    """The one that led stands still: it takes connections and questions, and answers none (SIGSTOP)."""
+    """The former leader stands still: it accepts connections and requests, and answers none (SIGSTOP)."""
     cluster = own_cluster(brokers=3)
 
     def moved_from(led: int) -> float:
-        """When the last of the two topics was led by another, by the word of those that live."""
+        """Return the time at which other brokers led both topics, as the living brokers report."""
         addresses = cluster.bootstrap.split(",")
         others = AdminClient({"bootstrap.servers": ",".join(each for each in addresses if each != addresses[led - 1])})
         while True:
@@ -522,7 +536,7 @@ def test_the_log_is_read_and_written_on_seconds_after_another_broker_leads_it(ow
 
 
 def last_words(bootstrap: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values of the presence log, as librdkafka reads them."""
+    """Return keys and values of the presence log, as librdkafka reads them."""
     return [(record.key, record.value) for record in read_topic(bootstrap, PRESENCE_TOPIC)]
 
 

@@ -1,4 +1,4 @@
-"""Records that somebody else wrote into kmigrate's topics, on a real broker: they end nothing, and are named."""
+"""Records of foreign producers in kmigrate's topics, on a real broker: no process ends, and the records are named."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _KEYS = [b"lease/n", b"router/i", b"u/t/0/1/0", b"\xff"]
 
 @pytest.fixture(scope="module")
 def open_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A broker that anybody may write, for this module alone."""
+    """Start a broker that anybody may write to, for this module alone."""
     cluster = KafkaCluster.create(ClusterSpec("open", TARGET_VERSION, 1, {}), tmp_path_factory.mktemp("open"))
     cluster.start()
     cluster.wait_ready()
@@ -112,7 +112,7 @@ def test_state_is_read_and_written_on_behind_strays_in_every_shape(open_cluster:
 def test_a_copy_of_the_format_with_the_right_offset_and_chain_ends_nobody_and_decides_nothing(
     open_cluster: KafkaCluster, settings: dict[str, Any]
 ) -> None:
-    """Every reader of the log can write what kmigrate would write next, but not under kmigrate's producer id."""
+    """Every reader of the log can write kmigrate's next record, but not under kmigrate's producer id."""
     conf = settings_of("target", open_cluster.bootstrap)
 
     def copies(log: StateLog) -> list[bytes]:
@@ -157,7 +157,10 @@ def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so
     make_topic(target, topic, partitions=3)
 
     async def forked(log: StateLog) -> bool:
-        """Write a record in the place of the log's next record; False where another writer took that place first."""
+        """Write a record in the place of the log's next record.
+
+        Return False where another writer took that place first.
+        """
         await log.read_to_end()
         fold = log._fold
         envelope = Envelope(fold.next_offset, "another", "nonce", LeaseRecord("n", "w", 1))
@@ -171,7 +174,7 @@ def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so
             body = encode_produce([(STATE_TOPIC, 0, data)], timeout_ms=5000)
             frame = await connection.call_raw(PRODUCE, PRODUCE_VERSION, body, flexible=True)
             answer = decode_produce(frame)[STATE_TOPIC, 0]
-            return (answer.error, answer.base_offset) == (0, envelope.at)  # a duplicate is answered without an error
+            return (answer.error, answer.base_offset) == (0, envelope.at)  # A duplicate is answered without an error.
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
@@ -195,6 +198,6 @@ def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so
                 assert running.process.poll() is None
                 went_on.append(True)
 
-    with pytest.raises(StateLogBroken, match="follows another record"):  # nobody can tidy up behind a fork
+    with pytest.raises(StateLogBroken, match="follows another record"):  # The records behind a fork cannot be deleted.
         asyncio.run(scenario())
     assert went_on

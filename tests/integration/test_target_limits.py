@@ -1,4 +1,4 @@
-"""A target with lower limits than the source: every plan says so before a step that has no way back."""
+"""A target with lower limits than the source: every plan names them before a step that cannot be undone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OWN_RULES = {
     "allow.everyone.if.no.acl.found": "true",
     "group.consumer.assignors": "uniform",
 }
-"""Everybody may do everything with a resource that has no rule, so one rule closes a group."""
+"""Configs of the target: all operations on a resource without ACLs are allowed, so a single ACL closes a group."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def migration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
 
 
 def refs(told: Any) -> dict[str, str]:
-    """The findings' sentences by reference, of a plan or of an error."""
+    """Return the findings' sentences by reference, from a plan or an error."""
     return {each["ref"]: each["what"] for each in told["findings"]}
 
 
@@ -87,7 +87,7 @@ def test_a_member_that_the_target_would_refuse_keeps_its_group_from_being_promot
                     slow.poll(0.1)
                 told = run.cli("group", "promote", "slow-readers", "--plan")
                 named = told.code == 3 and told.told["error"] == "session-timeout-refused"
-                return told.told if named else None  # before that its trial join alone may be refused
+                return told.told if named else None  # Before that, perhaps only the member's trial join is refused.
 
             told = wait_until(refused, 40, f"the plan to refuse, while the group is to {mode}: {run.logs()}")
             assert "member slow of group slow-readers" in told["what"]
@@ -101,7 +101,7 @@ def test_a_member_that_the_target_would_refuse_keeps_its_group_from_being_promot
 
 
 def rule(group: str, operation: str) -> AclBinding:
-    """Return the rule that lets every client of these clusters do something with a group."""
+    """Return the ACL that lets every client of these clusters do something with a group."""
     kinds = AclOperation[operation], AclPermissionType.ALLOW
     return AclBinding(ResourceType.GROUP, group, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", *kinds)
 
@@ -125,7 +125,7 @@ def forbid_reading(run: Migration, group: str) -> None:
 
 @contextmanager
 def polled(run: Migration, group: str, topic: str, **settings: Any) -> Iterator[list[bytes]]:
-    """A consumer at the router, polled all the time; yields the values that the consumer has read."""
+    """Poll a consumer at the router all the time; yield the values that the consumer has read."""
     read: list[bytes] = []
     ended = threading.Event()
     consumer = Consumer(
@@ -162,7 +162,7 @@ def status_of(run: Migration, group: str) -> dict[str, Any]:
 
 
 def test_a_promote_is_given_up_when_the_target_refuses_a_member_and_names_the_member(migration: Migration) -> None:
-    """The right is lost after the plan has found nothing: no limit tells that, only the target's own answer."""
+    """The right is lost after the plan: no limit shows the loss, only the target's own answer does."""
     run = migration
     run.make_group("closed", "orders")
     run.does("group", "mirror", "closed", "--mode", "follow")

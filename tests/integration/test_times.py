@@ -46,7 +46,7 @@ def looked_up(bootstrap: str, topic: str, times: Iterable[int], partition: int =
 
 
 def largest(bootstrap: str, topic: str) -> tuple[int, int]:
-    """Offset and time of the record with the largest time, as librdkafka's admin client is told."""
+    """Return offset and time of the record with the largest time, as librdkafka's admin client gets them."""
     asked = {TopicPartition(topic, 0): Spec.max_timestamp()}  # type: ignore[no-untyped-call]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (told,) = [future.result(10) for future in admin.list_offsets(asked).values()]
@@ -60,7 +60,7 @@ def test_times_are_looked_up_as_at_the_source_before_and_after_the_promote(
     make_topic(source, topic)
     for number in range(5):
         transactions(source.bootstrap, topic, 3, name=topic, first=3 * number)
-        produce(source.bootstrap, topic, 20, age_ms=300 if number == 3 else 0)  # not in order
+        produce(source.bootstrap, topic, 20, age_ms=300 if number == 3 else 0)  # The times are not in order.
         time.sleep(0.3)
     now = int(time.time() * 1000)
     times = [1, *range(began, now + 200, (now - began) // 30)]
@@ -90,8 +90,8 @@ def test_times_are_looked_up_as_at_the_source_before_and_after_the_promote(
                 beyond = [at if at >= 0 else ends for at in wanted]
                 assert await asyncio.to_thread(looked_up, running.bootstrap, topic, times) == beyond
 
-                # The source deletes the log's beginning: what nobody knows there any more, the target tells, too early
-                # rather than too late.
+                # The source deletes the log's beginning. For times without a record at the source the target answers,
+                # too early rather than too late.
                 cut(source.bootstrap, topic, {0: 60})
                 told = await asyncio.to_thread(looked_up, running.bootstrap, topic, times)
                 assert all(early <= right for early, right in zip(told, beyond, strict=True))
@@ -132,7 +132,7 @@ def test_a_copy_says_which_look_ups_are_early_at_the_target_and_how_long_the_cop
     early, late = told.began_ms - 1, told.marked_ms + 1
     firsts = {p: looked_up(target.bootstrap, topic, [early], p)[0] for p in ends}
     assert told.read_again == sum(end - firsts[p] for p, end in ends.items() if firsts[p] >= 0) > 10
-    assert looked_up(source.bootstrap, topic, [early]) == [-1]  # the source has no record of these times
+    assert looked_up(source.bootstrap, topic, [early]) == [-1]  # The source has no record of these times.
     assert looked_up(target.bootstrap, topic, [told.marked_ms, late])[1] == -1
     assert told.kept_until_ms == told.marked_ms + 7 * DAY and told.longer_ms == told.marked_ms - oldest
 

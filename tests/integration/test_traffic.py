@@ -1,4 +1,4 @@
-"""Live clients of two families on a real broker, judged by what the broker then holds."""
+"""Live clients of two families on a real broker, judged by the records that the broker then holds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UniqueName = Callable[[str], str]
 def estate(
     source: KafkaCluster, make_topic: MakeTopic, unique_name: UniqueName, tmp_path: Path
 ) -> Iterator[tuple[Traffic, str, str]]:
-    """A small estate on the source: two producers, a transactional writer and a group of both families."""
+    """Make a small estate on the source: two producers, a transactional writer and a group of both families."""
     orders, payments, group = unique_name("orders"), unique_name("payments"), unique_name("billing")
     make_topic(source, orders, 3)
     make_topic(source, payments, 2)
@@ -213,9 +213,9 @@ def test_idempotent_clients_come_through_cut_and_stalled_connections(tmp_path: P
             traffic.start(relay.address)
             for _ in range(3):
                 time.sleep(0.5)
-                relay.cut_after(777, "up")  # in the middle of a request
+                relay.cut_after(777, "up")  # The cut is in the middle of a request.
                 time.sleep(0.5)
-                relay.cut_after(33, "down")  # in the middle of an answer
+                relay.cut_after(33, "down")  # The cut is in the middle of an answer.
                 time.sleep(0.5)
                 relay.stall("down")
                 time.sleep(0.3)

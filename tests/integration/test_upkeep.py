@@ -1,4 +1,4 @@
-"""Topic upkeep on real brokers: changes of the source while it is mirrored, as admin clients of the target see them."""
+"""Topic upkeep on real brokers: changes of the source during mirroring, as admin clients of the target see them."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ MakeTopic = Callable[..., None]
 OwnCluster = Callable[..., KafkaCluster]
 
 NO_LIMIT = str((1 << 63) - 1)
-"""On times to come, which the source is too old to have for all topics, and the target is not."""
+"""Limit on future timestamps: the source is too old for such a broker default, and the target is not."""
 QUICK = MirrorSettings(lease_s=1.5, presence_ms=200, upkeep_s=0.5)
 
 
 def admin_of(bootstrap: str) -> AdminClient:
-    """A client that the caller holds until it has its answers: they die with it."""
+    """Return a client that the caller keeps until the answer arrives: the answer is lost with the client."""
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
@@ -64,7 +64,7 @@ def add_partitions(bootstrap: str, topic: str, total: int) -> None:
 
 
 def own_configs(bootstrap: str, topic: str) -> dict[str, str]:
-    """Configs that are set on the topic itself."""
+    """Return the configs that are set on the topic itself."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = admin_of(bootstrap)
     (future,) = admin.describe_configs([resource]).values()
@@ -81,7 +81,7 @@ def set_configs(bootstrap: str, topic: str, put: dict[str, str], remove: tuple[s
 
 
 def set_broker_default(cluster: KafkaCluster, key: str, value: str) -> None:
-    """A dynamic config of all brokers, which librdkafka cannot set."""
+    """Set a dynamic config of all brokers, which librdkafka cannot set."""
 
     async def setting() -> int:
         async with ClusterClient(settings_of("any", cluster.bootstrap)) as client:
@@ -120,7 +120,7 @@ def test_partitions_added_on_the_source_are_created_on_the_target_and_copied_fro
                 assert record.starts == {0: 200, 1: 200, 2: 0, 3: 0}
             await asyncio.to_thread(add_partitions, source.bootstrap, topic, 5)
             await asyncio.to_thread(produce, source.bootstrap, topic, 100, partitions=5)
-            async with engine_running(world, "m2", settings=QUICK):  # added while no mirror ran
+            async with engine_running(world, "m2", settings=QUICK):  # The partition was added while no mirror ran.
                 await comes(lambda: _ends(target, topic) == _ends(source, topic), "the fifth partition")
                 assert set(_ends(target, topic)) == {0, 1, 2, 3, 4}
 
@@ -163,7 +163,7 @@ def test_configs_follow_the_source_and_are_relaxed_until_promote(
                 ("segment.ms",),
             )
             expected = {**relaxed, "min.compaction.lag.ms": "60000", "flush.ms": "777"}
-            del expected["segment.ms"]  # removed on the source; segment.jitter.ms was never there
+            del expected["segment.ms"]  # The config was removed on the source, and segment.jitter.ms was never there.
             await comes(lambda: own_configs(target.bootstrap, topic) == expected, "the source's configs")
             record = world.log.state.topic(world.link, topic)
             assert record is not None
@@ -250,7 +250,7 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
             assert bounds(target.bootstrap, first) == {0: (0, 0)}
             make_topic(source, first)
             make_topic(source, last)
-            await world.in_phase(last, TopicPhase.MIRRORING)  # expressions are looked at again
+            await world.in_phase(last, TopicPhase.MIRRORING)  # The mirror evaluates the patterns again.
             assert {record.topic for record in world.log.state.topics(world.link)} == {second, last}
             assert world.log.state.group(world.link, group) is None
             await world.log.wait(
@@ -333,7 +333,7 @@ def delete_rule(cluster: KafkaCluster, gone: AclBinding) -> None:
 
 
 def rules_of(cluster: KafkaCluster) -> set[Rule]:
-    """All rules as librdkafka's admin client reads them: may or may not, who, what, name and pattern."""
+    """Return all ACLs as librdkafka's admin client reads them: permission, user, operation, name and pattern."""
     every = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY  # type: ignore[arg-type]
     )
@@ -412,7 +412,7 @@ def test_readers_get_their_rules_at_once_and_writers_theirs_with_the_topics_conf
         wait_until(lambda: rules_of(target) == now, 20, "the rule to go")
 
         migration.does("group", "promote", "readers", "--yes")
-        delete_rule(source, late)  # within the interval: the promote looks once more
+        delete_rule(source, late)  # The change falls into the interval, so the promote looks once more.
         set_broker_default(source, "log.retention.bytes", "2000000000")
         migration.does("promote", "orders-1", "--yes")
         assert rules_of(target) == {

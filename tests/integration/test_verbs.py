@@ -1,4 +1,4 @@
-"""The verbs' guards on real clusters: bad input is refused before anything is changed, in one clear message."""
+"""The verbs' guards on real clusters: bad input is refused before any change, with a clear message."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings(name: str, bootstrap: str) -> ClusterSettings:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
-    """A source and a target of this file's own: the state log has a fixed name."""
+    """A source and a target of this file's own, because the state log has a fixed name."""
     root: Path = tmp_path_factory.mktemp("verbs")
     with running_clusters(root, *source_and_target()) as (source, target):
         yield source, target
@@ -53,7 +53,7 @@ Act = Callable[[Estate], Awaitable[Any]]
 
 
 def on_estate(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: ClusterSettings) -> Any:
-    """Run one act on an estate whose link `l` goes from source to target."""
+    """Run an act on an estate whose link `l` goes from source to target."""
     known = {
         "source": settings("source", pair[0].bootstrap),
         "target": settings("target", pair[1].bootstrap),
@@ -76,7 +76,7 @@ def refusal(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: ClusterS
 
 
 def forget(pair: tuple[KafkaCluster, KafkaCluster], *keys: str) -> None:
-    """Take records out of the state log that no other test expects."""
+    """Remove records from the state log that no other test expects."""
 
     async def act(estate: Estate) -> None:
         for key in keys:
@@ -131,7 +131,7 @@ def test_source_and_target_must_differ_by_address(pair: Any) -> None:
 
 
 def test_source_and_target_must_differ_by_cluster_id(pair: Any) -> None:
-    """The same cluster under another address shows itself at the first contact."""
+    """The same cluster under another address is recognised at the first contact."""
     port = int(pair[1].bootstrap.rsplit(":", 1)[1])
     alias = ClusterSettings("alias", (("localhost", port),))
 
@@ -210,7 +210,7 @@ def test_a_topic_of_another_link_is_refused(pair: Any) -> None:
 
 
 def test_a_topic_is_not_mirrored_back_to_where_it_comes_from_until_it_is_promoted(pair: Any) -> None:
-    """Both copies are empty, so that nothing but the other direction's own state log tells."""
+    """Both copies are empty, so that only the other direction's own state log shows the loop."""
     for cluster in pair:
         make(cluster, "round")
         make(cluster, "round-promoted")
@@ -328,7 +328,7 @@ def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
 
 
 def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
-    """librdkafka lists consumers alone; the workers of Connect and the like share out their work in groups, too."""
+    """librdkafka lists only consumer groups, but workers of Connect and the like form groups, too."""
     join = entity(11, 0, "request")
 
     async def mirror_workers(estate: Estate) -> Any:
@@ -404,7 +404,7 @@ def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None
         assert link is not None
         await estate.log.append(lambda _: replace(link, restore_expiration=""))
         assert await estate.target.set_broker_default(PRODUCER_EXPIRATION, "2147483647") == 0
-        await shown(estate, "2147483647", own=True)  # what another value has by then was set by somebody else
+        await shown(estate, "2147483647", own=True)  # A value other than this was set by somebody else.
         planned = await verbs.delete_link(estate, "raised", 0.0, plan=True)
         assert any(PRODUCER_EXPIRATION in change for change in planned.changes)
         await verbs.delete_link(estate, "raised", 0.0)

@@ -1,4 +1,4 @@
-"""`kmigrate verify` on a live link: what the command line makes of a comparison, and which offsets it compares."""
+"""`kmigrate verify` on a live link: the command line's report of a comparison, and the compared offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(200)
 
 @contextmanager
 def mirror_of(run: Migration, link: str) -> Iterator[None]:
-    """A mirror of this link alone, ended when the block ends."""
+    """Run a mirror of only this link until the block ends."""
     with (run.folder / "mirror.log").open("ab") as sink:
         process = subprocess.Popen(
             program("kmigrate", "mirror", "run", "--link", link, "--config", str(run.config)),
@@ -37,7 +37,8 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
             stderr=sink,
         )
     try:
-        # Verbs give a process that was just started four seconds, and on a busy machine Python takes that long.
+        # Verbs wait four seconds for a process that was just started, and on a busy machine Python takes that long to
+        # start.
         wait_until(lambda: link in (run.folder / "mirror.log").read_text(), 60, "the mirror's start")
         yield
     finally:
@@ -46,14 +47,14 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
 
 
 def here(run: Migration, *words: str) -> Cli:
-    """A verb in this process, which saves the start of another."""
+    """Run a verb in this process, which saves the start of another process."""
     done = CliRunner().invoke(app, [*words, "--config", str(run.config), "--json"])
     return Cli(done.exit_code, json.loads(done.stdout), done.stderr)
 
 
 @pytest.fixture
 def warm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks in this process use the Spark that is there already; test_verify_follow has the command line's own."""
+    """Make checks in this process use the running Spark; test_verify_follow covers the command line's own Spark."""
 
     @contextmanager
     def session(choice: object, waiting: object) -> Iterator[SparkSession]:
@@ -109,7 +110,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     status = topics_of(run)
     assert status[mapped]["unverified"] == status[plain]["unverified"] == 0
     produce(source.bootstrap, mapped, 20, first=500)
-    write_again(source, target, mapped, 20, 7)  # in place of the mirror, which is stopped
+    write_again(source, target, mapped, 20, 7)  # This takes the place of the mirror, which is stopped.
     wait_until(lambda: bounds(target.bootstrap, mapped)[0][1] == ends[1] + 20, 10, "the foreign records")
 
     findings = tmp_path / "findings"
@@ -159,16 +160,16 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
 
 
 def delete_below(cluster: KafkaCluster, topic: str, offset: int) -> None:
-    """The beginning of partition 0, as somebody deletes it who takes the copy for his own."""
+    """Delete the beginning of partition 0, as somebody does who mistakes the copy for another topic."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     [moved] = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
     assert moved.result(20).low_watermark == offset
 
 
 def write_again(source: KafkaCluster, target: KafkaCluster, topic: str, count: int, changed: int) -> None:
-    """The source's last records of partition 0, written to the target by somebody else.
+    """Write the source's last records of partition 0 to the target, as a foreign producer.
 
-    One of them is changed, and in the last one's place stands a copy of an old one.
+    A record is changed, and the last record is replaced by a copy of an old record.
     """
     producer = Producer({"bootstrap.servers": target.bootstrap})
     records = read_all(source.bootstrap, topic)[0]

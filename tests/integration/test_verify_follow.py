@@ -1,4 +1,4 @@
-"""`kmigrate verify --follow` beside a live mirror, and what it says when it is ended."""
+"""`kmigrate verify --follow` beside a live mirror, and its output at the end."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_live_copy_is_verified_as_it_grows_and_a_difference_is_told_once(
         assert all(line["equal"] for line in check.told("compared"))
         end = bounds(target.bootstrap, plain)[0][1]
         produce(source.bootstrap, plain, 20, first=500)
-        write_again(source, target, plain, 20, 7)  # in place of the mirror, which has ended
+        write_again(source, target, plain, 20, 7)  # This takes the place of the mirror, which has ended.
         wait_until(lambda: check.lines[-1]["event"] == "compared" and not check.lines[-1]["equal"], 60, "the fault")
         code = check.end()
     differing = [line for line in check.told("compared") if not line["equal"]]
