@@ -237,9 +237,9 @@ def test_a_log_start_that_a_killed_broker_forgot_is_put_back(
 def test_an_aborted_list_that_names_later_transactions_of_the_same_id_drops_nothing(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, partition_max_bytes: int
 ) -> None:
-    """W9: an answer read from inside a committed transaction lists aborted transactions of the same id.
+    """W9: an answer read from inside a committed transaction may list a later abort of the same producer id.
 
-    The listed transaction may be aborted only later.
+    The mirror must not drop the records of the committed transaction.
     """
     topic = unique_name("listed")
     make_topic(source, topic)

@@ -58,7 +58,7 @@ def test_consumers_that_never_read_are_ended_before_they_fill_the_memory_of_all(
 
     def attack(running: RouterProcess) -> None:
         _filled(target.bootstrap, big, 30)
-        # The clients ask for thirty times thirty megabytes; buffers for the next frames are not counted.
+        # The clients ask for thirty times thirty megabytes; the bound leaves room for the buffers of the next frames.
         with unharmed(running, calm, 300), contextlib.ExitStack() as stack:
             before = rss_mb(running)
             deaf = [stack.enter_context(Wire(running.bootstrap)) for _ in range(30)]

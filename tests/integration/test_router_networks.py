@@ -51,12 +51,12 @@ By default librdkafka drops the known brokers, and the requests just begun with 
 _OUTSIDE = "127.0.0.2"
 """Address at which clients find the router; relays listen there."""
 _EACH_BYTE = range(200)
-"""Lengths beyond the longest answer of a source to a Produce, OffsetCommit or transaction request."""
+"""Bytes after which an answer is cut: the longest answer of a source to a write or to a transaction is shorter."""
 _SOME_BYTES = sorted({*range(24), *range(24, 120, 6)})
 _TENTHS = (0.1, 0.4)
 """Lifetimes of connections, in s, which only clients survive that do not wait for half a second themselves."""
 _OF_TARGET = (600, 2600)
-"""Bytes of the longer answers at the start of a connection to the target: versions, brokers."""
+"""Bytes after which a connection to the target is cut, which begins with longer answers: versions, brokers."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Brokers behind a router that stand still: they accept connections and requests, answer nothing, and lead no more.
 
 Other brokers lead after some seconds. A direct client of a cluster waits for the new leader and for its own request
-timeout, and a client of a router must not wait longer.
+timeout. A client of a router must not wait longer.
 """
 
 from __future__ import annotations

@@ -404,7 +404,7 @@ def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None
         assert link is not None
         await estate.log.append(lambda _: replace(link, restore_expiration=""))
         assert await estate.target.set_broker_default(PRODUCER_EXPIRATION, "2147483647") == 0
-        await shown(estate, "2147483647", own=True)  # A value other than this was set by somebody else.
+        await shown(estate, "2147483647", own=True)  # The verb takes any other value as set by somebody else.
         planned = await verbs.delete_link(estate, "raised", 0.0, plan=True)
         assert any(PRODUCER_EXPIRATION in change for change in planned.changes)
         await verbs.delete_link(estate, "raised", 0.0)

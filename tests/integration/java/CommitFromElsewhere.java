@@ -9,13 +9,13 @@ import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Begins transactions in one process and ends them in another one, as the exactly-once sink of Apache Flink does: it keeps
- * producer id and epoch in a checkpoint, and sets them by reflection in a producer that has never asked for an id.
+ * Begins transactions in a process and ends them in another process, as the exactly-once sink of Apache Flink does. The sink
+ * keeps producer id and epoch in a checkpoint, and sets both by reflection in a producer that never asked for an id.
  *
- * <p>Words: {@code begin BOOTSTRAP TOPIC ID...} says "begun ID PRODUCER EPOCH" of each transactional id and leaves its
- * transaction open; {@code end BOOTSTRAP HOW ID PRODUCER EPOCH ...}, where HOW is commit or abort, says "ended ID" or
- * "failed ID EXCEPTION" of each; {@code write BOOTSTRAP TOPIC ID PRODUCER EPOCH} goes on with an open transaction, aborts it
- * where it has to, and says "aborted ID" and then "written ID" of a transaction of its own.
+ * <p>Arguments: {@code begin BOOTSTRAP TOPIC ID...} prints "begun ID PRODUCER EPOCH" for each transactional id and leaves the
+ * transaction open. {@code end BOOTSTRAP HOW ID PRODUCER EPOCH ...}, with HOW commit or abort, prints "ended ID" or
+ * "failed ID EXCEPTION" for each. {@code write BOOTSTRAP TOPIC ID PRODUCER EPOCH} continues an open transaction, aborts the
+ * transaction where necessary, prints "aborted ID", and then prints "written ID" for a new transaction.
  */
 public final class CommitFromElsewhere {
     public static void main(String[] words) throws ReflectiveOperationException {
@@ -91,7 +91,7 @@ public final class CommitFromElsewhere {
         }
     }
 
-    /** Sets what {@code initTransactions} and {@code beginTransaction} would, as Flink's FlinkKafkaInternalProducer. */
+    /** Sets the state of {@code initTransactions} and {@code beginTransaction}, as Flink's FlinkKafkaInternalProducer does. */
     private static void resume(KafkaProducer<String, String> producer, long id, short epoch) throws ReflectiveOperationException {
         Object manager = manager(producer);
         synchronized (manager) {

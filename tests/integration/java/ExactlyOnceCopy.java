@@ -8,10 +8,10 @@ import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 
 /**
- * A Kafka Streams application that writes every record of one topic to another, exactly once.
+ * A Kafka Streams application that writes every record of a topic to another topic, exactly once.
  *
- * <p>Arguments: bootstrap, application id, input topic, output topic, state folder. It says "state RUNNING" when it
- * works, and "died" with the reason when a thread of it ends; SIGTERM closes it.
+ * <p>Arguments: bootstrap, application id, input topic, output topic, state folder. The program prints "state RUNNING" when
+ * the application works, and "died" with the reason when a thread ends; SIGTERM closes the application.
  */
 public class ExactlyOnceCopy {
     public static void main(String[] args) throws Exception {
@@ -24,7 +24,7 @@ public class ExactlyOnceCopy {
         config.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.ByteArraySerde.class);
         config.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.ByteArraySerde.class);
         config.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
-        // Streams never says that it leaves: after a restart it waits until its former member is given up.
+        // Streams sends no LeaveGroup: after a restart the application waits until its former member expires.
         config.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
         config.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 1500);
         StreamsBuilder builder = new StreamsBuilder();

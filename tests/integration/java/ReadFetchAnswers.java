@@ -8,7 +8,7 @@ import org.apache.kafka.common.message.FetchResponseData;
 import org.apache.kafka.common.message.ResponseHeaderData;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 
-/** Says what Kafka's own library reads in Fetch answers: each line of a file is a version and the frame in hex. */
+/** Prints the content of Fetch answers as Kafka's own library reads them: a file has a version and a hex frame per line. */
 public class ReadFetchAnswers {
     public static void main(String[] arguments) throws IOException {
         for (String line : Files.readAllLines(Path.of(arguments[0]))) {

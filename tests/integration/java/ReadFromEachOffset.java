@@ -9,11 +9,11 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Says what a Java consumer is given of a topic's first partition, poll by poll, from its start to its end.
+ * Prints the records that a Java consumer gets from a topic's first partition, poll by poll, from the start to the end.
  *
- * <p>Arguments: bootstrap, topic, and "each" to begin anew at each offset, or "on" to go on behind each poll. A line is
- * the offset that was sought, and the records of one poll: each one's offset, and a hash of its time, key, value and
- * headers. None follow where no record is left.
+ * <p>Arguments: bootstrap, topic, and "each" to begin anew at each offset, or "on" to continue behind each poll. A line has
+ * the sought offset, and the records of a poll: offset, and a hash of time, key, value and headers. A line without records
+ * means that no record is left.
  */
 public class ReadFromEachOffset {
     public static void main(String[] args) {

@@ -13,11 +13,11 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Reads a topic as one who changes its mind: on, back, elsewhere, less of it, not for a while; then once to the end.
+ * Reads a topic with changing plans: further on, back, elsewhere, less at a time, or with pauses; then once to the end.
  *
- * <p>Arguments: bootstrap, topic, partitions, isolation level, seed, leaps. Each value begins with "partition-offset:".
- * A record that is not the next one of its partition, or that holds another one's value, ends it with exit code 1. The
- * last line says how many records it has read.
+ * <p>Arguments: bootstrap, topic, partitions, isolation level, seed, leaps. Each value begins with "partition-offset:". A
+ * record out of its partition's order, or with another record's value, ends the program with exit code 1. The last line
+ * has the number of records read.
  */
 public class ReadInLeaps {
     private static final Map<TopicPartition, Long> NEXT = new HashMap<>();

@@ -23,13 +23,13 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Writes every record of one topic to the same partition of another, in transactions that commit its positions, too:
- * a consumer and a producer as an application holds them, without Streams.
+ * Writes every record of a topic to the same partition of another topic, in transactions that also commit the offsets. The
+ * program holds a consumer and a producer as an application does, without Streams.
  *
- * <p>Arguments: bootstrap, group, transactional id, input topic, output topic, and the group's protocol where it is not
- * the classic one. It says "committed" with the number of transactions so far, "aborted" with the reason, "died" with
- * the reason where it cannot go on, as Kafka's documentation has it; SIGTERM ends it between two transactions, and it
- * says "ended".
+ * <p>Arguments: bootstrap, group, transactional id, input topic, output topic, and the group's protocol if it is not the
+ * classic protocol. The program prints "committed" with the number of transactions so far, "aborted" with the reason, and
+ * "died" with the reason where Kafka's documentation says that a producer cannot continue. SIGTERM ends the program between
+ * two transactions, after the line "ended".
  */
 public class ReadProcessWrite {
     private final KafkaConsumer<byte[], byte[]> consumer;
@@ -79,7 +79,7 @@ public class ReadProcessWrite {
         producer.commitTransaction();
     }
 
-    /** Back to what was committed, as every such application does after an abort. */
+    /** Seeks back to the committed offsets, as every such application does after an abort. */
     private void goBack() {
         Map<TopicPartition, OffsetAndMetadata> committed = consumer.committed(consumer.assignment());
         for (TopicPartition partition : consumer.assignment()) {

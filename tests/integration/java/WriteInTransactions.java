@@ -9,10 +9,11 @@ import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Writes numbered values in transactions of one record for each partition; SIGTERM ends it between two. What it is made to abort
- * it writes again, as Kafka's documentation wants it. Says "committed NUMBER", "aborted WHY" and "fatal WHY".
+ * Writes numbered values in transactions with a record per partition; SIGTERM ends the program between two transactions.
+ * After a forced abort the program repeats the transaction, as Kafka's documentation demands. The program prints
+ * "committed NUMBER", "aborted WHY" and "fatal WHY".
  *
- * <p>Words: bootstrap, topic, transactional id, number of partitions.
+ * <p>Arguments: bootstrap, topic, transactional id, number of partitions.
  */
 public final class WriteInTransactions {
     public static void main(String[] words) {
@@ -30,7 +31,7 @@ public final class WriteInTransactions {
             "bootstrap.servers", words[0],
             "transactional.id", words[2],
             "linger.ms", 0,
-            // A commit that waits when its transaction turns out abortable looks again after that time, 30 s by default.
+            // If the transaction becomes abortable during a commit, the commit notices after this time, 30 s by default.
             "request.timeout.ms", 3000,
             "key.serializer", StringSerializer.class,
             "value.serializer", StringSerializer.class);
