@@ -47,7 +47,7 @@ LITTLE_ROOM = "[mirror]\ndisk_min_free_percent = 0\ndisk_min_free_bytes = 500000
 TOPICS = ("orders", "payments", "audit")
 _LEAST_ACKED = 60_000
 _RETRIED_S = 5.0
-"""Seconds after a flip in which these clients repeat no write; the judge would report a repeated write.
+"""Seconds after a flip beyond which these clients repeat no write; the judge would report a later repeat.
 
 The default of clients and of the configuration is 120 s.
 """

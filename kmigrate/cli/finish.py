@@ -48,7 +48,7 @@ async def finish(
 ) -> Answer:
     """Let clients leave the routers, with no restart.
 
-    Routers answer metadata with the target's own addresses, and end connections in turn; waits until no client is left.
+    Routers name the target's own addresses in metadata, and end connections in turn; waits until no client is left.
     Says whether the bootstrap addresses that clients hold will still answer without routers.
     """
     given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]

@@ -256,7 +256,7 @@ async def _outlook(
 async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int], asked: _Asked) -> int:
     """Return the bytes of the last hour's records.
 
-    Return −1 where the source gives no offset for that time, or where the found record lies more than an hour ahead.
+    Return −1 where the source answers with an error, or where the found record lies more than an hour ahead.
     """
     from kmigrate.mirror.outlook import sample
 

@@ -49,7 +49,7 @@ _RATE = 1500.0
 _FAMILIES_RATE = 600.0
 """Records per second of five families of clients.
 
-Drivers of five families, each a process in its own language, take 0.6 of two cores even at 1,500 a second.
+Drivers of five families, each a process in its own language, take 0.6 of two cores at 1,500 a second.
 """
 _RATE_OF_THREE = 500.0
 """Records per second with three brokers a side.

@@ -112,7 +112,7 @@ def audits_view(audits: Sequence[GroupAudit]) -> RenderableType:
 
 
 def late_view(late: Sequence[LateFound]) -> RenderableType:
-    """Return a line for each late write that the source took after a flip."""
+    """Return a line for each finding of late writes, which the source took after a flip."""
     return Group(*(Text(f"✗ {each.text}", style="bold red" if each.missing else "dim") for each in late))
 
 

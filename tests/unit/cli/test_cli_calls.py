@@ -35,7 +35,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nobody(tmp_path: Path) -> Iterator[Path]:
-    """Return a configuration whose clusters refuse every connection."""
+    """Return a configuration of clusters that refuse every connection."""
     with socket.socket() as taken:  # the port is bound and does not listen, so connections are refused
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

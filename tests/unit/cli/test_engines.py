@@ -79,7 +79,7 @@ def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
 def test_what_engines_say_of_clients_is_seen_also_where_it_is_no_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A client whose transaction is refused gets an error code; only the router's log has the reason."""
+    """A client gets an error code for its refused transaction; only the router's log has the reason."""
     log = logging.getLogger("kmigrate")
     monkeypatch.setattr(log, "handlers", [])
     monkeypatch.setattr(logging.root, "handlers", [])
@@ -173,7 +173,7 @@ def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(mo
 
 
 class _ReplacedRouter(_Router):
-    """A router whose name another process takes over at once."""
+    """A router that loses its name to another process at once."""
 
     closed = 0
 

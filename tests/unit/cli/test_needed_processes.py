@@ -32,7 +32,7 @@ CONTROLLER = ControllerPresence("c", 0, True, 500)
 
 
 class Told:
-    """A call whose `process_wait_s` is `wait_s`, and that keeps progress texts and notes."""
+    """A call with `wait_s` as `process_wait_s`, which keeps progress texts and notes."""
 
     def __init__(self, wait_s: float) -> None:
         self.settings = SimpleNamespace(defaults=SimpleNamespace(process_wait_s=wait_s))

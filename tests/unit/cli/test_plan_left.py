@@ -104,7 +104,7 @@ def planned(
     offsets: str = "mapped",
     time: int = -1,
 ) -> TopicOutlook:
-    """Return the outlook of a plan whose options contradict the record."""
+    """Return the outlook of a plan with options that contradict the record."""
     log = MemoryLog(LINK, *([record] if record is not None else []), LeaseRecord("mirror/l", "m", 1))
     for word in words:
         log.say(word)

@@ -20,7 +20,7 @@ LINK = LinkRecord("blue", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1
 
 
 class Retention:
-    """A log whose beginning moves on while the first checks read the log."""
+    """A log with a beginning that moves on while the first checks read the log."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Iterator[Failed | None]) -> None:
         self.compared: list[int] = []

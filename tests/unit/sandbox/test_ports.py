@@ -25,7 +25,7 @@ def test_ports_are_distinct_free_and_of_the_range(monkeypatch: pytest.MonkeyPatc
 def test_where_there_is_room_no_router_takes_what_another_is_given_and_none_is_given_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A router uses ports behind its own port for its listeners of brokers and of other identities' clients."""
+    """A router also listens on ports behind its own port: for brokers, and for clients of other routers."""
     monkeypatch.setattr(module, "_given", set())
     monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "21000-23999")
     ports = [port for _ in range(20) for port in free_ports(10)]

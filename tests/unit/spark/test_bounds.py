@@ -50,7 +50,7 @@ def test_a_range_beyond_the_last_stable_offset_is_refused() -> None:
 
 
 def test_a_target_that_deletes_nothing_and_begins_late_is_read_from_there_and_found_wanting() -> None:
-    """Otherwise a copy whose beginning somebody deleted would be compared without that beginning."""
+    """Otherwise a copy would be compared without the beginning that somebody deleted."""
     kept = TopicRange("t", 0, 0, 9, kept=True)
     refuse_what_is_gone([kept], {KEY: Bounds(0, 9)}, {KEY: Bounds(4, 9)})
     assert within([kept], {KEY: Bounds(4, 9)}) == [Stretch("t", 0, 4, 9)]

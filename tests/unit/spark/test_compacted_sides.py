@@ -1,4 +1,4 @@
-"""The side whose cleaner may have removed records: for a mirrored topic the source alone."""
+"""The side on which a cleaner may have removed records: for a mirrored topic the source alone."""
 
 from __future__ import annotations
 
