@@ -88,7 +88,7 @@ class Applications:
         return [each.committed for each in self.copiers] + [each.said.count("committed") for each in self.programs]
 
     def go_on(self) -> None:
-        """Wait until each application has committed that many more transactions."""
+        """Wait until each application has committed `PLENTY` more transactions."""
         before = self._counts()
         wait_until(
             lambda: all(now > then + PLENTY for now, then in zip(self._counts(), before, strict=True)),

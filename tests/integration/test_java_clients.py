@@ -93,7 +93,7 @@ class Applications:
             reader.start(self.run.routers, "out", "readers", "--command-config", str(settings))
 
     def go_on(self) -> None:
-        """Wait until each copier has committed that many more transactions."""
+        """Wait until each copier has committed `transactions` more transactions."""
         for each in self.copiers:
             each.until("committed", each.said.count("committed") + self.transactions, 150)
 

@@ -233,7 +233,7 @@ def cut_in_answers(
 def short_lives(
     least: float, most: float, of: slice, clients: Clients, source: Lines, target: Lines, outside: list[Relay]
 ) -> None:
-    """Let connections through the router and behind it, its own included, live for that many seconds."""
+    """Let connections through and behind the router, its own included, live for `least` to `most` seconds."""
     chance = random.Random(2)
     for each in (*source.all, *target.all, *outside):
         each.let_live(chance.uniform(least, most) for _ in itertools.count())
