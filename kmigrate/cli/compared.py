@@ -213,7 +213,7 @@ def _on_source(starts: Mapping[Key, LogOffset], maps: Maps, key: Key) -> int:
 
 
 def _begins_late(starts: Mapping[Key, LogOffset], maps: Maps, key: Key, wanted: Mapping[Key, int]) -> bool:
-    """Whether the target's log begins behind the place of the first source offset that it should hold."""
+    """Whether the target's log begins behind the place of the first source offset to hold."""
     place = maps[key].to_target(wanted[key]) if key in maps else None
     first = wanted[key] if key not in maps else place.offset if place is not None else starts[key].offset
     return starts[key].offset > first

@@ -102,9 +102,9 @@ async def export(
 ) -> Answer:
     """Translate positions kept outside Kafka into a copy; the given file or directory stays unchanged.
 
-    A Spark checkpoint is copied whole. The two newest files of its offsets are translated; while no batch is committed,
-    the starting positions of its sources are translated, too. A stopped query that starts from the copy goes on at
-    exactly the next record.
+    A Spark checkpoint is copied with only the two newest files of its offsets, both translated. While no batch is
+    committed, the starting positions of its sources are translated, too. A stopped query that starts from the copy goes
+    on at exactly the next record.
     """
     _check_side(from_)
     given = Path(call.required(str(positions) if positions else None, "FILE|CHECKPOINT", "the positions"))

@@ -132,7 +132,7 @@ _OF_THE_CONFIGURATION = frozenset({"unknown-cluster", "missing-value"})
 
 @command(app, "plan")
 def plan(call: Call, file: File) -> Answer:
-    """Check a playbook, with all values of its steps, and print it; contacts nothing."""
+    """Check a playbook, with all values of its steps, and print the steps; contacts nothing."""
     book = _load(file)
     _check_values(call, book)
     return _printed(book)

@@ -281,7 +281,7 @@ def demo(
         Path | None, typer.Option("--report", help="Where the report goes; else report.json in the folder.")
     ] = None,
 ) -> Answer:
-    """Run a whole live migration between two clusters, judge and report it."""
+    """Run a whole live migration between two clusters, judge the result, and report."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     usual = _FAMILIES_RATE if families else _RATE
     rate = rate or (min(usual, _RATE_OF_THREE) if brokers == 3 else usual)
