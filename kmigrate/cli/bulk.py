@@ -98,7 +98,7 @@ class BulkPlan:
 
     @property
     def one_owner(self) -> bool:
-        """Whether some range must not be copied by two tasks at once, so that Spark's speculation is turned off."""
+        """True if some range must not be copied by two tasks at once, so that Spark's speculation is turned off."""
         return bool(cautions(self.ranges))
 
     def as_json(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Call:
 
     @property
     def interactive(self) -> bool:
-        """Whether a person at a terminal can answer questions."""
+        """True if a person at a terminal can answer questions."""
         return not self.json and sys.stdin.isatty() and sys.stdout.isatty()
 
     def required(self, value: str | None, flag: str, what: str, choices: Iterator[str] | None = None) -> str:

@@ -153,7 +153,7 @@ def _range(key: Key, start: int, end: int, made: OffsetMap | None, before: Verif
 
 
 def _anything_new(start: int, now: int, end: int, before: VerifiedRange | None) -> bool:
-    """Whether both sides have records that no check verified; `end` is the source's own end.
+    """Return whether both sides have records that no check verified; `end` is the source's own end.
 
     A verified range stays verified as long as the source has the range: a map may have forgotten holes at its end.
     """
@@ -213,7 +213,7 @@ def _on_source(starts: Mapping[Key, LogOffset], maps: Maps, key: Key) -> int:
 
 
 def _begins_late(starts: Mapping[Key, LogOffset], maps: Maps, key: Key, wanted: Mapping[Key, int]) -> bool:
-    """Whether the target's log begins behind the place of the first source offset to hold."""
+    """Return whether the target's log begins behind the place of the first source offset to hold."""
     place = maps[key].to_target(wanted[key]) if key in maps else None
     first = wanted[key] if key not in maps else place.offset if place is not None else starts[key].offset
     return starts[key].offset > first

@@ -68,7 +68,7 @@ class DemoPlan:
     records: int = 200_000
     brokers: int = 1
     families: bool = False
-    """Whether the clients are of five families; three of these families need a toolchain of their own."""
+    """True for clients of five families; three of these families need a toolchain of their own."""
     source_version: str = SOURCE_VERSION
     target_version: str = TARGET_VERSION
 

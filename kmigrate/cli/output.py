@@ -153,7 +153,7 @@ class Output:
         self._indent: int | None = 2
         self.out, self.err = _console(sys.stdout), _console(sys.stderr)
         self.unheard = False
-        """Whether the reader of stdout has left."""
+        """True once the reader of stdout has left."""
         self._lost = False
         self._waits_for_nobody = False
         self._untold = Untold()

@@ -43,7 +43,7 @@ class Broker:
         self.newest = newest
         self.asked: list[Any] = []
         self.strange = False
-        """Whether the broker answers for a topic that nobody has asked for."""
+        """True if the broker answers for a topic that nobody has asked for."""
         self.rests = 0
         """Number of answers that name no partition and ask for a rest, because the reader's quota is used up."""
 

@@ -1,4 +1,4 @@
-"""Whether brokers can be made to remember producers for long: an answer counts only from brokers with that setting."""
+"""Brokers made to remember producers for long: an answer counts only from brokers with that setting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cluster:
     says: int | Failed = 0
     metadata: Any = field(default_factory=lambda: SimpleNamespace(brokers={1: ("h", 1)}))
     asked: list[bool] = field(default_factory=list)
-    """For each request to raise the setting, whether the request was a validation only."""
+    """Requests to raise the setting, each True if the request was a validation only."""
 
     async def broker_config(self, node: int, key: str) -> ConfigValue | None:
         assert (node, key) == (1, PRODUCER_EXPIRATION)

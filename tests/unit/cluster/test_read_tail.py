@@ -47,7 +47,7 @@ class WrittenOnce(Growing):
 
 
 def test_a_first_batch_that_comes_between_two_questions_is_not_taken_for_control_records() -> None:
-    """Of two copiers started at the same time, the slower copier used to stop its partition as diverged."""
+    """The slower of two copiers started at the same time used to stop its partition as diverged."""
     with pytest.raises(Unreachable) as told:
         asyncio.run(read_tail(cast("ClusterClient", WrittenOnce()), "t", 0, 77))
     assert told.value.ref == "unsettled-log"

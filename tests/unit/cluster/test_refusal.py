@@ -1,4 +1,4 @@
-"""Whether leaders refuse every append, tested with a batch that no leader can store; only a leader's refusal counts."""
+"""Leaders that refuse every append, found with a batch that no leader can store; only a leader's refusal counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At any moment of any history, the map topic translates every record that is on the target."""
+"""The map topic translates every record of the target, at any moment of any history."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Writers(RuleBasedStateMachine):
         self.log: list[int] = []
         self.ledgers: list[MapLedger] = []
         self.numbers: dict[int, int] = {}
-        """By term, the number behind the highest number ever written."""
+        """The number behind the highest number ever written, by term."""
         self.storing: tuple[MapLedger, int] | None = None
         """The owner's write that is in the topic, but that the owner has not heard of yet."""
         self.begin(1)

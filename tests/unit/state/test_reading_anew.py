@@ -62,7 +62,7 @@ class Cluster:
         self.unreplicated = 0
         """Offsets at the log's end that a new leader does not show yet."""
         self.lost: dict[str, list[tuple[int, bytes]]] = {}
-        """By topic, the answers for a lost place: error code and tags of the partition."""
+        """Answers for a lost place, by topic: error code and tags of the partition."""
         self.asked: list[str] = []
         self.metadata = Metadata("c", {1: ("a", 1), 2: ("b", 1)})
         self.silence = Silence()
