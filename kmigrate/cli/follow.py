@@ -5,8 +5,8 @@ and records how far the copy is verified, so that `status` shows the progress an
 
 A  A partition that differs is reported once and then left alone: everything behind a lost record would differ in every
    round. The partition's verified range stays as of the last equal round.
-B  A round that fails is tried again; the call gives up when no round has ended well for --timeout seconds. C  The first
-Ctrl-C (or SIGTERM) ends the running round, and nothing of that round is recorded.
+B  A round that fails is tried again; the call gives up when no round has ended well for --timeout seconds.
+C  The first Ctrl-C (or SIGTERM) ends the running round, and nothing of that round is recorded.
 """
 
 from __future__ import annotations

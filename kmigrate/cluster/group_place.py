@@ -1,8 +1,9 @@
 """Groups with members of both protocols, and a placeholder member that keeps a group in the new protocol.
 
 During the first rebalance of a classic group, the coordinator fails when a member of the new protocol joins (KIP-848).
-The coordinator then has the classic members start again. Clients of both protocols get errors that end them or reach
-their applications (C17). In a group that already uses the new protocol, both kinds of members join without an error.
+The joining member gets UNKNOWN_SERVER_ERROR, at which librdkafka and Java end (C17). The classic members have to join
+again, and their applications may see an error. In a group that already uses the new protocol, members of both protocols
+join without an error.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _OWNS_NOTHING = dt.timedelta(seconds=1)
 
 
 async def is_mixed(client: ClusterClient, group: str) -> bool:
-    """Return whether a group of the new protocol also has classic members; True if the broker does not say.
+    """Return whether a group of the new protocol also has classic members. Raise Unreachable.
 
-    Brokers say so from 4.0 on. Raise Unreachable.
+    Brokers report each member's protocol from 4.0 on. At an older broker every member may be classic, so any member
+    counts. A broker without the new protocol has no such group.
     """
     node = await client.find_coordinator(group)
     version = await _version(client, node, _DESCRIBE)

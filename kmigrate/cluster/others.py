@@ -22,7 +22,7 @@ __all__ = ["Others"]
 _EVERY_S = 5.0
 """Seconds between two brokers' answers."""
 _PATIENCE_S = 2.0
-"""Seconds for an answer, connection and login included; after that the broker counts as silent."""
+"""Seconds for each answer, connection and login included; a broker without an answer by then counts as silent."""
 _REFUSED_S = 60.0
 """Seconds until a broker that has refused our login is asked again."""
 _NO_WORD = frozenset({"no-answer", "other-cluster"})

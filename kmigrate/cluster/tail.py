@@ -26,11 +26,11 @@ A Kafka broker sends a single such answer; other brokers may send an empty answe
 
 
 class PlaceLostError(StateLogBroken):
-    """The leader lacks the offsets that were read, or has them elsewhere: its log was cut, or compacted while refilled.
+    """The leader lacks the next offset, or its log diverges from the log that was read.
 
-    A broker that lost its disk knows only epochs of which compaction has left records (W7). For any other epoch such a
-    broker reports the start of the next epoch as if it were an end. Only a read from the log's start shows which case
-    it is.
+    Either the log was cut, or the broker lost its disk and got only the records that compaction had left. Such a broker
+    knows only the leader epochs of these records (W7). For any other epoch the broker reports the start of the next
+    epoch as if the log had been cut there. Only a read from the log's start tells the two cases apart.
     """
 
 

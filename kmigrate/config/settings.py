@@ -180,7 +180,7 @@ class PromoteSection:
 
 @dataclass(frozen=True, slots=True)
 class FinishSection:
-    """`[finish]`: when clients may leave the routers, and when a link's record may be dropped."""
+    """`[finish]`: how long producers may repeat a write, before a link is finished or deleted, or a topic forgotten."""
 
     delivery_timeout_s: float = _key(
         120.0, "the longest delivery.timeout.ms (message.timeout.ms) of all producers, s", low=0, high=86_400

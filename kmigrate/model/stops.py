@@ -17,9 +17,9 @@ __all__ = ["DISK_LOW", "RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "Partition
 RANGE_LOST = "source-range-lost"
 """Reference of a stop: records were deleted on the source before the copy; if accepted, a hole on the target."""
 WITHOUT_BATCH = "source-without-batch"
-"""Reference of a wait, not of a stop: the source's log has no batch up to its end.
+"""Reference of a wait, not of a stop: the source's log has no batch from the copy's position up to its end.
 
-Only the next write to the source shows that there is none.
+Only the next write to the source proves that no batch is missing there.
 """
 
 DISK_LOW = "target-disk-low"
@@ -81,7 +81,7 @@ class PartitionStop:
 class AcceptedLoss:
     """Source offsets that a person gave up.
 
-    On the target, they are a hole, or still hold the records from before the source was cut.
+    On the target these offsets are a hole. If the source's log was cut, the target may still hold the former records.
     """
 
     first: int

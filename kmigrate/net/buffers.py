@@ -59,8 +59,8 @@ class FrameBuffers:
 def give_back() -> None:
     """Have the C library return freed memory to the system, if the library can do so.
 
-    Once frames of up to 32 MB have been freed, glibc takes the next frames from its heap. The heap never shrinks below
-    its topmost block. So the heap sometimes keeps hundreds of megabytes that nobody uses.
+    Once frames of up to 32 MB have been freed, glibc takes the next frames from its heap. The heap shrinks
+    only down to the topmost block in use. So the heap sometimes keeps hundreds of megabytes that nobody uses.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -160,7 +160,7 @@ class _Whole:
 
 
 class _Pieces:
-    """A frame that is taken in pieces as the bytes arrive; the pieces lie behind each other in memory with room."""
+    """A frame that is taken in pieces as the bytes arrive; pieces share a memory, as long as there is room in it."""
 
     def __init__(self, size: int, come: memoryview, take: TakePiece) -> None:
         self._take = take

@@ -1,1 +1,9 @@
-"""Measures a process's work: metrics, and their text for Prometheus. Pure: callers pass the time."""
+"""Measures a process's work: metrics, and their text for Prometheus. Pure: callers pass the time.
+
+Each part of a process declares its metrics, and adds to a registry the functions that read the samples. A scrape of
+/metrics calls these functions and renders the results.
+
+    registry       the metrics of a process, and the functions that read their samples
+    distributions  histograms, and quantiles of the last minute
+    exposition     a registry in Prometheus' text format
+"""

@@ -1,8 +1,13 @@
-"""The meaning of "the copy is the same", decided without touching a cluster.
+"""The meaning of "the copy is the same", decided without touching a cluster. Pure.
 
-- `plan` says which offsets are compared, and in which buckets.
-- `alignment` finds the longest shared order of two record lists.
-- `verdict` names the differences, and `trail` decides which differing buckets are read again.
-- `lookups` compares look-ups by time, and `timeline` lays the differences over the records' time.
-- `report` is the value that everything else shows.
+`spark.parity` reads both clusters and asks this package. Digests of buckets show which buckets differ. The records of
+differing buckets are read again, aligned and judged, and the report holds the named differences.
+
+    plan       the offsets to compare, cut into buckets
+    trail      the differing buckets that are read again, step by step
+    alignment  the longest shared order of two record lists
+    verdict    the names of the differences
+    lookups    the comparison of look-ups by time
+    timeline   the compared records over their time
+    report     the outcome as a value
 """

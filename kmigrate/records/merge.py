@@ -1,9 +1,9 @@
 """Merging of many small batches: a broker's work per batch, not the bytes, makes small batches expensive.
 
 A broker spends some 30 µs on every batch, however small. So a stretch of small, plain batches is sent as a few larger
-batches. Plain batches follow each other without a gap and have no codec, no transaction and producer timestamps. Every
-record keeps its offset and its timestamp. Attributes, key, value and headers keep their bytes. The rewritten parts
-(length, timestamp delta, offset delta) mean the same to every reader.
+batches. Plain batches follow each other without a gap, have no codec and no transaction, and have their producers'
+timestamps. Every record keeps its offset and its timestamp. Attributes, key, value and headers keep their bytes. The
+rewritten parts (length, timestamp delta, offset delta) mean the same to every reader.
 
 numpy finds the records of a whole stretch at a time: the first record of every batch, then the second record of every
 batch, and so on. So all batches share the cost of a step. numpy also writes the records: each step writes a field of

@@ -1,1 +1,12 @@
-"""Reports of migrations and checks; a migration's screen, JSON file and exit code come from one value."""
+"""Reports of checks and migrations, as text of files and values for the screen. Pure.
+
+`verify` renders the parity report as an HTML page and as JUnit XML. `check` names the comparison in both. The demo
+judges the run as a migration report: the screen, the JSON file and the exit code come from this value.
+
+    check            link, clusters and time of a comparison, and escapes for markup
+    parity_page      the HTML page of a parity report
+    parity_chart     the page's plot by partition
+    parity_timeline  the page's plot over the records' time
+    parity_junit     JUnit XML of a parity report
+    migration        the report of a judged migration
+"""

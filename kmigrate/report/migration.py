@@ -1,7 +1,7 @@
 """Reports a judged migration: the judge's verdict, the clients' waits, the parity of the copy.
 
 Every figure comes from an independent witness: the clients' own histories, a final read by librdkafka, Spark. Only
-`router_hold_ms` is kmigrate's own figure, as its name says.
+`router_hold_ms` is kmigrate's own figure, as the name says.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def bytes_text(count: int) -> str:
 
 
 def chart(rows: Sequence[PartitionRow]) -> str:
-    """Return the SVG; its colours come from the surrounding page."""
+    """Return the SVG; the colours come from the surrounding page."""
     rows = drawn(rows)
     most = (
         max((max(row.source_records, row.target_records) for row in rows), default=0),

@@ -1,1 +1,52 @@
-"""A small Kafka estate on this machine: brokers, live traffic and an independent judge."""
+"""A small Kafka estate on this machine: brokers, live traffic and an independent judge.
+
+`estate` starts a source and a target, `preload` fills the source, and `traffic` runs live clients as processes. Each
+client writes its requests and answers to a history. At the end `final_read` reads the target, and `checker` compares
+the read with the histories. The judge shares no code with the engines: this package never uses kmigrate's own codec.
+
+Brokers:
+    estate          a source, a target, and their run folder
+    kafka           a cluster of brokers
+    properties      server.properties of a broker
+    security        certificate authority, users and ACLs of a secure cluster
+    access          a user's login, for each family of clients
+    zookeeper       the ZooKeeper of old brokers
+    topics          the creation of topics
+    distribution    the origin of brokers: own distribution, image or jars
+    containers      brokers in containers
+    processes       processes by identity
+    lifeline        the keeper that ends a broker with its parent
+    ports           free ports
+
+Programs and downloads:
+    java            the Java that runs brokers and Spark
+    jars            Kafka's jars, by Ivy
+    class_archives  Java's archive of loaded classes
+    schemas         Kafka's message schemas
+    toolchains      builds of the drivers
+    cache, locks    the user's cache, and its lock
+
+Clients:
+    traffic         the set of live clients: start, roll, stop
+    client_specs    the clients as values
+    clients         a client as a process
+    librdkafka_clients, aiokafka_clients, driven_clients
+                    clients by family
+    drivers         programs for Java, franz-go and kafka-python
+    pacing          the schedule of sends
+    payload         the content of a record from its id
+    reading         the reads and commits of a group member
+    preload         the content of the source at the start
+    seeded          clients and content from a seed
+    relay           a network that misbehaves on request
+
+The judge:
+    history            the lines that clients write
+    progress           groups against acknowledged records
+    final_read         the records that the target really holds
+    checker            the verdict
+    ledger             sends and reads of a run
+    group_order        the order of reads and commits
+    transaction_books  the outcome of transactions
+    pauses             the waits of the clients
+"""

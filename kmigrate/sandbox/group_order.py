@@ -104,7 +104,7 @@ class _Committed:
         self.in_doubt.append(commit)
 
     def answered(self, commit: _Commit) -> int | None:
-        """Return the m of the oldest request for such a commit, or None if no such request is known."""
+        """Return the monotonic time (`m`) of the oldest request for such a commit; None if no request is known."""
         times = self.asked.get(commit)
         if not times:
             return None

@@ -4,13 +4,12 @@ A port from `bind(0)` can be the local end of any client's connection a moment l
 its own port free. The kernel hands out client ports from 32768 (Linux) or 49152 (macOS) on. So a random port below that
 range, if `bind` succeeds now, stays free until another server wants the port.
 
-Sandboxes that start at the same time need a range each (KMIGRATE_SANDBOX_PORTS=20000-23999), so that no two of them
-want the same port.
+Processes that start sandboxes at the same time need a range each (KMIGRATE_SANDBOX_PORTS=20000-23999), so that no two
+sandboxes want the same port.
 
-A router on such a port takes more ports behind its own, some of them late: a port for each broker, and ports that lie
-one hundred and more farther, for clients of other routers. So the ports are handed out apart from each other where
-there is room. No port is handed out twice while other ports are left: the server that had the port may be dead and want
-the port again.
+A router on port p takes further ports, some of them late: a port for each broker from p + 1 on, and ports for clients
+of other routers from p + 100 on. So the ports are handed out apart from each other where there is room. A process hands
+out no port twice while other ports are left: the first server may be dead and want its port again at a restart.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def _lies_apart(port: int) -> bool:
-    """Return whether routers on such ports do not take each other's ports.
+    """Return whether the port is one of those at which routers never take each other's ports.
 
-    A router takes up to 3 ports behind its own port, and ports from 100 to 199 behind.
+    A router on port p takes up to three ports from p + 1 on, and ports from p + 100 to p + 199.
     """
     return port % 4 == 0 and port % 300 < 100
 

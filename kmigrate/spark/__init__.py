@@ -1,5 +1,17 @@
 """The only home of Spark: the parity check and the bulk copy.
 
-The parity check is an independent witness that reads both clusters with Spark's own Kafka source. The bulk copy runs
-the mirror's copier in Spark tasks.
+The parity check is an independent witness: Spark's own Kafka source reads both clusters, and `kmigrate.parity` judges
+the result. The bulk copy runs the mirror's own copier in Spark tasks, round after round, until little is left.
+
+    session    a Spark session that keeps quiet
+    source     ranges of a cluster's logs as rows with hashes
+    bearer     OAUTHBEARER for Spark's Kafka client
+    bounds     the present start and end of each log
+    placing    target records of mapped topics at their source offsets
+    parity     the steps of a check
+    compacted  the newest record of each key, for compacted topics
+    lookups    look-ups by time on both clusters
+    findings   the findings of a check as Parquet
+    bulk       the copy of ranges as a Spark job
+    rounds     a bulk copy from the first round to the hand-over
 """

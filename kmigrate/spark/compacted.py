@@ -4,7 +4,7 @@ Each cluster's cleaner removes superseded records at any time, so the digests of
 digests differ, the newest record of each key is compared instead, by place and content. The check then does not judge
 
 - a superseded record, on whichever side the record still is;
-- a key that stands behind the range, too, on either side: the key's records in the range may be gone by right;
+- a key with a record behind the range, on either side: a cleaner may rightly have removed the key's earlier records;
 - a record without a value, where the other side has no record of the key: a cleaner removes such records, too, after a
   while.
 
@@ -100,6 +100,6 @@ def _unexplained(source: Row | None, target: Row | None) -> tuple[Row | None, Ro
     """Return the records of a key that are to be judged: only the newer record, if the places differ."""
     if source is None or target is None or source.at == target.at:
         return source, target
-    # A cleaner that removes a record without a value has removed all records of the key before it. So if an older
-    # record is left, the newer record is lost.
+    # A cleaner that removes a record without a value has removed all earlier records of the key before. So a side that
+    # still has an earlier record has lost the newer record, whether or not that record has a value.
     return (source, None) if source.at > target.at else (None, target)

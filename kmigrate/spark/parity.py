@@ -255,7 +255,7 @@ class _Check:
             return newest_records(self.spark, reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET, behind)
 
     def behind(self, asked: Sequence[TopicRange]) -> DataFrame | None:
-        """Return the records that both logs by now hold behind these ranges, as far as a cleaner has regarded them."""
+        """Return the records that both logs now hold behind these ranges, up to where cleaners may have seen them."""
         sides = self.source, self.target
         now = both_bounds(self.spark, [side.java() for side in sides], [each.key for each in asked])
         now = [_up_to(heeded, bounds) for heeded, bounds in zip(_heeded(asked), now, strict=True)]

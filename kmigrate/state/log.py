@@ -196,7 +196,7 @@ class StateLog:
     async def _refuse_cut(self) -> None:
         """Raise StateLogBroken if the log ends below the offset that we have read.
 
-        A new leader may only show less of the log for a while, so the log end decides.
+        The high watermark of a new leader may be lower for a while, so the log end decides.
         """
         key = (self.topic, 0)
         try:
@@ -270,7 +270,7 @@ class StateLog:
         return found.offset if found.offset >= 0 else (await self._end(key, 30.0)).offset
 
     async def _difference(self) -> int:
-        """Return how far the broker's clock is ahead of ours, or 0 if the newest presence shows no disagreement.
+        """Return how far the broker's clock is ahead of ours; 0 if nothing shows a difference.
 
         A tombstone asks the broker for its time: the response has the append time, and compaction removes the
         tombstone. Without the permission to write to the presence log, a process takes its own clock for right.
@@ -531,9 +531,10 @@ class StateLog:
         """Return the moment from which a presence counts, on our monotonic clock.
 
         A presence of another process counts from when we read it. But a presence written before we opened the log may
-        be old: the broker's clock tells its age. A presence of our own counts from when we sent it, by our clock alone
-        (a broker overwrites the max timestamp by its append time). After a standstill, the first presences that we read
-        are old.
+        be old: its append time, which is the max timestamp, tells its age by the broker's clock.
+
+        A presence of our own counts from when we sent it, by our clock alone: the base timestamp is that time. After a
+        standstill of this process, the first of our own presences that we read were sent long ago.
         """
         if name in self._said:
             self._compare(batch.max_timestamp - batch.base_timestamp)

@@ -13,7 +13,7 @@ __all__ = ["find_strays", "read_state"]
 
 
 async def read_state(client: ClusterClient) -> State | None:
-    """Return the state that a cluster keeps, or None without a state; raise Unreachable, StateLogBroken."""
+    """Return the state of a cluster, or None if it shows no state topic; raise Unreachable, StateLogBroken."""
     info = await client.topic(STATE_TOPIC)
     if info is None or info.error:
         return None
