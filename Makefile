@@ -106,16 +106,17 @@ conformance-direct: $(READY) ## the same suites on a plain broker, three times: 
 	$(BIN)/python -m tests.conformance direct $(if $(SUITE),--suite $(SUITE)) $(ARGS)
 
 .PHONY: check
-check: $(READY) ## lint, types and import contracts
+check: $(READY) ## lint, format, types and import contracts
 	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: docs
 docs: $(READY) ## the references of commands, metrics and APIs, from the code itself (a test checks that they are current)
-	$(BIN)/python -m kmigrate.cli.reference > docs/cli.md
-	$(BIN)/python -m kmigrate.cli.metrics_reference docs/metrics.md
-	$(BIN)/python -m kmigrate.cli.apis_reference docs/apis.md
+	$(BIN)/python -m kmigrate.cli.reference.commands > docs/cli.md
+	$(BIN)/python -m kmigrate.cli.reference.metrics docs/metrics.md
+	$(BIN)/python -m kmigrate.cli.reference.apis docs/apis.md
 
 .PHONY: setup
 setup: $(READY) ## the virtual environment alone

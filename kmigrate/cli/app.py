@@ -6,12 +6,25 @@ import sys
 
 import typer
 
-from kmigrate.cli import doctor, finish, group, offsets, plan, playbook, promote, run, sandbox, status, topic, verify
-from kmigrate.cli.absent import asked_for_absent
-from kmigrate.cli.call import Call, run_to_end
-from kmigrate.cli.exits import Exit
-from kmigrate.cli.output import Output
-from kmigrate.cli.words import Text
+from kmigrate.cli.base.absent import asked_for_absent
+from kmigrate.cli.base.call import Call, run_to_end
+from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.output import Output
+from kmigrate.cli.base.words import Text
+from kmigrate.cli.commands import (
+    doctor,
+    finish,
+    group,
+    offsets,
+    plan,
+    playbook,
+    promote,
+    run,
+    sandbox,
+    status,
+    topic,
+    verify,
+)
 from kmigrate.errors import UsageError
 
 __all__ = ["app", "main"]
@@ -34,7 +47,7 @@ for _single in (promote.app, run.app, status.app, verify.app, plan.app, doctor.a
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return an exit code of `kmigrate.cli.exits`."""
+    """Run the command line and return an exit code of `kmigrate.cli.base.exits`."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         return int(app(given, prog_name="kmigrate", standalone_mode=False) or Exit.OK)

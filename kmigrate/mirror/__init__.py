@@ -1,19 +1,14 @@
-"""The mirror: raw record batches from source leaders to target leaders, offset for offset, by compare-and-set.
+"""The mirror: copies raw record batches from source leaders to target leaders, offset for offset, by compare-and-set.
 
-    settings   how one mirror process behaves
-    steps      pure: a fetched partition becomes appends, holes and at most one reason to stop
-    reactions  pure: the one table of what is done about every error
-    throttle   pure: a link's limit in bytes a second
-    lane       pure: one partition's machine: what may be sent now, what an answer means
-    mapped     pure: the same where the target's offsets are its own, told by an exact map
-    copier     tasks: one reader per source leader, one writer per target leader, around the lanes
-    mending    beside them: where a lane stands on the target, its holes, its map
-    holes      offsets without records: control markers, or empty transactions
-    outlook    what a copy will be like: identical or mapped, holes, bytes
-    stops      what stopped, written into the state log
-    topics     the target topic: created with the source's shape, relaxed while mirroring
-    align      the target's log start, moved by fillers and DeleteRecords
-    lease      which process copies a link
-    activation what a link needs before its first copy
-    engine     all of it, driven by the state log
+`engine` follows the state log. It holds the link's lease or copies its share of the partitions. One reader per
+source leader feeds the partitions; one writer per target leader sends what they release.
+
+    settings   how one mirror process runs, as one frozen value
+    engine     one link in one process: copies its share, and looks after the link while it holds the lease
+    metrics    the mirror's metrics
+    partition  PURE: one partition's machine: what may be sent, and what each answer means
+    copy       readers, writers, holes, and recovery around the partitions
+    sharing    the lease, the living processes, and who copies which partition
+    upkeep     target topics: creation, configs, ACLs, log starts, and what the lease's holder does
+    bulk       the same copier inside tasks of Spark
 """

@@ -2,7 +2,7 @@
 
     start ──activate──▶ ask for a share ──assignment──▶ copy the partitions that the newest assignment gives
                              │                                                          │
-                             └── lease vacant ──▶ lead (`leading`): topics, upkeep, assignment of partitions
+                             └── lease vacant ──▶ lead (`upkeep.lease_holder`): topics, upkeep, assignment of partitions
 
 Intents come from the state log (topics to mirror, fences, barriers, the assignment). Facts go back into the state log
 (created, aligned, stopped) and into the presence log (progress of this process's share). A crash at any point loses
@@ -21,24 +21,24 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.memory import ONE_AT_A_TIME
 from kmigrate.errors import Failed, KmigrateError, Unreachable, WaitTimedOut
-from kmigrate.mirror.activation import activate, request_limit
-from kmigrate.mirror.align import Aligner
-from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
-from kmigrate.mirror.direct_log import DirectLog
-from kmigrate.mirror.disks import DiskGauge
-from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Key, Lane
-from kmigrate.mirror.lanes import target_losses
-from kmigrate.mirror.leading import Leader
-from kmigrate.mirror.lease import Lease
-from kmigrate.mirror.membership import Membership
-from kmigrate.mirror.mending import MapStore
+from kmigrate.mirror.copy.copier import Copier, MirroredTopic, mirrored_topic
+from kmigrate.mirror.copy.disks import DiskGauge
+from kmigrate.mirror.copy.holes import HoleMaker
+from kmigrate.mirror.copy.lanes import target_losses
+from kmigrate.mirror.copy.recovery import MapStore
+from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.metrics import LinkMeter
+from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.settings import OLD_MS, MirrorSettings
-from kmigrate.mirror.stops import StopKeeper
-from kmigrate.mirror.throttle import part_of_limit
-from kmigrate.mirror.topics import TopicMaker
-from kmigrate.mirror.upkeep import Upkeep
+from kmigrate.mirror.sharing.lease import Lease
+from kmigrate.mirror.sharing.membership import Membership
+from kmigrate.mirror.upkeep.activation import activate, request_limit
+from kmigrate.mirror.upkeep.align import Aligner
+from kmigrate.mirror.upkeep.direct_writer_log import DirectLog
+from kmigrate.mirror.upkeep.lease_holder import Leader
+from kmigrate.mirror.upkeep.source_changes import Upkeep
+from kmigrate.mirror.upkeep.stops import StopKeeper
+from kmigrate.mirror.upkeep.topics import TopicMaker
 from kmigrate.model.lifecycle import COPIED
 from kmigrate.model.mapledger import ChunkKey, MapChunk
 from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionProgress

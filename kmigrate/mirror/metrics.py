@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 
-from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.partition.lane import Lane
 from kmigrate.model.lag import Lag, lag_of
 from kmigrate.model.presences import DiskUse
 from kmigrate.net.clock import monotonic, now_ms

@@ -1,26 +1,37 @@
 """Pure domain model: records of the state log, lifecycles of topics and groups, and the routes that follow.
 
-Processes write records by decisions on the newest state. Each process folds the records into a `State`, and a router
-derives its routing table from the state.
+Nothing here reads a clock or performs I/O. A decision is a function of the state that returns a record.
 
-    ids, words, digits, moments
-                          names and numbers of Kafka, and texts for people
-    settings, security    how a cluster is reached
-    records, presences    records of the state log, and reports of running processes
-    record_json           the JSON of both
-    lifecycle             phases of topics and groups
-    state                 the folded state
-    routes                the routing table
-    door                  clients that a router admits
-    registered            the refusal of a second router under a name
-    sharing, stops        who copies a partition, and why a partition stands still
-    lag                   how far a copy is behind
-    offsetmap, mapledger  the offset map of a partition, and its stored chunks
-    barrier               marks of producers at a barrier
-    coupling              topics and groups that transactions couple
-    members               marks of group members
-    acls, grants          ACLs of mirrored topics and groups, and rights that kmigrate needs
-    patterns, backtracking
-                          names by regular expression
-    verified              verified ranges
+State:
+    records       records of the state log: the decisions
+    presences     records of the presence log: reports of running processes
+    record_json   the JSON of both
+    state         a snapshot of all decisions, folded record by record
+    lifecycle     the state machines of a mirrored topic and a mirrored group
+    routes        the routing table that follows from the state
+    registered    a router that is registered in the state log
+    members       marks of group members
+    coupling      topics and groups that transactions couple
+    barrier       marks of producers at a barrier
+    stops         why a partition stands still
+
+Offsets and figures:
+    offsetmap     the offset map of one partition
+    mapledger     which runs of an offset map are stored
+    sharing       which process copies which partition
+    lag           how far a copy is behind
+    verified      ranges that earlier checks found equal
+
+Access and settings:
+    acls          ACLs of the target from the source's ACLs
+    grants        the least rights that kmigrate needs
+    door          which clients a router admits
+    security      TLS and SASL of a cluster
+    settings      how a cluster is reached
+    patterns      topics and groups by regular expression
+    backtracking  whether an expression matches in bounded time
+    ids           names and numbers of Kafka's protocol
+    digits        whole numbers as people type them
+    moments       moments and spans for people
+    words         names quoted for a shell
 """

@@ -12,7 +12,7 @@ The header of a batch of 1 MiB can announce 32 GiB, or a hundred million records
 such a batch. A batch beyond `MOST_BYTES` or `MOST_RECORDS` stops its partition with a named error, and the process goes
 on with all other partitions.
 
-Long rewrites run in a thread (`mirror.reading`), while another thread sends leases and heartbeats. The interpreter
+Long rewrites run in a thread (`mirror.copy.reading`), while another thread sends leases and heartbeats. The interpreter
 switches threads only between steps, so no single step here may take long. Memory is copied in pieces. No list of all
 records is made, because freeing such a list takes long.
 """

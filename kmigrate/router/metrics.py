@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 from kmigrate.observe.registry import Kind, Metric, Registry, Sample, Value
 from kmigrate.protocol.api import API_NAMES
-from kmigrate.router.core import Core
-from kmigrate.router.limits import Ended
-from kmigrate.router.read_ahead import Fate
+from kmigrate.router.shared.limits import Ended
+from kmigrate.router.shared.read_ahead import Fate
+from kmigrate.router.shared.state import Core
 
 __all__ = ["METRICS", "show_router"]
 

@@ -21,8 +21,8 @@ from pyspark.errors import PySparkException
 
 import kmigrate
 from kmigrate.errors import Failed
-from kmigrate.mirror.bulk import BulkJob, Copied, copy_ranges
-from kmigrate.mirror.ranges import Key
+from kmigrate.mirror.bulk.ranges import Key
+from kmigrate.mirror.bulk.task import BulkJob, Copied, copy_ranges
 
 __all__ = ["executor_settings", "run_tasks"]
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror.bulk import ENDLESS, BulkJob, Copied
-from kmigrate.mirror.ranges import CopyRange, Key, split
-from kmigrate.mirror.survey import left_to_copy
+from kmigrate.mirror.bulk.ranges import CopyRange, Key, split
+from kmigrate.mirror.bulk.remaining import left_to_copy
+from kmigrate.mirror.bulk.task import ENDLESS, BulkJob, Copied
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.model.sharing import by_spark

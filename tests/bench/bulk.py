@@ -23,9 +23,9 @@ from pyspark.sql import SparkSession
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror.activation import remembers_long, request_limit
-from kmigrate.mirror.bulk import BulkJob
+from kmigrate.mirror.bulk.task import BulkJob
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.upkeep.activation import remembers_long, request_limit
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyEngine
 from kmigrate.sandbox.java import find_java

@@ -3,8 +3,8 @@
     python -m tests.bench.holes [--seconds 6] [--round-trips 0,2,10]
 
 Behind each transaction of ten records is a marker. With identical offsets the marker becomes a hole on the target
-(`kmigrate/mirror/lane.py`, D). With mapped offsets the marker is left out. A relay in front of the target hands
-everything on after half of the round trip. The bench writes build/bench/holes.json.
+(`kmigrate/mirror/partition/lane.py`, D). With mapped offsets the marker is left out. A relay in front of the target
+hands everything on after half of the round trip. The bench writes build/bench/holes.json.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from kmigrate.cluster.client import ProducerState
 from kmigrate.cluster.coordinators import Identity, Now
 from kmigrate.errors import BrokerRefused
 from kmigrate.protocol.codes import Code
-from kmigrate.workflow import promote, revoking, sealing
+from kmigrate.workflow.promote import revoking, sealing
+from kmigrate.workflow.promote import topic as promote
 
 
 @dataclass

@@ -17,9 +17,10 @@ from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, RouterRecord, TopicRecord
-from kmigrate.workflow import misplaced, verbs
-from kmigrate.workflow.bootstraps import Bootstrap, Leads
-from kmigrate.workflow.plan import Plan
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
+from kmigrate.workflow.base.plan import Plan
+from kmigrate.workflow.groups import misplaced
 from kmigrate.workflow.verbs import finish
 from tests.fakes.state_log import MemoryLog
 

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from kmigrate.protocol.api import encode_body, entity, is_flexible
 from kmigrate.records.build import one_record_batch
-from kmigrate.router.apis.offered import OFFERED
+from kmigrate.router.wire.offered import OFFERED
 
 __all__ = ["HARMLESS", "Nonsense", "framed", "request"]
 

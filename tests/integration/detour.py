@@ -24,7 +24,7 @@ from kmigrate.sandbox.relay import Relay
 
 __all__ = ["Lines", "detour", "detoured", "lines"]
 
-_DIALS = {"clients": "kmigrate.router.upstream.dial", "control": "kmigrate.net.broker.dial"}
+_DIALS = {"clients": "kmigrate.router.process.upstream.dial", "control": "kmigrate.net.broker.dial"}
 
 
 @dataclass

@@ -38,5 +38,5 @@ async def main(link: str, source_bootstrap: str, target_bootstrap: str, instance
 
 if __name__ == "__main__":
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # Set by `cli.engines` too, for the same reason.
+    gc.set_threshold(50_000, 20, 20)  # Set by `cli.process.engines` too, for the same reason.
     uvloop.run(main(*sys.argv[1:6]))

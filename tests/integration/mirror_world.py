@@ -20,9 +20,9 @@ from confluent_kafka.admin import OffsetSpec as Spec
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer import append_alone
-from kmigrate.mirror.copier import Copier, MirroredTopic
+from kmigrate.mirror.copy.copier import Copier, MirroredTopic
+from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.engine import MirrorEngine
-from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence, PartitionProgress

@@ -37,11 +37,11 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.protocol.frames import SIZE
 from kmigrate.protocol.hot import PRODUCE
-from kmigrate.router import server
-from kmigrate.router.core import Buffer, Outcome
-from kmigrate.router.listeners import ClientConnection
-from kmigrate.router.server import Router
+from kmigrate.router.process import server
+from kmigrate.router.process.listeners import ClientConnection
+from kmigrate.router.process.server import Router
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.shared.state import Buffer, Outcome
 from kmigrate.state.log import StateLog
 from tests.integration.detour import detoured
 from tests.soak.census import census

@@ -17,8 +17,8 @@ from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.sandbox.traffic import Traffic
 from kmigrate.workflow import verbs
-from kmigrate.workflow.bootstraps import Leads, ask_bootstraps
-from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.base.bootstraps import Leads, ask_bootstraps
+from kmigrate.workflow.base.connections import Estate
 from tests.integration.migration import wait_until
 from tests.integration.router_world import RouterProcess, World, link_between, quietly, router, settings_of
 

@@ -21,7 +21,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.workflow.lags import lags_of
+from kmigrate.workflow.status.lags import lags_of
 from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, read_all, settings_of, transactions

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror.copier import Copier, MirroredTopic
+from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.dial import dial

@@ -38,9 +38,9 @@ from kmigrate.protocol.hot import FetchAnswer, FetchPartition
 from kmigrate.records.batch import walk
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.workflow import verbs
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Plan
-from kmigrate.workflow.status import TopicStatus, snapshot
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Plan
+from kmigrate.workflow.status.snapshot import TopicStatus, snapshot
 from tests.conftest import Pair
 from tests.integration.mirror_world import (
     World,

@@ -14,7 +14,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.sandbox.kafka import SOURCE_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.bootstraps import Leads, ask_bootstraps
+from kmigrate.workflow.base.bootstraps import Leads, ask_bootstraps
 from tests.integration.migration import Migration
 from tests.integration.router_process import cluster_settings
 from tests.integration.router_world import world_gone

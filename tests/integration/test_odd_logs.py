@@ -25,8 +25,8 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.status import Snapshot, TopicStatus, snapshot
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.status.snapshot import Snapshot, TopicStatus, snapshot
 from tests.integration.mirror_world import (
     World,
     assert_identical,

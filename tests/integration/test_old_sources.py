@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 
-from kmigrate.cli.probes import probe_cluster
+from kmigrate.cli.commands.probes import probe_cluster
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_transactions
 from kmigrate.model.lifecycle import TopicPhase
@@ -27,7 +27,7 @@ from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.workflow import verbs
-from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.base.connections import Estate
 from tests.integration.migration import Migration, usual_clients, wait_until
 from tests.integration.mirror_world import (
     Seen,

@@ -29,8 +29,8 @@ from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.log import STATE_TOPIC
 from kmigrate.workflow import verbs
-from kmigrate.workflow.controller import Controller
-from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.controller.controller import Controller
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
 

@@ -8,7 +8,7 @@ import pytest
 
 from kmigrate.sandbox.java import find_java
 from tests.integration.java_clients import SOURCES, JavaProgram
-from tests.unit.router.test_router_passing_fetch import SHOWN, answered, cut, leaders, passed
+from tests.unit.router.fetch.test_passing_fetch import SHOWN, answered, cut, leaders, passed
 
 HOSTS = [*range(1, 40), *range(100, 160), *range(16_370, 16_410)]
 """Lengths of the broker's own host name: shorter than the router's host name, and for every way to pad."""

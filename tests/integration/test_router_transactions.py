@@ -27,13 +27,13 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
-from kmigrate.router.apis.transactions import partition_codes, partitions_request
+from kmigrate.router.wire.transactions import partition_codes, partitions_request
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
-from kmigrate.workflow.keepalive import IdKeeper
+from kmigrate.workflow.controller.keepalive import IdKeeper
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import ends, link_between, quietly, router, settings_of
 

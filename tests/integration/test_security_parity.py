@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
-from kmigrate.cli.checks import _options
+from kmigrate.cli.commands.checks import _options
 from kmigrate.model.security import Bearer
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.topics import create_topics

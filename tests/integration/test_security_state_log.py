@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclBindingFilter, AdminClient, OffsetSpec
 
-from kmigrate.cli.probes import probe_cluster
+from kmigrate.cli.commands.probes import probe_cluster
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable

@@ -17,7 +17,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import PartitionBarrier
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.workflow.marked import CopyTimes, copy_times
+from kmigrate.workflow.base.control_markers import CopyTimes, copy_times
 from tests.integration.mirror_world import (
     bounds,
     cut,

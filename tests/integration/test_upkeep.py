@@ -31,7 +31,7 @@ from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
-from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.base.connections import Estate
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
     World,

@@ -31,8 +31,8 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.status import snapshot
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.status.snapshot import snapshot
 from tests.clusters import running_clusters, source_and_target
 
 

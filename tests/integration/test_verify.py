@@ -60,7 +60,7 @@ def warm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def session(choice: object, waiting: object) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("kmigrate.cli.verify.session", session)
+    monkeypatch.setattr("kmigrate.cli.commands.verify.session", session)
 
 
 def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:

@@ -1,13 +1,11 @@
-"""Model values as rich renderables; nothing here contacts a cluster or decides.
+"""Model values as rich renderables; nothing here asks or decides.
 
     tables     links, topics, groups and parity
-    snapshots  `status`
-    lags       a lag in a cell
+    snapshots  a snapshot of a migration
+    lags       a lag in one cell
     routers    a router's limits
-    plans      changes and findings of a plan
-    leaving    clients that are still at routers
-    bulk       copies by Spark
-    migration  the demo's report
-
-A view gets values and returns text or a table; `cli.words` makes names from outside harmless.
+    plans      plans and findings
+    bulk       a bulk copy
+    leaving    clients that are still connected to routers
+    migration  the report of a judged migration
 """

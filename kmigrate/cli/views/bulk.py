@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
+from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.tables import table
-from kmigrate.cli.words import Text
-from kmigrate.mirror.ranges import CopyRange, cautions
+from kmigrate.mirror.bulk.ranges import CopyRange, cautions
 
 if TYPE_CHECKING:
     from kmigrate.spark.rounds import BulkProgress, Round

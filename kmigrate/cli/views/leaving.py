@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
 
+from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.tables import table
-from kmigrate.cli.words import Text
 from kmigrate.model.presences import ConnectedClient
-from kmigrate.workflow.bootstraps import Bootstrap, Leads
+from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
 
 __all__ = ["clients_table", "ending"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.console import Group, RenderableType
 
-from kmigrate.cli.words import SafeTable, Text, below
+from kmigrate.cli.base.words import SafeTable, Text, below
 from kmigrate.report.migration import FAILING, MigrationReport, Millis
 
 __all__ = ["migration_view"]

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 
-from kmigrate.cli.words import Text
-from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.cli.base.words import Text
+from kmigrate.workflow.base.plan import Finding, Plan
 
 __all__ = ["findings_view", "plan_view"]
 

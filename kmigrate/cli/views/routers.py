@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.lags import bytes_text
-from kmigrate.cli.words import Text
 from kmigrate.model.presences import RouterPresence
 
 __all__ = ["limits_line"]

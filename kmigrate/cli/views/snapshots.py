@@ -6,19 +6,19 @@ from collections import Counter
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
+from kmigrate.cli.base.words import Text, below
 from kmigrate.cli.views.lags import disk_text, lag_text, time_text
 from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import full_width, phase_text, table
-from kmigrate.cli.words import Text, below
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import DirectWriter
 from kmigrate.model.words import as_words
-from kmigrate.workflow.admission import refused_sentence, refused_way_on
-from kmigrate.workflow.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
-from kmigrate.workflow.status import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
-from kmigrate.workflow.withheld import WithheldTopic
+from kmigrate.workflow.groups.admission import refused_sentence, refused_way_on
+from kmigrate.workflow.groups.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
+from kmigrate.workflow.groups.withheld import WithheldTopic
+from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["direct_rows", "direct_text", "group_rows", "snapshot_view", "topic_detail"]
 

@@ -8,13 +8,13 @@ from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 
-from kmigrate.cli.words import SafeTable, Text, below
+from kmigrate.cli.base.words import SafeTable, Text, below
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.parity.report import ParityReport
 from kmigrate.report.check import differs, place_text
-from kmigrate.workflow.audit import GroupAudit
-from kmigrate.workflow.late_found import LateFound
+from kmigrate.workflow.groups.audit import GroupAudit
+from kmigrate.workflow.promote.late_findings import LateFound
 
 __all__ = [
     "audits_view",

@@ -2,11 +2,32 @@
 
 A verb asks clusters only what its guards need: `create_link` never contacts the source. Repeating a verb whose effect
 stands already changes nothing and succeeds.
+
+    links       create, delete, check and limit links
+    access      findings about ACLs
+    topics      mirror and promote topics
+    creatable   whether the target takes the topics
+    durability  copies with fewer replicas
+    loops       topics that would be copied in a circle
+    engines     the engine that copies a topic
+    matching    names by regular expression
+    holds       pause, resume, accepted losses
+    groups      mirror and promote groups
+    modes       follow or hold
+    carried     positions that a hand-over would move
+    direct      findings about direct writers
+    routers     silent routers
+    late        late writes, `--seal`, `--no-seal` and `--on-late`
+    cancel      `promote --cancel`
+    waits       the wait for what a verb asked for
+    verified    what `verify` found equal
+    forget      topics and groups taken out of their link
+    finish      `link finish`
 """
 
 from __future__ import annotations
 
-from kmigrate.workflow.producer_memory import memory_findings
+from kmigrate.workflow.base.producer_expiration import memory_findings
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.cancel import cancel_promote
 from kmigrate.workflow.verbs.creatable import ConfigsOf

@@ -10,8 +10,8 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.acls import Acl, host_bound, topic_rights
 from kmigrate.model.records import LinkRecord
 from kmigrate.state.access import closing_acl, open_to_everybody, other_writers
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["access_findings", "host_findings", "state_findings"]
 

@@ -14,12 +14,12 @@ from kmigrate.model.lifecycle import BEHIND_FENCE, GroupPhase, TopicPhase
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.outcome import given_up
-from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.writes import write_each
+from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.verbs.groups import coupled_groups
 from kmigrate.workflow.verbs.links import resolve_link
-from kmigrate.workflow.writes import write_each
 
 __all__ = ["cancel_promote"]
 

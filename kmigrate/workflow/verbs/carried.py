@@ -8,10 +8,10 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.positions import CommittedOffset, read_positions
 from kmigrate.model.lifecycle import NOT_COPIED_YET
 from kmigrate.model.records import LinkRecord, TopicRecord
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.handover import ByPartition, Wanted, read_again, unread
-from kmigrate.workflow.plan import Finding
-from kmigrate.workflow.positions import Positions
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.offset_maps import Positions
+from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.groups.handover import ByPartition, Wanted, read_again, unread
 
 __all__ = ["moved_positions_guards"]
 

@@ -14,9 +14,9 @@ from kmigrate.cluster.layout import TopicInfo
 from kmigrate.cluster.transactions import transaction_timeouts
 from kmigrate.errors import BrokerRefused, Failed, KmigrateError
 from kmigrate.protocol.codes import Code
-from kmigrate.workflow.broker_settings import BrokerSettings, limit
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.base.broker_settings import BrokerSettings, limit
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["ConfigsOf", "creation_findings", "no_configs", "timeout_findings"]
 

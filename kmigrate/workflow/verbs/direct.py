@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kmigrate.workflow.plan import Finding, Level
-from kmigrate.workflow.stragglers import Straggler
+from kmigrate.workflow.base.plan import Finding, Level
+from kmigrate.workflow.promote.direct_writers import Straggler
 
 __all__ = ["direct_findings"]
 

@@ -13,10 +13,10 @@ from kmigrate.model.lifecycle import PROMOTING, TopicPhase
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.writes import write_each
 from kmigrate.workflow.verbs.links import resolve_link
-from kmigrate.workflow.writes import write_each
 
 __all__ = ["set_engine"]
 

@@ -25,13 +25,13 @@ from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import finished
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
-from kmigrate.workflow.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.late_found import late_of
-from kmigrate.workflow.marked import marker_findings
-from kmigrate.workflow.misplaced import promoted_group_findings
-from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.producer_memory import put_back_after_finish, raised_alone
+from kmigrate.workflow.base.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.control_markers import marker_findings
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.producer_expiration import put_back_after_finish, raised_alone
+from kmigrate.workflow.groups.misplaced import promoted_group_findings
+from kmigrate.workflow.promote.late_findings import late_of
 from kmigrate.workflow.verbs.late import late_findings, late_guards
 from kmigrate.workflow.verbs.links import resolve_link, retries, unpromoted
 

@@ -9,9 +9,9 @@ members would begin at some other place.
 
 A  A topic is forgotten where that cannot happen, in one of four cases. The source does not have the topic any more, and
    no producer may still repeat a write that the copy holds. Then the copy is all there is. Or the target does not have
-   the topic: clients are told so, and a router has none created (`router.creation`). Or the target's topic belongs to
-   somebody else, holds data, and nothing was ever copied there. An empty topic may be the mirror's own, whose record is
-   written after the topic is created. Or no router is known that clients could be at.
+   the topic: clients are told so, and a router has none created (`router.admin.create_topics`). Or the target's topic
+   belongs to somebody else, holds data, and nothing was ever copied there. An empty topic may be the mirror's own,
+   whose record is written after the topic is created. Or no router is known that clients could be at.
 B  A group is forgotten in two cases. The source does not know the group any more, or every router reports that none of
    the group's members is there.
 C  All of this is judged again on the state with each record that is written or dropped. Only the record that was judged
@@ -47,13 +47,13 @@ from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.running import start_mirror
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.running import start_mirror
+from kmigrate.workflow.base.writes import changed_meanwhile, telling, write_each
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
 from kmigrate.workflow.verbs.waits import wait_let_go
-from kmigrate.workflow.writes import changed_meanwhile, telling, write_each
 
 __all__ = ["forget_groups", "forget_topics"]
 
@@ -62,7 +62,7 @@ _Words = Mapping[str, RouterPresence] | None
 """The routers' reports by instance; None where the source has no such group, so that members at routers do not matter.
 """
 _COME_BACK_S = 60.0
-"""Seconds within which a member that waits at a router asks again (`router.held`).
+"""Seconds within which a member that waits at a router asks again (`router.shared.waiting_groups`).
 
 A router that starts has forgotten its waiting members.
 """

@@ -22,13 +22,7 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
-from kmigrate.workflow.admission import (
-    admission_findings,
-    join_terms_of,
-    refused_member_findings,
-    refused_members,
-)
-from kmigrate.workflow.broker_settings import (
+from kmigrate.workflow.base.broker_settings import (
     BrokerSettings,
     Scope,
     compare_settings,
@@ -36,18 +30,24 @@ from kmigrate.workflow.broker_settings import (
     read_both,
     settings_unknown,
 )
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.handover import members_left
-from kmigrate.workflow.membership import still_direct, words_on
-from kmigrate.workflow.misplaced import members_at_target, misplaced_findings, seen_members
-from kmigrate.workflow.plan import Finding, Level, Plan
-from kmigrate.workflow.readers import GroupReads, group_reads, read_logs
-from kmigrate.workflow.running import until_mirroring
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Level, Plan
+from kmigrate.workflow.base.running import until_mirroring
+from kmigrate.workflow.base.writes import write_each
+from kmigrate.workflow.groups.admission import (
+    admission_findings,
+    join_terms_of,
+    refused_member_findings,
+    refused_members,
+)
+from kmigrate.workflow.groups.handover import members_left
+from kmigrate.workflow.groups.membership import still_direct, words_on
+from kmigrate.workflow.groups.misplaced import members_at_target, misplaced_findings, seen_members
+from kmigrate.workflow.groups.readers import GroupReads, group_reads, read_logs
+from kmigrate.workflow.groups.withheld import names_of, unnamed, withheld_topics
 from kmigrate.workflow.verbs.carried import moved_positions_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.modes import AUTO, check_mode, mode_for
-from kmigrate.workflow.withheld import names_of, unnamed, withheld_topics
-from kmigrate.workflow.writes import write_each
 
 __all__ = [
     "ask_promote",

@@ -20,11 +20,11 @@ from kmigrate.model.state import State
 from kmigrate.model.stops import RANGE_LOST, AcceptedLoss, PartitionStop, Remedy
 from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.running import mirror_runs, no_mirror, start_mirror
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
+from kmigrate.workflow.base.writes import changed_meanwhile, write_each
 from kmigrate.workflow.verbs.links import resolve_link
-from kmigrate.workflow.writes import changed_meanwhile, write_each
 
 __all__ = ["check_loss", "pause_topics", "resume_topics"]
 

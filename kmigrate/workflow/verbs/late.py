@@ -13,11 +13,11 @@ from kmigrate.model.records import LatePolicy, LinkRecord, OnLate, PromoteTerms,
 from kmigrate.model.state import State
 from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.late_found import LateFound, find_late, late_of
-from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.writes import write_each
+from kmigrate.workflow.promote.late_findings import LateFound, find_late, late_of
 from kmigrate.workflow.verbs.links import resolve_link
-from kmigrate.workflow.writes import write_each
 
 __all__ = ["late_findings", "late_guards", "treat_late"]
 

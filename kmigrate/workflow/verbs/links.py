@@ -25,11 +25,10 @@ from kmigrate.model.records import (
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.closing import closed_topics, put_back_size_limit
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.producer_memory import memory_findings, raised_alone
-from kmigrate.workflow.running import (
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.producer_expiration import memory_findings, raised_alone
+from kmigrate.workflow.base.running import (
     START_CONTROLLER,
     START_ROUTER,
     controller_runs,
@@ -37,8 +36,9 @@ from kmigrate.workflow.running import (
     no_mirror,
     start_mirror,
 )
+from kmigrate.workflow.base.writes import telling
+from kmigrate.workflow.promote.closing import closed_topics, put_back_size_limit
 from kmigrate.workflow.verbs.access import access_findings, state_findings
-from kmigrate.workflow.writes import telling
 
 __all__ = [
     "check_link",

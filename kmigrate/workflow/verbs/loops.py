@@ -13,7 +13,7 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef
 from kmigrate.state.look import read_state
-from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["copied_back_by", "loop_findings"]
 

@@ -13,13 +13,13 @@ from kmigrate.model.patterns import NamePattern, check_expression, chosen_groups
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.writes import telling
 from kmigrate.workflow.verbs.creatable import ConfigsOf, no_configs
 from kmigrate.workflow.verbs.groups import mirror_groups
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.topics import mirror_topics
-from kmigrate.workflow.writes import telling
 
 __all__ = [
     "Noun",

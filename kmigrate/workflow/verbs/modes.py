@@ -5,8 +5,8 @@ from __future__ import annotations
 from kmigrate.errors import UsageError
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupMode, TopicPhase
 from kmigrate.model.state import State
-from kmigrate.workflow.plan import Finding
-from kmigrate.workflow.readers import GroupReads
+from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.groups.readers import GroupReads
 
 __all__ = ["AUTO", "check_mode", "mode_for"]
 

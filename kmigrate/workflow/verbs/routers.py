@@ -18,9 +18,9 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.net.process import has_ended
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.bootstraps import Leads, ask_bootstraps, takes_connections
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.base.bootstraps import Leads, ask_bootstraps, takes_connections
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding, Plan
 
 __all__ = ["forget_router", "router_to_replace", "unheard_routers"]
 

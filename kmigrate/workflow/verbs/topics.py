@@ -24,16 +24,17 @@ from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.broker_settings import ALL, Scope, compare_settings, read_both, settings_unknown
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.lags import lost_beginning
-from kmigrate.workflow.marked import marker_findings
-from kmigrate.workflow.misplaced import promoted_group_findings
-from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.readers import readers_at, reading_groups
-from kmigrate.workflow.running import until_mirroring
-from kmigrate.workflow.sealing import Sealer, strays
-from kmigrate.workflow.stragglers import look_for_direct_writers
+from kmigrate.workflow.base.broker_settings import ALL, Scope, compare_settings, read_both, settings_unknown
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.control_markers import marker_findings
+from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.running import until_mirroring
+from kmigrate.workflow.base.writes import write_each
+from kmigrate.workflow.groups.misplaced import promoted_group_findings
+from kmigrate.workflow.groups.readers import readers_at, reading_groups
+from kmigrate.workflow.promote.direct_writers import look_for_direct_writers
+from kmigrate.workflow.promote.sealing import Sealer, strays
+from kmigrate.workflow.status.lags import lost_beginning
 from kmigrate.workflow.verbs.creatable import ConfigsOf, creation_findings, no_configs, timeout_findings
 from kmigrate.workflow.verbs.direct import direct_findings
 from kmigrate.workflow.verbs.durability import durability_findings
@@ -41,7 +42,6 @@ from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.loops import copied_back_by, loop_findings
 from kmigrate.workflow.verbs.routers import unheard_routers
-from kmigrate.workflow.writes import write_each
 
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
 

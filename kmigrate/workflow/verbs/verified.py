@@ -8,7 +8,7 @@ from kmigrate.model.records import LinkRecord, TopicRecord, VerifiedRecord
 from kmigrate.model.state import State
 from kmigrate.model.verified import Looked, grown
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.base.connections import Estate
 
 __all__ = ["remember_verified"]
 

@@ -13,8 +13,8 @@ from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic
-from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.running import mirror_runs, no_mirror, start_mirror
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
 
 __all__ = ["wait_groups", "wait_let_go", "wait_topics"]
 

@@ -10,7 +10,7 @@ import pytest
 from kmigrate.cluster.group_place import GroupPlace, is_mixed, place_of
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.api import response_type
-from kmigrate.router.apis.blank import blank, element, part
+from kmigrate.router.wire.blank import blank, element, part
 
 
 class Broker:

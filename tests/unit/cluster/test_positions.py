@@ -16,7 +16,7 @@ from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
 from kmigrate.protocol.codes import Code
-from kmigrate.router.apis.blank import blank, element
+from kmigrate.router.wire.blank import blank, element
 
 
 @dataclass

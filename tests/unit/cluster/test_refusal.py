@@ -14,7 +14,7 @@ from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.hot import PRODUCE_VERSION
 from kmigrate.records.batch import check_crc, walk
-from kmigrate.router.apis.produce import PartitionAnswer, encode_answer
+from kmigrate.router.wire.produce import PartitionAnswer, encode_answer
 
 
 @dataclass

@@ -14,13 +14,13 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Unreachable
 from kmigrate.mirror import engine as module
-from kmigrate.mirror.copier import Copier
+from kmigrate.mirror.copy.copier import Copier
+from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.engine import MirrorEngine
-from kmigrate.mirror.lane import Lane
-from kmigrate.mirror.leading import Leader
+from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.mirror.throttle import part_of_limit
-from kmigrate.mirror.upkeep import Upkeep
+from kmigrate.mirror.upkeep.lease_holder import Leader
+from kmigrate.mirror.upkeep.source_changes import Upkeep
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import FencedProgress, MirrorPresence
 from kmigrate.model.records import (

@@ -17,7 +17,7 @@ from kmigrate.model.door import ListenerTls
 from kmigrate.net.arrivals import Arrivals
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tls import ServerTls
-from kmigrate.router.limits import Limits
+from kmigrate.router.shared.limits import Limits
 from kmigrate.sandbox.security import SandboxSecurity
 
 Loop = Callable[[], asyncio.AbstractEventLoop]

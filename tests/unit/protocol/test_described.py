@@ -10,7 +10,7 @@ import pytest
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.described import DescribedTopic, DescribedTransaction
-from kmigrate.router.apis.blank import blank, element
+from kmigrate.router.wire.blank import blank, element
 
 KIND = entity(65, 0, "response")
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from kmigrate.cli.report_files import ReportFiles
+from kmigrate.cli.commands.report_files import ReportFiles
 from kmigrate.errors import Failed
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange

@@ -10,7 +10,14 @@ from kmigrate.model.door import OPEN_DOOR, Door, Identity
 from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import GroupRoute, RoutingTable, Serve, TopicRoute
 from kmigrate.records.build import one_record_batch
-from kmigrate.router.apis.produce import (
+from kmigrate.router.session.session import Session
+from kmigrate.router.settings import RouterSettings
+from kmigrate.router.shared.deferred_partitions import Holder
+from kmigrate.router.shared.fallback_routers import StandIns
+from kmigrate.router.shared.state import BeginsAnswer, Buffer, Core, Outcome, StoredBatch
+from kmigrate.router.shared.time_lookups import Found
+from kmigrate.router.wire.node_ids import AddressBook
+from kmigrate.router.wire.produce import (
     PartitionAnswer,
     ProducePart,
     ProduceRequest,
@@ -19,13 +26,6 @@ from kmigrate.router.apis.produce import (
     parse_answer,
     parse_request,
 )
-from kmigrate.router.core import BeginsAnswer, Buffer, Core, Outcome, StoredBatch
-from kmigrate.router.late import Holder
-from kmigrate.router.nodeids import AddressBook
-from kmigrate.router.session import Session
-from kmigrate.router.settings import RouterSettings
-from kmigrate.router.stand_ins import StandIns
-from kmigrate.router.times import Found
 
 SHIFT = 7 << 40
 

@@ -118,7 +118,7 @@ def test_ctrl_c_while_jars_are_fetched_ends_in_one_sentence_and_leaves_nothing(c
     _java(tmp_path / "java", _IVY_THAT_HANGS)
     script = (
         "import signal, sys\n"
-        "from kmigrate.cli.call import Call, run_to_end\n"
+        "from kmigrate.cli.base.call import Call, run_to_end\n"
         "from kmigrate.sandbox.jars import ensure_jars\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "fetch = lambda: ensure_jars('kafka', '9.9.9', lambda told: print(told, flush=True))\n"

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kmigrate.errors import UsageError
-from kmigrate.router import ports as router
+from kmigrate.router.process import ports as router
 from kmigrate.sandbox import ports as module
 from kmigrate.sandbox.ports import free_ports
 

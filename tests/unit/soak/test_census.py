@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kmigrate.router.forwards import Forwards
-from kmigrate.router.gate import Gate
+from kmigrate.router.shared.forwards import Forwards
+from kmigrate.router.shared.gate import Gate
 from tests.soak.census import census, grown
 
 

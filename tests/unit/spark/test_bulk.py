@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from kmigrate.mirror.bulk import BulkJob
+from kmigrate.mirror.bulk.task import BulkJob
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.security import Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.mirror import membership
-from kmigrate.mirror.membership import Membership
+from kmigrate.mirror.sharing import membership
+from kmigrate.mirror.sharing.membership import Membership
 from kmigrate.model.presences import (
     ControllerPresence,
     FencedProgress,

@@ -15,7 +15,7 @@ from kmigrate.errors import BrokerRefused
 from kmigrate.model.acls import Acl
 from kmigrate.model.security import Login, Security
 from kmigrate.state import access
-from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.base.plan import Finding
 from kmigrate.workflow.verbs import state_findings
 
 OURS = Acl("topic", "__kmigrate_", "User:kmigrate", "*", "WRITE", pattern="prefixed")

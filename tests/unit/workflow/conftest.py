@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.workflow import admission, broker_settings, controller, misplaced, status
-from kmigrate.workflow.broker_settings import BrokerSettings
-from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.base import broker_settings
+from kmigrate.workflow.base.broker_settings import BrokerSettings
+from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.controller import controller
+from kmigrate.workflow.groups import admission, misplaced
+from kmigrate.workflow.status import snapshot as status
 from kmigrate.workflow.verbs import groups, topics
 
 

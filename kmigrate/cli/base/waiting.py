@@ -1,0 +1,109 @@
+"""Waiting for the result of an intent: the processes that must run, and the text shown meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kmigrate.cli.base.call import Call
+from kmigrate.errors import Interrupted, WaitTimedOut
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.running import START_CONTROLLER, controller_runs, mirror_runs, no_mirror, start_mirror
+
+__all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_mirror", "watched_groups", "watched_topics"]
+
+_SOON_S = 4.0
+"""Seconds within which a just started process mostly reports; a longer wait is announced on stderr."""
+_INTENT_STAYS = "the intent stays in the state log and is taken up when such a process runs"
+
+
+async def need_mirror(call: Call, estate: Estate, link: str, timeout: float, still_true: str = _INTENT_STAYS) -> None:
+    """Wait until a mirror process of the link is heard of; raise WaitTimedOut after the configured time."""
+    missing = _Missing("no-mirror-running", no_mirror(link), start_mirror(link), still_true)
+    await _need(call, estate, lambda: mirror_runs(estate.log, link), timeout, missing)
+
+
+async def need_controller(call: Call, estate: Estate, timeout: float) -> None:
+    """Wait until a controller process is heard of; raise WaitTimedOut after the configured time."""
+    what = "no controller process is heard of"
+    missing = _Missing("no-controller-running", what, START_CONTROLLER, _INTENT_STAYS)
+    await _need(call, estate, lambda: controller_runs(estate.log), timeout, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A process that a verb needs: the error without such a process, and the command that starts the process."""
+
+    ref: str
+    what: str
+    start: str
+    still_true: str
+
+
+async def _need(call: Call, estate: Estate, runs: Callable[[], bool], timeout: float, missing: _Missing) -> None:
+    began = monotonic()
+    limit = min(timeout, call.settings.defaults.process_wait_s)
+    told = False
+    with call.out.waiting(missing.what) as waiting:
+        while not runs():
+            waited = monotonic() - began
+            if waited >= limit:
+                raise WaitTimedOut(
+                    missing.ref,
+                    f"{missing.what}, for {limit:g} s",
+                    still_true=missing.still_true,
+                    next_step=missing.start,
+                )
+            text = f"{missing.what}; waiting {limit - waited:.0f} s more. To start it: {missing.start}"
+            waiting.say(text)
+            if waited > _SOON_S and not told:
+                told = True
+                call.out.note(text)
+            await estate.log.changed(min(1.0, limit - waited))
+
+
+CONTROLLER_GOES_ON = (
+    "it goes on: the controller carries it out, or gives it up with the reason where a guard or a deadline says no"
+)
+"""The state of a promote after its caller has stopped waiting."""
+
+
+@contextmanager
+def interruptible(what: str, still_true: str, next_step: str = "kmigrate status --watch") -> Iterator[None]:
+    """Turn Ctrl-C into an error that says what goes on: other processes carry out the intent without this call."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise Interrupted(
+            "interrupted", f"stopped waiting for {what}", still_true=still_true, next_step=next_step
+        ) from None
+
+
+@contextmanager
+def watched_topics(call: Call, estate: Estate, link: str, topics: list[str]) -> Iterator[Callable[[State], None]]:
+    """Show a spinner that names each topic's phase, and what each topic waits for."""
+    with call.out.waiting("waiting") as waiting:
+
+        def say(state: State) -> None:
+            records = [state.topic(link, topic) for topic in topics]
+            why = [(r, r.reason or estate.waits_for(r)) for r in records if r is not None]
+            waiting.say("; ".join(f"{r.topic}: {r.phase}{f' ({reason})' if reason else ''}" for r, reason in why))
+
+        yield say
+
+
+@contextmanager
+def watched_groups(call: Call, estate: Estate, link: str, groups: list[str]) -> Iterator[Callable[[State], None]]:
+    """Show a spinner that names each group's phase, and what each group waits for."""
+    with call.out.waiting("waiting") as waiting:
+
+        def say(state: State) -> None:
+            records = [state.group(link, group) for group in groups]
+            why = [(r, r.reason or estate.waits_for(r)) for r in records if r is not None]
+            waiting.say("; ".join(f"{r.group}: {r.phase}{f' ({reason})' if reason else ''}" for r, reason in why))
+
+        yield say

@@ -1,0 +1,26 @@
+"""The configs with which the mirror creates target topics, for guards that ask the target about these topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kmigrate.cli.base.call import Call
+from kmigrate.cli.process.engine_settings import mirror_settings
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.connections import Estate
+
+__all__ = ["creation_configs"]
+
+
+def creation_configs(call: Call, estate: Estate, link: str) -> verbs.ConfigsOf:
+    """Return a function that returns these configs, computed with the mirror's own settings."""
+
+    async def configs_of(topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        # Imported here, because the mirror loads modules that no other part of the command needs.
+        from kmigrate.mirror.upkeep.topics import TopicMaker
+
+        source, source_admin = await estate.source(verbs.resolve_link(estate.log.state, link))
+        maker = TopicMaker(source, estate.target, source_admin, estate.target_admin, mirror_settings(call.settings))
+        return await maker.creation_configs(topics)
+
+    return configs_of

@@ -1,0 +1,146 @@
+"""`kmigrate doctor`: what this machine and the configured clusters can do, and the cost of each missing ability.
+
+Every probe is harmless: a probe reads, or sends a request about a topic that cannot exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import re
+import sys
+
+import typer
+from rich.console import Group, RenderableType
+
+from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.words import Text
+from kmigrate.cli.commands.probes import probe_cluster, probe_settings
+from kmigrate.cli.views.plans import findings_view
+from kmigrate.config.settings import Settings
+from kmigrate.errors import KmigrateError, Refused, UsageError
+from kmigrate.net.tasks import together
+from kmigrate.sandbox.java import find_java
+from kmigrate.workflow.base.broker_settings import BrokerSettings, compare_settings
+from kmigrate.workflow.base.plan import Finding
+
+__all__ = ["app", "doctor"]
+
+app = typer.Typer()
+
+_PACKAGES = ("confluent-kafka", "crc32c", "kio", "pyspark", "rich", "tomli", "typer", "uvloop")
+
+
+@command(app, "doctor", target=False)
+def doctor(call: Call) -> Answer:
+    """Check this machine and every cluster.
+
+    Python, Java, packages, the configuration, and what each cluster can do; changes nothing.
+    """
+    parts: dict[str, list[Finding]] = {"machine": _machine()}
+    try:
+        settings = call.settings
+    except UsageError as error:
+        parts["configuration"] = [Finding("refuse", error.ref, error.what, error.next_step)]
+    else:
+        parts["configuration"] = _configuration(settings)
+        with call.out.waiting("asking the clusters"):
+            parts.update(asyncio.run(_clusters(settings)))
+    bad = any(f.level == "refuse" for findings in parts.values() for f in findings)
+    fields = {
+        part: [finding.as_json() for finding in findings] for part, findings in parts.items()
+    }
+    return Answer({"ok": not bad, **fields}, _view(parts), Exit.FAILED if bad else Exit.OK)
+
+
+def _view(parts: dict[str, list[Finding]]) -> RenderableType:
+    rows: list[RenderableType] = []
+    for part, findings in parts.items():
+        rows += [Text(part, style="bold"), findings_view(findings), Text("")]
+    return Group(*rows[:-1])
+
+
+def _machine() -> list[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    found = [Finding("ok", "python", f"Python {version}")]
+    try:
+        java = find_java(os.environ)
+        found.append(Finding("ok", "java", f"Java {java.major} in {java.home}"))
+    except Refused as error:
+        found.append(
+            Finding("warn", error.ref, f"{error.what}: no sandbox and no verify without it", error.next_step)
+        )
+    versions: list[str] = []
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(Finding("refuse", "package-missing", f"{package} is not installed", "make setup"))
+    found.append(Finding("ok", "packages", ", ".join(versions)))
+    return found
+
+
+def _configuration(settings: Settings) -> list[Finding]:
+    if not settings.clusters:
+        return [
+            Finding(
+                "warn",
+                "no-config",
+                f"no cluster is configured in {settings.place}",
+                "write a kmigrate.toml (docs/configuration.md), or try it out: kmigrate sandbox up",
+            )
+        ]
+    names = ", ".join(sorted(settings.clusters))
+    found = [Finding("ok", "config", f"{settings.place}: clusters {names}")]
+    overridden = sorted(f"{key} ({origin})" for key, origin in settings.origins.items() if origin != str(settings.path))
+    if overridden:
+        found.append(Finding("ok", "config-overrides", "not from the file: " + ", ".join(overridden)))
+    return found
+
+
+async def _clusters(settings: Settings) -> dict[str, list[Finding]]:
+    """Probe all clusters at the same time; a silent cluster does not delay or hide the other clusters' findings."""
+    parts: dict[str, list[Finding]] = {}
+
+    async def ask(name: str) -> None:
+        try:
+            parts[f"cluster {name}"] = await probe_cluster(settings.cluster(name))
+        except KmigrateError as error:
+            parts[f"cluster {name}"] = [Finding("refuse", error.ref, re.sub(r"\s+", " ", error.what), error.next_step)]
+
+    await together(*map(ask, sorted(settings.clusters)))
+    return dict(sorted(parts.items())) | await _compared(settings)
+
+
+async def _compared(settings: Settings) -> dict[str, list[Finding]]:
+    """Compare every other cluster's broker settings with those of the default target."""
+    target = settings.defaults.target
+    if target not in settings.clusters:
+        return {}
+    told: dict[str, BrokerSettings | KmigrateError] = {}
+
+    async def ask(name: str) -> None:
+        try:
+            told[name] = await probe_settings(settings.cluster(name))
+        except KmigrateError as error:
+            told[name] = error
+
+    await together(*map(ask, sorted(settings.clusters)))
+    return {
+        f"settings {name} → {target}": _differences(told[name], told[target])
+        for name in sorted(settings.clusters)
+        if name != target
+    }
+
+
+def _differences(source: BrokerSettings | KmigrateError, target: BrokerSettings | KmigrateError) -> list[Finding]:
+    for side in (source, target):
+        if isinstance(side, KmigrateError):
+            return [Finding("warn", "broker-settings-unknown", f"not compared: {side.what}", side.next_step)]
+    assert not isinstance(source, KmigrateError)
+    assert not isinstance(target, KmigrateError)
+    ok = Finding("ok", "broker-settings", "no broker setting of the target is in the way of the source's clients")
+    return compare_settings(source, target) or [ok]

@@ -1,0 +1,106 @@
+"""`kmigrate link finish`: lets clients leave the routers, and waits until the last client has left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+
+from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.options import AcceptMisplaced, NoWait, PlanOnly, Timeout, Yes
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.waiting import interruptible
+from kmigrate.cli.commands.link import DeliveryTimeout, Name, app, delivery_seconds, plan_answer
+from kmigrate.cli.views.leaving import clients_table, ending
+from kmigrate.cli.views.plans import plan_view
+from kmigrate.model.routes import finished
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.bootstraps import Leads, host_and_port
+
+__all__ = ["app", "finish"]
+
+
+@command(app, "finish")
+async def finish(
+    call: Call,
+    name: Name = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", help="The bootstrap addresses that clients hold (else those of the routers)."),
+    ] = None,
+    delivery_timeout: DeliveryTimeout = None,
+    clients_known: Annotated[
+        bool, typer.Option("--clients-known", help="The target knows the credentials that routers' tables map.")
+    ] = False,
+    accept_misplaced_members: AcceptMisplaced = False,
+    accept_late: Annotated[
+        bool, typer.Option("--accept-late", help="The target needs no record that the source took after a flip.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take it back: routers tell their own addresses again.")] = False,
+    timeout: Timeout = 600.0,
+    no_wait: NoWait = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Let clients leave the routers, with no restart.
+
+    Routers name the target's own addresses in metadata, and end connections in turn; waits until no client is left.
+    Says whether the bootstrap addresses that clients hold will still answer without routers.
+    """
+    given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
+    for address in given:
+        host_and_port(address)
+    async with call.estate() as estate:
+        link = verbs.resolve_link(estate.log.state, call.link(name)).name
+        if undo:
+            looked = await verbs.undo_finish(estate, link, plan=True)
+            if plan or not looked.changes:
+                return plan_answer(looked)
+            await call.confirm(yes, f"Let routers keep the clients of link {link} again?")
+            return plan_answer(await verbs.undo_finish(estate, link))
+        seconds = delivery_seconds(call, delivery_timeout)
+        words = {
+            "clients_known": clients_known,
+            "accept_misplaced": accept_misplaced_members,
+            "accept_late": accept_late,
+        }
+        looked, asked = await verbs.finish_link(estate, link, given, seconds, **words, plan=True)
+        told: dict[str, Any] = {"bootstraps": [dataclasses.asdict(each) for each in asked]}
+        if plan:
+            return Answer({**looked.as_json(), **told}, plan_view(looked))
+        if looked.changes:
+            await call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
+        made, asked = await verbs.finish_link(estate, link, given, seconds, **words)
+        if no_wait:
+            return plan_answer(made)
+        keep = f"to keep who is left: kmigrate link finish {link} --undo"
+        with interruptible("clients to leave", "routers go on letting them leave", keep), _watched(call) as say:
+            await verbs.wait_left(estate, link, timeout, say)
+        left = verbs.left_behind(estate, 0)
+        gone = finished(estate.log.state)
+        may_stop = gone and bool(asked) and all(each.leads is Leads.TARGET for each in asked)
+        told |= {
+            "told_real_addresses": gone,
+            "on_brokers": left.on_brokers,
+            "clients": [dataclasses.asdict(each) for each in left.clients],
+            "routers_may_stop": may_stop,
+        }
+        parts = [plan_view(made), *([clients_table(left.clients)] if left.clients else [])]
+        return Answer({**made.as_json(), **told}, Group(*parts, ending(asked, gone=gone, may_stop=may_stop)))
+
+
+@contextmanager
+def _watched(call: Call) -> Iterator[verbs.SayLeft]:
+    """Yield a function that shows how many connections are left, and the first clients among these."""
+    with call.out.waiting("waiting for clients to leave") as waiting:
+
+        def say(left: verbs.Left) -> None:
+            who = f": {'; '.join(left.named[:3])}" if left.named else ""
+            silent = f"; router {', '.join(left.silent)} is silent" if left.silent else ""
+            waiting.say(f"{left.on_brokers} connections left{who}{silent}")
+
+        yield say

@@ -1,0 +1,156 @@
+"""`kmigrate group`: consumer groups and their handover."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Group as Stack
+
+from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Timeout, Yes
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched_groups
+from kmigrate.cli.commands.link import plan_answer
+from kmigrate.cli.commands.patterns import check_names, patterns_answer
+from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.snapshots import group_rows
+from kmigrate.cli.views.tables import groups_table
+from kmigrate.errors import Refused
+from kmigrate.model.record_json import encode_record
+from kmigrate.workflow import verbs
+from kmigrate.workflow.status.snapshot import snapshot
+
+__all__ = ["app", "forget", "list_groups", "mirror", "patterns", "promote", "show"]
+
+app = typer.Typer(name="group", help="Mirrored consumer groups.", no_args_is_help=True)
+
+
+@command(app, "mirror")
+async def mirror(
+    call: Call,
+    groups: Groups = None,
+    regex: Regex = False,
+    exclude: Exclude = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="What members do that have moved: follow (they stay in their group), hold (they wait), or auto.",
+        ),
+    ] = "auto",
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Register groups. Nothing is written on the target yet.
+
+    A group follows where the offsets of all its topics are identical: members on both clusters share the group's
+    partitions. Otherwise members that have moved wait for the promote. With --regex, groups that match later hold.
+    """
+    groups = call.required_list(groups, "GROUP", "the groups to mirror")
+    left_out = check_names(groups, exclude, regex=regex)
+    async with call.estate() as estate:
+        if regex:
+            return plan_answer(
+                await verbs.mirror_matching_groups(estate, call.link(link), groups, left_out, mode=mode, plan=plan)
+            )
+        return plan_answer(await verbs.mirror_groups(estate, call.link(link), groups, mode=mode, plan=plan))
+
+
+@command(app, "patterns")
+async def patterns(
+    call: Call,
+    forget: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="REGEX", help="Pick up no more groups by this expression.")
+    ] = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Show the expressions by which later groups are picked up, or forget some.
+
+    Groups that are mirrored already stay mirrored.
+    """
+    return await patterns_answer(call, "group", forget, link, plan)
+
+
+@command(app, "promote")
+async def promote(
+    call: Call,
+    groups: Groups = None,
+    link: Link = None,
+    timeout: Timeout = 120.0,
+    no_wait: NoWait = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Carry the committed offsets over and let the groups read from the target."""
+    groups = call.required_list(groups, "GROUP", "the groups to promote")
+    async with call.estate() as estate:
+        name = verbs.resolve_link(estate.log.state, call.link(link)).name
+        with call.out.waiting("looking who is still on the source"):
+            looked = await verbs.promote_groups(estate, name, groups, plan=True)
+        if plan:
+            return plan_answer(looked)
+        if looked.changes:
+            question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
+            await call.confirm(yes, question, looked.warnings)
+        with call.out.waiting("asking for the promote"):
+            made = await verbs.promote_groups(estate, name, groups)
+        if no_wait:
+            return plan_answer(made)
+        with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
+            if looked.changes:
+                await need_controller(call, estate, timeout)
+            with watched_groups(call, estate, name, groups) as say:
+                records = await verbs.wait_groups(estate, name, groups, timeout, say)
+        json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
+        return Answer(json, Stack(plan_view(made), groups_table(records)))
+
+
+@command(app, "forget")
+async def forget(
+    call: Call, groups: Groups = None, link: Link = None, plan: PlanOnly = False, yes: Yes = False
+) -> Answer:
+    """Take groups out of their link without a promote: committed offsets stay on the source.
+
+    Meant for groups that are gone on the source, or that shall stay there. Refused while members are at a router.
+    """
+    groups = call.required_list(groups, "GROUP", "the groups to forget")
+    async with call.estate() as estate:
+        looked = await verbs.forget_groups(estate, call.link(link), groups, plan=True)
+        if plan:
+            return plan_answer(looked)
+        if looked.changes:
+            await call.confirm(yes, f"Forget {', '.join(groups)}? No position is carried over to the target")
+        return plan_answer(await verbs.forget_groups(estate, call.link(link), groups))
+
+
+@command(app, "list")
+async def list_groups(call: Call, link: Link = None) -> Answer:
+    """List the mirrored groups and their phases."""
+    async with call.estate() as estate:
+        name = None if link is None else verbs.resolve_link(estate.log.state, link).name
+        records = estate.log.state.groups(name, forgotten=True)
+        return Answer({"groups": [encode_record(record) for record in records]}, groups_table(records))
+
+
+@command(app, "show")
+async def show(
+    call: Call, group: Annotated[str | None, typer.Argument(metavar="GROUP", help="Group name.")] = None
+) -> Answer:
+    """Show one mirrored group: its members and its lag."""
+    group = call.required(group, "GROUP", "the group to show")
+    async with call.estate() as estate:
+        shot = await snapshot(estate)
+        found = [(status, json) for status, json in zip(shot.groups, shot.as_json()["groups"], strict=True)
+                 if status.group == group]  # fmt: skip
+        if not found:
+            raise Refused(
+                "not-mirrored",
+                f"group {group} is not mirrored",
+                still_true="nothing was changed",
+                next_step="kmigrate group list shows which are, and by which link",
+            )
+        rows = group_rows(tuple(status for status, _ in found), shot.at_ms)
+        return Answer({"groups": [json for _, json in found]}, rows)

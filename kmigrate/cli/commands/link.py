@@ -1,0 +1,178 @@
+"""`kmigrate link`: the connection of a source to a target."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from kmigrate.cli.base.amounts import byte_rate
+from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.options import Link, PlanOnly, Yes
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.tables import facts, links_table
+from kmigrate.errors import Refused
+from kmigrate.model.records import LinkRecord
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.plan import Plan
+
+__all__ = ["app", "check", "create", "delete", "delivery_seconds", "list_links", "plan_answer", "show", "throttle"]
+
+app = typer.Typer(name="link", help="Links: one source cluster to one target cluster.", no_args_is_help=True)
+
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the link.")]
+DeliveryTimeout = Annotated[
+    float | None,
+    typer.Option("--delivery-timeout", min=0.0, help="Seconds (else [finish] delivery_timeout_s)."),
+]
+
+
+@command(app, "create", target=False)
+async def create(
+    call: Call,
+    name: Name = None,
+    source: Annotated[str | None, typer.Option("--source", help="Source cluster.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Target cluster (else [defaults] target).")] = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Store a link in the target's state log; the source is not contacted."""
+    clusters = call.settings.clusters
+    name = call.required(name, "NAME", "name of the link")
+    verbs.check_link_name(name)
+    source = call.required(source, "--source", "the cluster to copy from", iter(sorted(clusters)))
+    target = call.required(
+        target or call.settings.defaults.target,
+        "--target",
+        "the cluster to copy to",
+        (each for each in sorted(clusters) if each != source),
+    )
+    _refuse_one_cluster(call, source, target)
+    try:
+        async with call.estate(target, create=not plan) as estate:
+            return plan_answer(await verbs.create_link(estate, name, source, plan=plan))
+    except Refused as refused:
+        if not plan or refused.ref != "no-state-log":
+            raise
+    made = [f"create the state log on cluster {target}", f"store link {name}: {source} → {target}"]
+    return plan_answer(Plan.of("link create", made))
+
+
+def _refuse_one_cluster(call: Call, source: str, target: str) -> None:
+    """Refuse a link from a cluster to itself, before the state log is created: a refusal changes nothing."""
+    if call.settings.cluster(source).overlaps(call.settings.cluster(target)):
+        raise Refused(
+            "source-is-target",
+            f"source {source} and target {target} are the same cluster",
+            still_true="nothing was contacted or changed",
+            next_step="name two different clusters of kmigrate.toml",
+        )
+
+
+def plan_answer(plan: Plan) -> Answer:
+    return Answer(plan.as_json(), plan_view(plan))
+
+
+@command(app, "list")
+async def list_links(call: Call) -> Answer:
+    """List the links of a target."""
+    async with call.estate() as estate:
+        links = estate.log.state.links()
+        return Answer({"links": [_as_json(link) for link in links]}, links_table(links))
+
+
+@command(app, "show")
+async def show(call: Call, name: Name = None) -> Answer:
+    """Show one link."""
+    async with call.estate() as estate:
+        link = verbs.resolve_link(estate.log.state, name)
+        state = estate.log.state
+        topics, groups = state.topics(link.name, forgotten=True), state.groups(link.name, forgotten=True)
+        view = facts(
+            [
+                ("link", link.name),
+                ("source", f"{link.source.name} ({link.source.bootstrap})"),
+                ("source id", link.source.cluster_id or "not contacted yet"),
+                ("target", f"{link.target.name} ({link.target.bootstrap})"),
+                ("target id", link.target.cluster_id),
+                ("throttle", f"{link.throttle:,} bytes/s" if link.throttle else "off"),
+                ("topics", ", ".join(f"{t.topic} ({t.phase})" for t in topics) or "none"),
+                ("groups", ", ".join(f"{g.group} ({g.phase})" for g in groups) or "none"),
+                *([("finished", "yes: clients leave the routers")] if link.finished_ms else []),
+                *([("being deleted", f"yes: kmigrate link delete {link.name} ends it")] if link.deleting_ms else []),
+                *([("topics to come", ", ".join(map(str, link.topic_patterns)))] if link.topic_patterns else []),
+                *([("groups to come", ", ".join(map(str, link.group_patterns)))] if link.group_patterns else []),
+            ]
+        )
+        phases = {"topics": {t.topic: t.phase for t in topics}, "groups": {g.group: g.phase for g in groups}}
+        return Answer({**_as_json(link), **phases}, view)
+
+
+@command(app, "check")
+async def check(call: Call, name: Name = None) -> Answer:
+    """Contact both clusters of a link and show all obstacles; changes nothing."""
+    async with call.estate() as estate:
+        plan = await verbs.check_link(
+            estate, name, raises=call.settings.mirror.raise_producer_expiration
+        )
+        bad = any(f.level == "refuse" for f in plan.findings)
+        return Answer(plan.as_json(), plan_view(plan), Exit.REFUSED if bad else Exit.OK)
+
+
+@command(app, "throttle")
+async def throttle(
+    call: Call,
+    rate: Annotated[
+        str | None, typer.Argument(metavar="RATE", help="Bytes a second: 500kB, 10MB, 1GiB, a number; or off.")
+    ] = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Limit how fast a link's mirror reads; a running mirror follows at once.
+
+    Topics in a promote are not held back.
+    """
+    bytes_s = byte_rate(call.required(rate, "RATE", "bytes a second, or off"))
+    async with call.estate() as estate:
+        return plan_answer(await verbs.throttle_link(estate, call.link(link), bytes_s, plan=plan))
+
+
+@command(app, "delete")
+async def delete(
+    call: Call, name: Name = None, delivery_timeout: DeliveryTimeout = None, plan: PlanOnly = False, yes: Yes = False
+) -> Answer:
+    """Forget a link whose topics and groups are all promoted; never deletes a topic.
+
+    While a router runs, the command refuses until no producer can repeat a write from before the last promote.
+    """
+    name = call.required(name, "NAME", "the link to delete")
+    seconds = delivery_seconds(call, delivery_timeout)
+    async with call.estate() as estate:
+        looked = await verbs.delete_link(estate, name, seconds, plan=True)
+        if plan:
+            return plan_answer(looked)
+        question = f"Forget link {name}? ({len(looked.changes)} records of the state log)"
+        await call.confirm(yes, question, looked.warnings)
+        return plan_answer(await verbs.delete_link(estate, name, seconds))
+
+
+def delivery_seconds(call: Call, given: float | None) -> float:
+    """Return `--delivery-timeout`, else the configured value."""
+    return call.settings.finish.delivery_timeout_s if given is None else given
+
+
+def _as_json(link: LinkRecord) -> dict[str, object]:
+    return {
+        "name": link.name,
+        "uuid": link.uuid,
+        "source": dataclasses.asdict(link.source),
+        "target": dataclasses.asdict(link.target),
+        "created_ms": link.created_ms,
+        "throttle": link.throttle,
+        "finished_ms": link.finished_ms,
+        "deleting_ms": link.deleting_ms,
+        "topic_patterns": [dataclasses.asdict(pattern) for pattern in link.topic_patterns],
+        "group_patterns": [dataclasses.asdict(pattern) for pattern in link.group_patterns],
+    }

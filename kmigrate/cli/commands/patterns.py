@@ -1,0 +1,46 @@
+"""Names given as regular expressions, shared by `kmigrate topic` and `kmigrate group`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from kmigrate.cli.base.call import Call
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.commands.link import plan_answer
+from kmigrate.cli.views.tables import table
+from kmigrate.errors import UsageError
+from kmigrate.model.patterns import check_expression
+from kmigrate.workflow import verbs
+from kmigrate.workflow.verbs.matching import Noun
+
+__all__ = ["check_names", "patterns_answer"]
+
+
+def check_names(names: list[str], exclude: list[str] | None, *, regex: bool) -> list[str]:
+    """Refuse invalid expressions before any cluster is contacted, and return the expressions of excluded names."""
+    if exclude and not regex:
+        raise UsageError(
+            "exclude-without-regex",
+            "--exclude leaves out names that --regex chooses, and there is no --regex",
+            still_true="nothing was changed",
+            next_step="add --regex, or name fewer",
+        )
+    left_out = exclude or []
+    if regex:
+        for text in names:
+            check_expression(text, "--regex")
+        for text in left_out:
+            check_expression(text, "--exclude")
+    return left_out
+
+
+async def patterns_answer(call: Call, noun: Noun, forget: list[str] | None, link: str | None, plan: bool) -> Answer:
+    async with call.estate() as estate:
+        if forget:
+            return plan_answer(await verbs.forget_patterns(estate, call.link(link), noun, forget, plan=plan))
+        record = verbs.resolve_link(estate.log.state, call.link(link))
+        found = record.topic_patterns if noun == "topic" else record.group_patterns
+        made = table("expression", "except", *(["offsets"] if noun == "topic" else []))
+        for pattern in found:
+            made.add_row(pattern.include, ", ".join(pattern.exclude), *([pattern.offsets] if noun == "topic" else []))
+        return Answer({"link": record.name, "patterns": [asdict(pattern) for pattern in found]}, made)

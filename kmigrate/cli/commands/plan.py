@@ -1,0 +1,409 @@
+"""`kmigrate plan`: the outlook of each topic before anything is written, or what is left of a running copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
+
+import typer
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+
+from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.options import Link, Topics
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.times import start_position
+from kmigrate.cli.base.words import SafeTable, Text
+from kmigrate.cli.commands.creation import creation_configs
+from kmigrate.cli.commands.source_defaults import default_findings
+from kmigrate.cli.process.engine_settings import mirror_settings
+from kmigrate.cli.views.lags import bytes_text
+from kmigrate.cli.views.plans import findings_view
+from kmigrate.cli.views.tables import full_width, table
+from kmigrate.cluster.advertised import refuse_unreachable_brokers
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.layout import TopicInfo
+from kmigrate.errors import Refused, Unreachable
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.ids import is_internal
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import TopicRecord
+from kmigrate.model.words import advised
+from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.broker_settings import OF_CLUSTERS, setting_findings
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.control_markers import AT_THE_TARGET
+from kmigrate.workflow.status.remaining import copied_up_to, padding_left
+
+__all__ = ["TopicOutlook", "app", "plan"]
+
+app = typer.Typer()
+
+_PADDING_RATE = 5e6
+"""Filler offsets per second and partition: 8.5 M were measured (M4)."""
+_STRETCHES = 1_000
+"""Maximum stretches of 1 MiB that one call reads, but at least one stretch of each partition: a plan takes seconds."""
+_HOUR_MS = 3_600_000
+_HOUR_STRETCHES = 3
+"""Stretches read of a partition's last hour."""
+_LONG_S = 60.0
+"""Seconds of filling below which a note about holes is not worth printing."""
+_STYLES = {"identical": "green", "mapped": "cyan"}
+
+
+@dataclass(frozen=True)
+class TopicOutlook:
+    """One topic's outlook: figures are of now, and of the remaining copy where the topic is mirrored already."""
+
+    topic: str
+    partitions: int
+    replicas_source: int
+    replicas_target: int
+    padding: int
+    """Filler offsets below the first record; filler costs bytes once and is deleted again."""
+    records: int
+    """Offsets from the start, or from the copy's position, to the source's end; records at most; −1 where unknown."""
+    holes: int
+    """Offsets that no reader sees (markers, aborted data, compacted records); a complete count where `holes_exact`."""
+    holes_exact: bool
+    bytes: int
+    """Bytes as the source stores them; an estimate on a long topic."""
+    seconds: float
+    """Seconds for padding, for copying at the given rate, and for filling holes."""
+    offsets: str
+    """`identical`, `mapped`, or the obstacle to both."""
+    state: str
+    """`new`, or the topic's phase."""
+    notes: tuple[str, ...]
+    hourly_bytes: int = -1
+    """Bytes written to the source within the last hour, by the records' times; −1 where unknown."""
+
+    @property
+    def disk(self) -> int:
+        """Bytes that the copy takes on the target's disks, with all replicas; −1 where unknown."""
+        return self._with_replicas(self.bytes)
+
+    @property
+    def disk_growth(self) -> int:
+        """Bytes by which the copy grows on the target's disks in an hour, with all replicas; −1 where unknown."""
+        return self._with_replicas(self.hourly_bytes)
+
+    def _with_replicas(self, size: int) -> int:
+        return size * self.replicas_target if size >= 0 and self.replicas_target >= 0 else -1
+
+
+@command(app, "plan")
+async def plan(
+    call: Call,
+    topics: Topics = None,
+    from_: Annotated[
+        str, typer.Option("--from", metavar="earliest|latest|TIME", help="Where to start; TIME: ISO-8601 or epoch ms.")
+    ] = "earliest",
+    offsets: Annotated[
+        str, typer.Option("--offsets", metavar="auto|identical|mapped", help="Offsets on the target.")
+    ] = "auto",
+    rate: Annotated[float, typer.Option("--rate", help="MB a second that the copy is taken to make.", min=0.1)] = 50,
+    link: Link = None,
+) -> Answer:
+    """Say what each topic would get, or what is left of its copy.
+
+    Partitions, replicas, padding, holes, records to copy, time, identical or mapped offsets; changes nothing. The
+    figures of a topic that is mirrored already count only the remaining copy, whatever --from and --offsets say.
+    """
+    start = start_position(from_)
+    verbs.check_offsets_mode(offsets)
+    async with call.estate() as estate:
+        record = verbs.resolve_link(estate.log.state, call.link(link))
+        source, source_admin = await estate.source(record)
+        await refuse_unreachable_brokers(source)
+        known = (await source.refresh(topics or None)).topics
+        names = topics or sorted(name for name in known if not is_internal(name))
+        configs = await source_admin.topic_configs([name for name in names if name in known])
+        readers = await verbs.unmirrored_readers(estate, source, source_admin)
+        access = await verbs.access_findings(estate, record, names)
+        settings = mirror_settings(call.settings)
+        defaults = await default_findings(estate, record, [name for name in names if name in known], settings)
+        limits = await setting_findings(estate, record)
+        limits += await verbs.memory_findings(estate, raises=call.settings.mirror.raise_producer_expiration)
+        rows: list[TopicOutlook] = []
+        partitions = sum(len(known[name].partitions) for name in names if name in known)
+        stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
+        round_trip_s = await _round_trip_s(estate.target)
+        configs_of = creation_configs(call, estate, record.name)
+        for name in dict.fromkeys(names):
+            told = {key: value.value for key, value in configs.get(name, {}).items()}
+            notes = _notes(told)
+            if name in readers:
+                groups = ", ".join(readers[name])
+                notes.append(f"groups that read it and are not mirrored would lose their place: {groups}")
+            compacted = "compact" in told.get("cleanup.policy", "")
+            asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s, configs_of)
+            rows.append(await _outlook(estate, record.name, source, known.get(name), name, asked, notes))
+        json = {
+            "link": record.name,
+            "topics": [{**asdict(row), "disk": row.disk, "disk_growth": row.disk_growth} for row in rows],
+            "acls": [found.what for found in access],
+            "source_defaults": [found.what for found in defaults],
+            "broker_settings": [found.what for found in limits],
+        }
+        return Answer(json, Group(_view(rows), findings_view([*access, *defaults, *limits])))
+
+
+def _notes(configs: dict[str, str]) -> list[str]:
+    """Return notes on source settings that make a topic slower to copy."""
+    if configs.get("message.timestamp.type") == "LogAppendTime":
+        return ["LogAppendTime: copied with the times that readers see, batch by batch anew (slower)"]
+    return []
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The inputs that decide about one topic, beside the topic's logs."""
+
+    start: str
+    offsets: str
+    rate: float
+    compacted: bool
+    stretches: int
+    settings: MirrorSettings
+    round_trip_s: float
+    """Seconds of a round trip to the target."""
+    configs_of: verbs.ConfigsOf
+    """Function that returns the configs with which the mirror would create a topic."""
+
+
+async def _round_trip_s(target: ClusterClient) -> float:
+    """Return the shortest of three round trips, because the first may open a connection."""
+    found: list[float] = []
+    for _ in range(3):
+        began = monotonic()
+        await target.refresh([])
+        found.append(monotonic() - began)
+    return min(found)
+
+
+async def _outlook(
+    estate: Estate, link: str, source: ClusterClient, info: TopicInfo | None, name: str, asked: _Asked, notes: list[str]
+) -> TopicOutlook:
+    # Imported here: the module reads batches and loads modules that no other command needs.
+    from kmigrate.mirror.upkeep.forecast import filling_s, sample
+
+    against = ""
+    try:
+        checked = await verbs.mirror_topics(
+            estate, link, [name], asked.start, asked.offsets, plan=True, configs_of=asked.configs_of
+        )
+        notes += [f.what for f in checked.findings if f.level == "warn" and f.ref not in OF_CLUSTERS]
+    except Refused as refused:
+        against = refused.what
+    owner = estate.log.state.topic_owner(name)
+    state = owner.phase.value if owner is not None else "new"
+    known = owner if owner is not None and owner.link == link and not owner.forgotten_ms else None
+    if known is not None and known.phase is TopicPhase.PROMOTED:
+        return _nothing_left(estate, known, info)
+    if info is None:
+        unknown = (-1,) * 6
+        return TopicOutlook(name, *unknown, False, -1, -1.0, against, state, tuple(notes))
+    if known is not None:
+        notes += _held_back(known)
+        asked = replace(asked, start="earliest" if known.starts else known.start, offsets=known.offsets)
+    keys = [(name, p) for p in sorted(info.partitions)]
+    first = await source.list_offsets(dict.fromkeys(keys, _timestamp(asked.start)))
+    ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
+    if silent := sorted(p for _, p in keys if ends[name, p].error or ends[name, p].offset < 0):
+        parts = ", ".join(map(str, silent))
+        notes.append(f"the source does not tell where these partitions end, so nothing is counted: {parts}")
+        replicas = _replicas(info)
+        on_target = min(replicas, len(estate.target.metadata.brokers))
+        counted = (len(info.partitions), replicas, on_target, -1, -1, -1)
+        return TopicOutlook(name, *counted, False, -1, -1.0, against or "unknown", state, tuple(notes))
+    if known is not None and known.starts:
+        ahead = await _going_on(estate, known, {p: first[name, p].offset for _, p in keys})
+    else:
+        starts = {p: first[name, p].offset if first[name, p].offset >= 0 else ends[name, p].offset for _, p in keys}
+        ahead = await _begun_anew(source, name, starts, asked)
+    begin, mapped = ahead.begin, ahead.mapped
+    seen = [await sample(source, name, p, begin[p], ends[name, p].offset, stretches=asked.stretches) for _, p in keys]
+    replicas = _replicas(info)
+    size = sum(each.bytes for each in seen)
+    copying = size / (asked.rate * 1e6)
+    filling = 0.0 if mapped else filling_s(seen, asked.round_trip_s)
+    notes += ahead.notes
+    if filling > max(copying, _LONG_S):
+        way_out = "" if known is not None else "; --offsets mapped leaves them out"
+        notes.append(f"holes, mostly of transactions, take {filling:,.0f} s of it{way_out}")
+    if not mapped and any(each.holes for each in seen):
+        notes.append(f"holes are filled with control markers, which bear the time of the copy: {AT_THE_TARGET}")
+    return TopicOutlook(
+        name,
+        len(info.partitions),
+        replicas,
+        min(replicas, len(estate.target.metadata.brokers)),
+        ahead.padding,
+        sum(max(0, ends[key].offset - begin[key[1]]) for key in keys),
+        sum(each.holes for each in seen),
+        all(each.exact for each in seen),
+        size,
+        round(copying + filling + ahead.padding / _PADDING_RATE, 1),
+        against or ahead.against or ("mapped" if mapped else "identical"),
+        state,
+        tuple(notes),
+        await _hourly_bytes(source, name, {p: ends[name, p].offset for _, p in keys}, asked),
+    )
+
+
+async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int], asked: _Asked) -> int:
+    """Return the bytes of the last hour's records.
+
+    Return −1 where the source answers with an error, or where the found record lies more than an hour ahead.
+    """
+    from kmigrate.mirror.upkeep.forecast import sample
+
+    now = now_ms()
+    found = await source.list_offsets({(name, partition): now - _HOUR_MS for partition in ends})
+    if any(each.error or each.timestamp > now + _HOUR_MS for each in found.values()):
+        return -1
+    begins = {partition: each.offset for (_, partition), each in found.items() if each.offset >= 0}
+    stretches = min(_HOUR_STRETCHES, asked.stretches)
+    seen = [await sample(source, name, p, at, ends[p], stretches=stretches) for p, at in begins.items() if at < ends[p]]
+    return sum(each.bytes for each in seen)
+
+
+def _nothing_left(estate: Estate, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
+    """Return the outlook of a promoted topic, whether its source topic still exists or not."""
+    replicas = _replicas(info) if info is not None else -1
+    on_target = min(replicas, len(estate.target.metadata.brokers))
+    offsets, state = "mapped" if record.mapped else "identical", record.phase.value
+    figures = (record.partitions, replicas, on_target, 0, 0, 0)
+    return TopicOutlook(record.topic, *figures, True, 0, 0.0, offsets, state, (), 0)
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """The part of a topic that is to be copied, and the way of copying."""
+
+    begin: dict[int, int]
+    """First source offset to copy, by partition."""
+    mapped: bool
+    padding: int
+    against: str = ""
+    notes: tuple[str, ...] = ()
+
+
+async def _begun_anew(source: ClusterClient, name: str, starts: dict[int, int], asked: _Asked) -> _Ahead:
+    """Return the plan for a whole topic of which nothing is copied yet."""
+    from kmigrate.mirror.upkeep.forecast import why_mapped
+
+    padding = sum(max(0, offset) for offset in starts.values())
+    if asked.offsets == "mapped":
+        return _Ahead(starts, True, 0)
+    why = await why_mapped(source, asked.settings, name, starts, compacted=asked.compacted)
+    if why and asked.offsets == "identical":
+        return _Ahead(starts, False, padding, f"identical offsets can not be had: {why}")
+    return _Ahead(starts, True, 0, notes=(f"mapped: {why}",)) if why else _Ahead(starts, False, padding)
+
+
+async def _going_on(estate: Estate, record: TopicRecord, kept: dict[int, int]) -> _Ahead:
+    """Return what is left of a copy; `kept` holds the first offsets of the source's logs.
+
+    Records deleted on the source before the copy reached them are not copied any more. An added partition is copied
+    whole.
+    """
+    notes: tuple[str, ...] = ()
+    try:
+        at, padding = await copied_up_to(estate, record), await padding_left(estate, record)
+    except Unreachable as error:
+        at, padding = dict(record.starts), 0
+        notes = (f"the target does not tell how far the copy is, so all of it is counted: {error.what}",)
+    begin = {partition: max(at.get(partition, 0), start) for partition, start in kept.items()}
+    if not record.mapped:
+        padding += sum(max(0, kept[partition]) for partition in kept.keys() - record.starts.keys())
+    return _Ahead(begin, record.mapped, padding, notes=notes)
+
+
+def _held_back(record: TopicRecord) -> list[str]:
+    """Return the reasons why the copy takes longer than the figures say."""
+    notes = []
+    if record.paused:
+        notes.append(f"it is paused: {advised('topic resume', record.link, record.topic)}")
+    if record.stops:
+        stopped = ", ".join(map(str, sorted(record.stops)))
+        notes.append(f"partitions that have stopped, and that only a person lets go on (kmigrate status): {stopped}")
+    return notes
+
+
+def _replicas(info: TopicInfo) -> int:
+    return max((len(p.replicas) for p in info.partitions.values()), default=0)
+
+
+def _timestamp(start: str) -> int:
+    return {"earliest": EARLIEST, "latest": LATEST}.get(start) or int(start)
+
+
+class _Outlooks:
+    """A table that fits the terminal's width.
+
+    A narrow terminal gets no columns `state` and `replicas`: the states follow below the table, and --json has both.
+    """
+
+    def __init__(self, rows: Sequence[TopicOutlook]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = self._table(_COLUMNS)
+        if full_width(whole, console, options) <= options.max_width:
+            yield whole
+        else:
+            yield self._table([column for column in _COLUMNS if column not in ("state", "replicas")])
+            states = [f"{row.topic} ({row.state})" for row in self._rows if row.state != "new"]
+            if states:
+                yield Text(f"mirrored already: {', '.join(states)}")
+        disk, growth = (_total(row.disk for row in self._rows), _total(row.disk_growth for row in self._rows))
+        if disk or growth:
+            yield Text(f"disk on the target for what is to be copied, with all replicas: {disk or '0 B'}")
+            yield Text(f"growth by the source's last hour, with all replicas: {growth or '0 B'}/h")
+        for row in self._rows:
+            for note in row.notes:
+                yield Text(f"! {row.topic}: {note}", style="yellow")
+
+    def _table(self, columns: Sequence[str]) -> SafeTable:
+        made = table(*columns, right=_COLUMNS[2:8])
+        for row in self._rows:
+            fine = row.offsets in ("identical", "mapped")
+            told: dict[str, str | Text] = {
+                "topic": row.topic,
+                "state": row.state,
+                "partitions": _figure(row.partitions),
+                "replicas": f"{_figure(row.replicas_source)} → {_figure(row.replicas_target)}",
+                "padding": _figure(row.padding),
+                "to copy": _figure(row.records),
+                "holes": ("" if row.holes_exact or row.holes < 0 else "≥ ") + _figure(row.holes),
+                "time": f"{_figure(round(row.seconds))} s",
+                "offsets": Text(
+                    row.offsets if fine else f"refused: {row.offsets}", style=_STYLES.get(row.offsets, "red")
+                ),
+            }
+            made.add_row(*(told[column] for column in columns))
+        return made
+
+
+def _total(sizes: Iterable[int]) -> str:
+    """Return a sum of bytes as text: with `≥` where some sizes are unknown, `?` where all are, '' for nothing."""
+    told = list(sizes)
+    known = [size for size in told if size >= 0]
+    if told and not known:
+        return "?"
+    at_least = "≥ " if len(known) < len(told) else ""
+    return f"{at_least}{bytes_text(sum(known))}" if sum(known) or at_least else ""
+
+
+def _figure(value: int) -> str:
+    return f"{value:,}" if value >= 0 else "?"
+
+
+_COLUMNS = ("topic", "state", "partitions", "replicas", "padding", "to copy", "holes", "time", "offsets")
+
+
+def _view(rows: Sequence[TopicOutlook]) -> RenderableType:
+    return _Outlooks(rows) if rows else Text("the source has no topic")

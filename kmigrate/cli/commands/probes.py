@@ -1,0 +1,199 @@
+"""Probes of the abilities that kmigrate needs of a cluster; a probe changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kmigrate.cluster.acls import read_acls
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.advertised import advertised_faults
+from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
+from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
+from kmigrate.cluster.versions import newest_versions
+from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
+from kmigrate.model.records import SIZE_LIMIT
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import row
+from kmigrate.state.create import check_state_log
+from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.look import find_strays
+from kmigrate.workflow.base.broker_settings import BrokerSettings, read_settings
+from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.verbs import state_findings
+
+__all__ = ["probe_cluster", "probe_settings"]
+
+_SECONDS = 12.0
+_STRAYS_S = 4.0
+"""Maximum seconds for the search for strays, which reads all of kmigrate's topics."""
+_NO_TOPIC = "__kmigrate_probe.no-such-topic"
+_DELETE_RECORDS, _WRITE_TXN_MARKERS, _DESCRIBE_ACLS, _DESCRIBE_PRODUCERS = 21, 27, 29, 61
+_DESCRIBE_TRANSACTIONS = 65
+_CONSUMER_GROUP_HEARTBEAT, _API_VERSIONS = 68, 18
+
+_METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27: "4.1", 30: "4.3"}
+"""Released Kafka versions by finalised metadata.version, as far as settled; other levels are shown as a number."""
+
+
+async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
+    """Return the findings about one cluster; raise Unreachable if the cluster does not answer at all."""
+    try:
+        async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
+            return await _probe(client)
+    except TimeoutError:
+        raise Unreachable(
+            "cluster-unreachable",
+            f"cluster {settings.name} ({settings.bootstrap_servers}) did not answer within {_SECONDS:g} s",
+            next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
+        ) from None
+
+
+async def probe_settings(settings: ClusterSettings) -> BrokerSettings:
+    """Return the broker settings of a cluster; raise if the cluster does not answer or refuses to show its settings."""
+    try:
+        async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
+            with Admin(client.settings) as admin:
+                return await read_settings(client, admin)
+    except TimeoutError:
+        raise Unreachable("cluster-unreachable", f"cluster {settings.name} did not answer") from None
+
+
+async def _probe(client: ClusterClient) -> list[Finding]:
+    metadata = await client.refresh([])
+    apis, level = await _apis(client)
+    version = _METADATA_VERSIONS.get(level, f"metadata.version {level}") if level >= 0 else "unknown version (no KRaft)"
+    found = [
+        Finding(
+            "ok",
+            "cluster-answers",
+            f"{len(metadata.brokers)} broker(s), Kafka {version}, cluster id {metadata.cluster_id}",
+        )
+    ]
+    faults = await advertised_faults(client)
+    found += [Finding("refuse", "advertised-unreachable", fault.text, fault.next_step) for fault in faults]
+    if faults:  # the other probes contact the brokers at these addresses
+        return found
+    found.append(
+        _either(
+            _DESCRIBE_PRODUCERS in apis,
+            "describe-producers",
+            "DescribeProducers: writers that pass the router by are seen at once",
+            "no DescribeProducers (Kafka < 2.8): promote cannot prove that nobody writes past the router",
+        )
+    )
+    found.append(
+        _either(
+            _DESCRIBE_TRANSACTIONS in apis,
+            "describe-transactions",
+            "DescribeTransactions: an open transaction that the mirror waits for is named",
+            "no DescribeTransactions (Kafka < 3.0): an open transaction is known by its producer id only",
+        )
+    )
+    found.append(await _markers(client, apis))
+    found.append(
+        _either(
+            _DELETE_RECORDS in apis,
+            "delete-records",
+            "DeleteRecords: log starts can be aligned",
+            "no DeleteRecords: a topic whose log does not start at 0 cannot keep its offsets here",
+        )
+    )
+    found.append(await _memory(client))
+    found.append(
+        _either(
+            _CONSUMER_GROUP_HEARTBEAT in apis,
+            "kip-848",
+            "new consumer groups (KIP-848) are served",
+            "no KIP-848 groups: clients with group.protocol=consumer cannot move here",
+        )
+    )
+    found.append(await _authorizer(client, apis))
+    found.append(await _state_log(client))
+    if client.metadata.topics.get(STATE_TOPIC) is not None:
+        found += await state_findings(client)
+        found += await _strays(client)
+    return found
+
+
+async def _strays(client: ClusterClient) -> list[Finding]:
+    try:
+        async with asyncio.timeout(_STRAYS_S):
+            told = await find_strays(client)
+    except TimeoutError:
+        what = f"kmigrate's topics could not be read within {_STRAYS_S:g} s: strays in them are not named"
+        return [Finding("warn", "stray-records", what)]
+    except KmigrateError as error:
+        return [Finding("warn", error.ref, error.what, error.next_step)]
+    advice = "keep their writer out: kmigrate link check LINK names the ACL"
+    return [Finding("warn", "stray-records", each, advice) for each in told]
+
+
+def _either(there: bool, ref: str, yes: str, no: str) -> Finding:
+    return Finding("ok", ref, yes) if there else Finding("warn", ref, no)
+
+
+async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
+    """Return API keys with their highest version, and the finalised metadata.version (−1 without)."""
+    request = entity(_API_VERSIONS, 3, "request")
+    answer = await client.call(request(client_software_name="kmigrate", client_software_version="doctor"))
+    apis = newest_versions(answer)
+    levels = {str(f.name): int(f.max_version_level) for f in getattr(answer, "finalized_features", ())}
+    return apis, levels.get("metadata.version", -1)
+
+
+async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
+    """Return whether kmigrate may write control markers, tested with a topic that does not exist."""
+    cost = "holes are filled by empty transactions (1 to 6 ms each)"
+    if _WRITE_TXN_MARKERS not in apis:
+        return Finding("warn", "write-txn-markers", f"no WriteTxnMarkers: {cost}")
+    node = min(client.metadata.brokers)
+    code = await client.write_markers(
+        node, _NO_TOPIC, 0, 1, producer_id=0, epoch=0, coordinator_epoch=0, commit=False
+    )
+    if row(code).name == "CLUSTER_AUTHORIZATION_FAILED":
+        return Finding("warn", "write-txn-markers", f"WriteTxnMarkers is not allowed: {cost}", "grant CLUSTER_ACTION")
+    return Finding("ok", "write-txn-markers", "WriteTxnMarkers is allowed: holes are filled at once")
+
+
+async def _memory(client: ClusterClient) -> Finding:
+    with Admin(client.settings) as admin:
+        why = await short_memory(client, admin)
+    if why:
+        return Finding("warn", "short-memory", f"as a target: {why}; {ONE_AT_A_TIME}")
+    return Finding("ok", "producer-memory", f"{PRODUCER_EXPIRATION} can be raised while it is a target")
+
+
+async def _authorizer(client: ClusterClient, apis: dict[int, int]) -> Finding:
+    if _DESCRIBE_ACLS not in apis:
+        return Finding("ok", "authorizer", "no ACLs: none have to be moved")
+    try:
+        rules = await read_acls(client)
+    except BrokerRefused as error:
+        return Finding("warn", error.ref, error.what, error.next_step)
+    if rules is None:
+        return Finding("ok", "authorizer", "no authorizer: no ACLs have to be moved")
+    return Finding(
+        "ok",
+        "authorizer",
+        f"an authorizer with {len(rules)} ACLs on topics and groups: those of mirrored names are carried over",
+    )
+
+
+async def _state_log(client: ClusterClient) -> Finding:
+    if await client.topic(STATE_TOPIC) is None:
+        return Finding("ok", "state-log", "no state log: not the target of any link yet")
+    try:
+        with Admin(client.settings) as admin:
+            faults = await check_state_log(client, admin)
+    except BrokerRefused as error:
+        what = f"{error.what}; only a target needs this right"
+        return Finding("warn", error.ref, what, error.next_step)
+    except KmigrateError as error:
+        return Finding("refuse", error.ref, error.what, error.next_step)
+    weak = [fault.text for fault in faults if fault.key != SIZE_LIMIT]
+    if weak:
+        return Finding(
+            "warn", "state-log-weak", "; ".join(weak), "the next start of an engine sets all but min.insync.replicas"
+        )
+    return Finding("ok", "state-log", "holds the state log: the target of links")

@@ -1,0 +1,229 @@
+"""`kmigrate promote`: the flip of topics, and how long writes were held."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.options import AcceptMisplaced, Link, NoWait, PlanOnly, Timeout, Topics, Yes
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.waiting import (
+    CONTROLLER_GOES_ON,
+    interruptible,
+    need_controller,
+    need_mirror,
+    watched_groups,
+    watched_topics,
+)
+from kmigrate.cli.base.words import Text
+from kmigrate.cli.commands.link import plan_answer
+from kmigrate.cli.commands.verify import compare_new
+from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.tables import parity_view, table
+from kmigrate.errors import Interrupted
+from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import encode_record
+from kmigrate.model.records import LatePolicy, OnLate, PromoteTerms, TopicRecord
+from kmigrate.model.words import advised
+from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.parity.report import ParityReport
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.connections import Estate
+
+__all__ = ["app", "promote"]
+
+app = typer.Typer()
+
+_HOLD_SECONDS = 2.0
+"""Seconds to wait after the flip until routers report how long they held requests."""
+
+
+@command(app, "promote")
+async def promote(
+    call: Call,
+    topics: Topics = None,
+    link: Link = None,
+    lag_threshold: Annotated[
+        int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else [promote] lag_threshold).")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare what is new with Spark first; promote only what is equal.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take back what waits to be fenced: topics are mirrored as before.")
+    ] = False,
+    accept_misplaced_members: AcceptMisplaced = False,
+    accept_direct_writers: Annotated[
+        bool,
+        typer.Option(
+            "--accept-direct-writers", help="Promote although producers wrote to the source without a router lately."
+        ),
+    ] = False,
+    seal: Annotated[
+        bool | None,
+        typer.Option("--seal/--no-seal", help="Have the source refuse writes after the flip (the default), or not."),
+    ] = None,
+    on_late: Annotated[
+        OnLate | None,
+        typer.Option("--on-late", help="What becomes of records that the source takes after the flip (else alarm)."),
+    ] = None,
+    timeout: Timeout = 300.0,
+    no_wait: NoWait = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Switch topics over to the target.
+
+    Fence, drain, barrier, flip: writes through the router are held for some milliseconds and then go to the target.
+    With --verify nothing is switched where a record differs; the exit code is then that of `verify`.
+    """
+    topics = call.required_list(topics, "TOPIC", "the topics to promote")
+    section = call.settings.promote
+    terms = PromoteTerms(
+        now_ms(),
+        section.lag_threshold if lag_threshold is None else lag_threshold,
+        section.pending_timeout_s,
+        section.fence_timeout_s,
+        accept_direct_writers,
+        LatePolicy(seal is not False, on_late or OnLate.ALARM),
+    )
+    window = section.straggler_window_s
+    async with call.estate() as estate:
+        name = verbs.resolve_link(estate.log.state, call.link(link)).name
+        if cancel:
+            return plan_answer(await verbs.cancel_promote(estate, name, topics, who=call.who, plan=plan))
+        treated = await verbs.treat_late(estate, name, topics, seal, on_late, plan=plan)
+        if treated is not None:
+            return plan_answer(treated)
+        wait = window + 1
+        if not plan and _any_early(estate, name, topics):
+            await need_mirror(call, estate, name, timeout, "nothing was changed: no topic is promoted")
+            wait = max(wait, min(timeout, call.settings.defaults.process_wait_s))
+        with call.out.waiting("looking who still reads and writes past the routers"):
+            looked = await verbs.promote_topics(
+                estate,
+                name,
+                topics,
+                terms,
+                plan=True,
+                straggler_window_s=window,
+                wait_s=0.0 if plan else wait,
+                accept_misplaced=accept_misplaced_members,
+            )
+        if plan:
+            return plan_answer(looked)
+        if looked.changes:
+            question = f"Promote {', '.join(topics)}? New writes go to the target afterwards"
+            await call.confirm(yes, question, looked.warnings)
+        if verify and looked.changes:
+            report = await _compared(call, topics, name, timeout)
+            if not report.equal:
+                unchanged = Text("Nothing was promoted: the copy differs from the source.", style="red")
+                told = {"link": name, "topics": [], "parity": report.as_json()}
+                return Answer(told, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
+        with call.out.waiting("asking for the promote"):
+            made = await verbs.promote_topics(
+                estate,
+                name,
+                topics,
+                terms,
+                straggler_window_s=window,
+                wait_s=window + 1,
+                accept_misplaced=accept_misplaced_members,
+            )
+        if no_wait:
+            return plan_answer(made)
+        groups = [record.group for record in verbs.coupled_groups(estate.log.state, name, topics)]
+        back = advised("promote --cancel", name, *topics)
+        way_on = f"kmigrate status --watch; to take it back while it waits: {back}"
+        with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
+            if looked.changes:
+                await need_mirror(call, estate, name, timeout)
+                await need_controller(call, estate, timeout)
+            with watched_topics(call, estate, name, topics) as say:
+                records = await verbs.wait_topics(estate, name, topics, {TopicPhase.PROMOTED}, timeout, say)
+            with watched_groups(call, estate, name, groups) as say:
+                opened = await verbs.wait_groups(estate, name, groups, timeout, say)
+        holds = await _holds(estate, records)
+        json = {
+            **made.as_json(),
+            "topics": [_as_json(record, holds[record.key]) for record in records],
+            "groups": [encode_record(record) for record in opened],
+        }
+        return Answer(json, Group(plan_view(made), _view(records, holds)))
+
+
+def _any_early(estate: Estate, link: str, topics: list[str]) -> bool:
+    """Return whether the mirror has not yet begun to copy some of the topics."""
+    records = (estate.log.state.topic(link, topic) for topic in topics)
+    return any(record is not None and record.phase in NOT_COPIED_YET for record in records)
+
+
+async def _compared(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
+    try:
+        return await compare_new(call, topics, link, timeout)
+    except asyncio.CancelledError:
+        raise Interrupted(
+            "interrupted",
+            "stopped comparing",
+            still_true="nothing was promoted",
+            next_step=advised("promote --verify", link, *topics),
+        ) from None
+
+
+Holds = dict[str, dict[int, float]]
+
+
+async def _holds(estate: Estate, records: list[TopicRecord]) -> Holds:
+    """Return the longest hold by topic key and partition; routers report holds shortly after the flip."""
+    deadline = monotonic() + _HOLD_SECONDS
+    routers = bool(estate.log.alive(RouterPresence))
+    while True:
+        holds: Holds = {record.key: {} for record in records}
+        for router in estate.log.alive(RouterPresence):
+            for key in holds:
+                for partition, held in router.holds_ms.get(key, {}).items():
+                    holds[key][partition] = max(held, holds[key].get(partition, 0.0))
+        left = deadline - monotonic()
+        if not routers or all(holds.values()) or left <= 0:
+            return holds
+        await estate.log.changed(left)
+
+
+def _as_json(record: TopicRecord, holds: dict[int, float]) -> dict[str, Any]:
+    return {
+        **encode_record(record),
+        "fence_to_flip_ms": record.promoted_ms - record.fenced_ms,
+        "router_hold_ms": {str(partition): round(held, 3) for partition, held in sorted(holds.items())},
+        "router_hold_max_ms": round(max(holds.values()), 3) if holds else None,
+    }
+
+
+def _sealed(record: TopicRecord) -> Text:
+    """Return a warning that says why the source refuses writes, and until when."""
+    names = sorted(set(record.seal.routers.values())) if record.seal is not None else []
+    return Text(
+        f"! {record.topic} is sealed on the source (max.message.bytes=1), as router {', '.join(names)} did not answer. "
+        f"It stays so until the router does, or, if its process has ended: kmigrate router forget {names[0]} --dead",
+        style="yellow",
+    )
+
+
+def _view(records: list[TopicRecord], holds: Holds) -> RenderableType:
+    made = table("topic", "phase", "fence to flip", "longest hold", "barrier")
+    for record in records:
+        held = holds[record.key]
+        made.add_row(
+            record.topic,
+            Text(record.phase, style="green"),
+            f"{record.promoted_ms - record.fenced_ms} ms",
+            f"{max(held.values()):.1f} ms" if held else "nothing was held",
+            ", ".join(f"{p}:{b.offset:,}" for p, b in sorted(record.barrier.items())),
+        )
+    return Group(made, *(_sealed(record) for record in records if record.seal is not None))

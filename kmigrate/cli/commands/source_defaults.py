@@ -1,0 +1,59 @@
+"""Findings on configs that a topic inherits from the source's brokers, and that the target topic is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.errors import KmigrateError
+from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
+from kmigrate.mirror.upkeep.configs import broker_defaults, carried_configs, replicated
+from kmigrate.model.records import LinkRecord
+from kmigrate.state.log import STATE_TOPIC
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding
+
+__all__ = ["default_findings"]
+
+
+async def default_findings(
+    estate: Estate, link: LinkRecord, topics: Sequence[str], settings: MirrorSettings
+) -> list[Finding]:
+    """Return a finding on each source topic that would behave otherwise on the target without the inherited values."""
+    if settings.use_defaults_from is DefaultsFrom.TARGET:
+        return []
+    try:
+        _, source_admin = await estate.source(link)
+        told = await source_admin.topic_configs_told(topics)
+        defaults = await broker_defaults(estate.target, estate.target_admin)
+        known = (await estate.target_admin.topic_configs([STATE_TOPIC]))[STATE_TOPIC]
+        filled = await _filled(estate.target, topics)
+    except KmigrateError as error:
+        return [Finding("warn", error.ref, error.what, error.next_step)]
+    mirrored = {record.topic: any(record.target_starts.values()) for record in estate.log.state.topics(link.name)}
+    keys = replicated(settings.config_exclude, known)
+    found: list[Finding] = []
+    for topic, configs in told.items():
+        if isinstance(configs, KmigrateError) or mirrored.get(topic, topic in filled):
+            continue  # the guards name the topic already, or the target topic keeps its own configs
+        values = [each for key, each in _sentences(configs, defaults).items() if key in keys]
+        if values:
+            what = f"topic {topic} keeps what the source's brokers give it: {', '.join(values)}"
+            found.append(Finding("ok", "source-defaults", what))
+    return found
+
+
+def _sentences(configs: Mapping[str, ConfigValue], defaults: Mapping[str, str]) -> dict[str, str]:
+    return {
+        key: f"{key}={value} (the target's: {defaults.get(key, 'unknown')})"
+        for key, value in carried_configs(configs, defaults).items()
+    }
+
+
+async def _filled(target: ClusterClient, topics: Sequence[str]) -> set[str]:
+    """Return topics of the target that have held data; a topic that held other data keeps its own configs."""
+    standing = (await target.refresh(topics)).topics.values()
+    keys = [(info.name, partition) for info in standing for partition in info.partitions]
+    ends = await target.list_offsets(dict.fromkeys(keys, LATEST))
+    return {topic for (topic, _), end in ends.items() if end.offset > 0}

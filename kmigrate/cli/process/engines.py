@@ -1,0 +1,302 @@
+"""Builds and runs the engines of one process (mirrors, router, controller) until the process is told to stop.
+
+Engines meet only in the state log, so any set of engines may share a process. A mirror or controller is started again
+after a failure that may pass, such as a cluster that does not answer. A router that cannot listen is fatal, and so is a
+state log that this process cannot use any more. A process with a router outlives such a state log: the router goes on
+with the last routing table, and the other engines are tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import secrets
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TextIO
+
+from kmigrate.cli.base.call import Call
+from kmigrate.cli.base.output import Untold, log_line
+from kmigrate.cli.process.engine_kinds import Engine
+from kmigrate.cli.process.engine_settings import mirror_settings, router_settings
+from kmigrate.cli.process.metrics_endpoint import process_registry, serve_metrics, show_strays
+from kmigrate.cli.process.workers import end_with_parent, keep_worker
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Refused
+from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.metrics import MirrorMetrics
+from kmigrate.model.records import LinkRecord
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.router.process.server import Router
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.controller.controller import Controller, ControllerSettings
+from kmigrate.workflow.controller.metrics import show_controller
+from kmigrate.workflow.groups.watch import GroupFigures, WatchSettings
+
+__all__ = ["serve"]
+
+_LOOK_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_CALM_SECONDS = 30.0
+"""Seconds of running after which a failed engine is started again with the shortest pause."""
+
+
+async def serve(
+    call: Call,
+    engines: Engine,
+    link: str | None = None,
+    *,
+    workers: int = 1,
+    worker: int = 0,
+    take_over: bool = False,
+) -> None:
+    """Run the engines until SIGTERM or SIGINT, then close the engines cleanly.
+
+    `workers` is the number of processes that run these engines. `worker` is the number of this further process, 0 for
+    the first process.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if worker:
+        end_with_parent(stop)
+    call.out.wait_for_nobody()
+    _log_to_stderr()
+    # Reference counts free what engines make. Frequent searches for cycles would cost 5% of the processor time.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    # A process may be started before the first link exists: the process creates the state log and waits for links.
+    async with call.estate(create=True) as estate:
+        for _, what in estate.warnings:
+            call.out.note(f"warning: {what}")
+        process = _Process(call, estate, stop, worker)
+        await process.run(engines, link, workers, take_over=take_over)
+    call.out.line({"event": "stopped"}, "stopped")
+
+
+class _Told(logging.StreamHandler[TextIO]):
+    """A log handler that drops a line rather than wait for a slow reader: all clients of a router would wait, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._untold = Untold()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._untold.leaves_out(self.stream):
+            return
+        if self._untold.count:
+            super().emit(logging.makeLogRecord({"msg": self._untold.told()[1]}))
+        super().emit(record)
+
+
+class _Line(logging.Formatter):
+    """A formatter that writes each log record as a single line: clients of a router choose names in log records."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = log_line(record.message)
+        return super().formatMessage(record)
+
+
+def _log_to_stderr() -> None:
+    """Show the engines' log on stderr, from level INFO up; without a handler INFO records would be lost."""
+    log = logging.getLogger("kmigrate")
+    if not log.handlers:
+        told = _Told()
+        told.setFormatter(_Line("%(asctime)s %(message)s"))
+        log.addHandler(told)
+        log.setLevel(logging.INFO)
+
+
+class _Process:
+    """The engines of this process and the resources that these engines keep open."""
+
+    def __init__(self, call: Call, estate: Estate, stop: asyncio.Event, worker: int) -> None:
+        self._call, self._estate, self._stop = call, estate, stop
+        self._fatal: BaseException | None = None
+        self._tasks = TaskOwner(self._on_failure)
+        self._worker = worker
+        self._router = False
+        self._instance = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._registry = process_registry()
+        self._mirrors = MirrorMetrics(self._registry)
+        show_strays(self._registry, estate.log)
+        self._groups = GroupFigures()
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._fatal = self._fatal or error
+        self._stop.set()
+
+    async def run(self, engines: Engine, link: str | None, workers: int, *, take_over: bool) -> None:
+        async with AsyncExitStack() as stack:
+            await serve_metrics(self._call, self._registry, stack)
+            stack.push_async_callback(self._tasks.close)
+            self._router = Engine.ROUTER in engines
+            self._tasks.start(self._heed_log(), "state log")
+            if Engine.CONTROLLER in engines:
+                show_controller(self._registry, self._estate.log)
+            if Engine.ROUTER in engines:
+                shared, alone = workers > 1 or self._worker > 0, engines is Engine.ROUTER
+                await self._start_router(stack, shared=shared, alone=alone, take_over=take_over)
+            if Engine.CONTROLLER in engines:
+                self._groups.show_in(self._registry)
+                self._tasks.start(self._keep("controller", {}, self._control), "controller")
+            if Engine.MIRROR in engines:
+                self._tasks.start(self._follow_links(link), "links")
+            kind = Engine.ROUTER if Engine.ROUTER in engines else Engine.MIRROR
+            for number in range(1, workers):
+                self._tasks.start(keep_worker(self._call, number, kind, link, take_over=take_over), f"worker-{number}")
+            await self._stop.wait()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _heed_log(self) -> None:
+        """End the process when the state log is broken or belongs to newer processes: neither state ever heals."""
+        while True:
+            await self._news()
+
+    async def _news(self) -> None:
+        """Wait for news of the state log; a process with a router endures a log that cannot be read (`Router`)."""
+        if self._router:
+            await self._estate.log.changed_or_broken(_LOOK_SECONDS)
+        else:
+            await self._estate.log.changed(_LOOK_SECONDS)
+
+    async def _start_router(
+        self, stack: AsyncExitStack, *, shared: bool, alone: bool = True, take_over: bool = False
+    ) -> None:
+        def source_client(link: LinkRecord) -> ClusterClient:
+            """Make a client for the router alone, so that its requests queue behind no other engine's.
+
+            The router asks once per link and closes the client. A link that was created anew under the same name may
+            have another source.
+            """
+            return ClusterClient(self._call.settings.cluster(link.source.name))
+
+        target, clusters = self._estate.target.settings, self._call.settings.clusters
+        others = [each for name, each in clusters.items() if name != target.name]
+        settings = router_settings(self._call.settings, target, others)
+        if shared:
+            name = f"{settings.name}-{self._worker + 1}"
+            settings = replace(settings, name=name, shares_ports=True)
+        replaces = await verbs.router_to_replace(self._estate, settings.name, take_over=take_over)
+        settings = replace(settings, replaces=replaces)
+        router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
+        router.show_in(self._registry)
+        _raise_file_limit()
+        await router.start()
+        until_closed = await stack.enter_async_context(AsyncExitStack())
+        until_closed.push_async_callback(router.close)
+        self._tasks.start(self._serve_clients(router, settings.name, until_closed, alone=alone), "router")
+        self._call.out.line(
+            {"event": "router-listening", "name": settings.name, "bootstrap": router.bootstrap},
+            f"router {settings.name} listens: bootstrap.servers={router.bootstrap}",
+        )
+
+    async def _serve_clients(self, router: Router, name: str, until_closed: AsyncExitStack, *, alone: bool) -> None:
+        """Run the router; after a replacement go on without the router, unless the process is `alone` a router."""
+        try:
+            await router.run()
+        except Refused as replaced:
+            if alone or replaced.ref != "router-replaced":
+                raise
+            await until_closed.aclose()
+            self._call.out.line(
+                {"event": "router-replaced", "name": name, **replaced.as_json()},
+                f"router {name} was replaced and ended; mirror and controller go on: {replaced.what}",
+            )
+
+    async def _control(self) -> None:
+        section = self._call.settings.promote
+        settings = ControllerSettings(
+            straggler_window_s=section.straggler_window_s,
+            router_silent_s=section.router_silent_s,
+            watch=WatchSettings(hold=section.hold_source_groups),
+        )
+        await Controller(self._estate, self._instance, settings, self._groups).run()
+
+    async def _follow_links(self, only: str | None) -> None:
+        """Run one mirror per link of the state log: start mirrors of new links, end mirrors of deleted links.
+
+        A link that was created anew under its name between two looks is another link, and may have another source.
+        """
+        running: dict[tuple[str, str], asyncio.Task[None]] = {}
+        while True:
+            links = {(each.name, each.uuid) for each in self._estate.log.state.links() if only in (None, each.name)}
+            ended = {link: running.pop(link) for link in running.keys() - links}
+            for (name, _), mirror in ended.items():
+                mirror.cancel()
+                self._call.out.line({"event": "mirror-dropped", "link": name}, f"link {name} is gone: mirror ended")
+            if ended:
+                await asyncio.wait(ended.values())
+            for name, uuid in links - running.keys():
+                mirror = self._tasks.start(self._keep("mirror", {"link": name}, self._mirror, name), name)
+                running[name, uuid] = mirror
+            await self._news()
+
+    async def _mirror(self, name: str) -> None:
+        link = self._estate.log.state.link(name)
+        if link is None:
+            return
+        # The estate checks which cluster answers. The engine gets clients of its own, so that a lost connection of one
+        # link does not affect other links.
+        await self._estate.source(link)
+        settings_of = self._call.settings.cluster
+        source, target = settings_of(link.source.name), settings_of(link.target.name)
+        with Admin(source) as source_admin, Admin(target) as target_admin:
+            async with ClusterClient(source) as source_client, ClusterClient(target) as target_client:
+                engine = MirrorEngine(
+                    name,
+                    source_client,
+                    target_client,
+                    source_admin,
+                    target_admin,
+                    self._estate.log,
+                    self._instance,
+                    mirror_settings(self._call.settings),
+                )
+                with self._mirrors.link(name, engine.meter):
+                    await engine.run()
+
+    async def _keep(
+        self, what: str, fields: dict[str, str], run: Callable[..., Awaitable[None]], *arguments: str
+    ) -> None:
+        """Run an engine, and run the engine again after a failure that may pass; a bug of ours ends the process."""
+        label = " ".join([what, *fields.values()])
+        self._call.out.line({"event": f"{what}-started", **fields}, f"{label} started")
+        pause = _FIRST_PAUSE
+        while True:
+            began = monotonic()
+            try:
+                await run(*arguments)
+                return
+            except KmigrateError as error:
+                failure = error
+            if monotonic() - began > _CALM_SECONDS:
+                pause = _FIRST_PAUSE
+            self._call.out.line(
+                {"event": f"{what}-failed", **fields, **failure.as_json()},
+                f"{label} failed, again in {pause:g} s: {failure.ref}: {failure.what}",
+            )
+            await sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+
+def _raise_file_limit() -> None:
+    """Raise the limit of open files as far as the system allows.
+
+    Each client of a router takes two files, and a shell's usual limit of 1,024 is low.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems allow less than their hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,113 @@
+"""The further processes of `mirror run` and `router run --workers N`, which run the same command.
+
+Mirror workers share the links' partitions with this process through the state log, as processes on other machines do.
+Router workers share this process's ports. This process holds the other end of each worker's standard input. When this
+process dies, even by kill -9, the input closes, and the worker ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+
+from kmigrate.cli.base.call import Call
+from kmigrate.cli.process.engine_kinds import Engine
+from kmigrate.config.listen import listen_address
+from kmigrate.net.clock import monotonic, sleep
+
+__all__ = ["end_with_parent", "keep_worker", "worker_command"]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_CALM_SECONDS = 30.0
+"""Seconds of running after which an ended worker is started again with the shortest pause."""
+_PATIENCE_SECONDS = 10.0
+"""Seconds that a worker has to hand over its share, or to end its clients' connections, when this process ends."""
+
+
+def worker_command(
+    call: Call, number: int, engine: Engine, link: str | None = None, *, take_over: bool = False
+) -> list[str]:
+    """Return the command line of worker `number`; the worker inherits environment and folder."""
+    command = [sys.executable, "-m", "kmigrate"]
+    if engine is Engine.ROUTER:
+        command += ["router", "run", "--worker", str(number)]
+        command += ["--take-over"] if take_over else []
+        shared = {"--name": call.overrides.get("router.name"), "--port": call.overrides.get("router.port")}
+    else:
+        command += ["mirror", "run", "--worker"]
+        shared = {"--link": link}
+    metrics = _metrics(call, number)
+    given = {**shared, "--target": call.target, "--config": call.config, "--metrics": metrics}
+    for flag, value in given.items():
+        command += [flag, str(value)] if value else []
+    return [*command, *(["--json"] if call.json else []), *(["--debug"] if call.debug else [])]
+
+
+def _metrics(call: Call, number: int) -> str:
+    """Return this process's metrics address with the port raised by the worker's number; port 0 stays 0."""
+    address = listen_address(call.settings.metrics.listen)
+    if address is None:
+        return ""
+    host, port = address
+    return f"{f'[{host}]' if ':' in host else host}:{port and port + number}"
+
+
+async def keep_worker(
+    call: Call, number: int, engine: Engine, link: str | None, *, take_over: bool = False
+) -> None:
+    """Run a worker, and another worker whenever the worker ends, until cancelled; then end the worker.
+
+    Only the first worker takes over: a worker that was replaced does not come back by force.
+    """
+    pause = _FIRST_PAUSE
+    while True:
+        began = monotonic()
+        # A session of its own: this process handles Ctrl-C, and ends a worker by closing the worker's standard input.
+        worker = await asyncio.create_subprocess_exec(
+            *worker_command(call, number, engine, link, take_over=take_over), stdin=PIPE, start_new_session=True
+        )
+        take_over = False
+        call.out.line(
+            {"event": "worker-started", "worker": number, "pid": worker.pid},
+            f"worker {number} started: process {worker.pid}",
+        )
+        try:
+            code = await worker.wait()
+        finally:
+            await _end(worker)
+        if monotonic() - began > _CALM_SECONDS:
+            pause = _FIRST_PAUSE
+        call.out.line(
+            {"event": "worker-ended", "worker": number, "pid": worker.pid, "code": code},
+            f"worker {number} ended with code {code}, again in {pause:g} s",
+        )
+        await sleep(pause)
+        pause = min(_LONGEST_PAUSE, pause * 2)
+
+
+async def _end(worker: Process) -> None:
+    """Let a worker that still runs hand over its share and end."""
+    assert worker.stdin is not None
+    worker.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await worker.wait()
+    if worker.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            worker.kill()
+        await worker.wait()
+
+
+def end_with_parent(stop: asyncio.Event) -> None:
+    """Stop a worker when its standard input closes, because its parent process is gone then."""
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            stop.set()
+
+    loop.add_reader(sys.stdin.fileno(), readable)

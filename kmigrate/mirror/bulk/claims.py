@@ -1,0 +1,115 @@
+"""How a try of a Spark task comes to own partitions, and releases them.
+
+Plain records need no owner (M1). Holes (W5), records beyond the broker's memory (W1) and logs under a log cleaner need
+an owner. The owner of a partition also records that the partition has stopped. So a try claims its partitions in the
+topic's record. A claim is a compare-and-set write under a term above all earlier terms (V3). A try claims a partition
+only if no other process may still own the partition:
+
+    no owner, or a silent owner ──claim──▶ this try ──let_go──▶ no owner
+
+A second try of the same task (speculation, or a worker that was thought lost) copies in parallel. The second try claims
+a partition once the first try has released the partition or is silent. Silence is measured by the same clocks as among
+mirror processes (`membership`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from kmigrate.mirror.sharing.membership import Membership
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import Claim, CopyEngine, TopicRecord
+from kmigrate.model.sharing import assigned, by_spark, lease_of, releasing
+from kmigrate.model.state import State
+from kmigrate.state.log import StateLog
+
+__all__ = ["Claims", "claimable"]
+
+
+def claimable(
+    state: State,
+    record: TopicRecord,
+    wanted: Iterable[int],
+    instance: str,
+    words: Iterable[MirrorPresence],
+    silent: Callable[[str], bool],
+) -> list[int]:
+    """Return the wanted partitions that this process does not own yet and that no other process may still own."""
+    if not by_spark(record):
+        return []
+    assignment = state.assignment(record.link)
+    generation = assignment.generation if assignment is not None else -1
+    daemons = [word for word in words if word.engine is CopyEngine.DAEMON]
+    if any(word.shares and word.generation < generation for word in daemons):
+        return []  # this process may not have read yet that the topic is no longer its own
+    held = {partition for word in daemons for partition in word.topics.get(record.topic, {})}
+
+    def free(partition: int) -> bool:
+        claim = record.claims.get(partition)
+        owners = {
+            claim.instance if claim is not None else "",
+            assigned(assignment, record.topic, partition),
+            releasing(assignment, record.topic, partition),
+        }
+        return instance not in owners and all(silent(owner) for owner in owners if owner)
+
+    return [partition for partition in wanted if partition not in held and free(partition)]
+
+
+class Claims:
+    """The claims of a try on partitions of a link's topics."""
+
+    def __init__(self, log: StateLog, link: str, instance: str, membership: Membership) -> None:
+        self._log = log
+        self._link = link
+        self._instance = instance
+        self._membership = membership
+
+    async def claim(self, topic: str, wanted: Collection[int]) -> None:
+        """Claim the partitions that can be claimed now; raise the errors of the state log."""
+        silent, words = self._membership.silent, self._membership.words()
+
+        def decide(state: State) -> TopicRecord | None:
+            record = state.topic(self._link, topic)
+            if record is None:
+                return None
+            free = claimable(state, record, wanted, self._instance, words, silent)
+            if not free:
+                return None
+            assignment, lease = state.assignment(self._link), state.lease(lease_of(self._link))
+            before = (
+                record.claimed_term,
+                assignment.generation if assignment is not None else 0,
+                lease.term if lease is not None else 0,
+            )
+            term = max(before) + 1
+            mine = dict.fromkeys(free, Claim(self._instance, term))
+            return replace(record, claims={**record.claims, **mine}, claimed_term=term)
+
+        if decide(self._log.state) is not None:
+            await self._log.append(decide)
+
+    async def let_go(self, topic: str) -> None:
+        """Release this process's claims on a topic, so that no other process waits until this process is silent."""
+
+        def decide(state: State) -> TopicRecord | None:
+            record = state.topic(self._link, topic)
+            if record is None:
+                return None
+            others = {p: claim for p, claim in record.claims.items() if claim.instance != self._instance}
+            return None if len(others) == len(record.claims) else replace(record, claims=others)
+
+        if decide(self._log.state) is not None:
+            await self._log.append(decide)
+
+    def term(self, topic: str, partition: int) -> int:
+        """Return the term of this process's claim on a partition.
+
+        Return 0 if this process has no claim, or if others may count this process as gone.
+        """
+        record = self._log.state.topic(self._link, topic)
+        if record is None or not by_spark(record) or not self._membership.sure():
+            return 0
+        claim = record.claims.get(partition)
+        return claim.term if claim is not None and claim.instance == self._instance else 0

@@ -1,0 +1,474 @@
+"""The choice of the partitions to copy, and the tasks around their lanes: a reader and a writer for each leader.
+
+Readers (`reading`) put fetched batches into lanes. Writers (`writing`) send the batches on. All decisions are made in
+`lane`. Between two awaits a lane belongs to a single task. The copier gives each partition its lane and checks that
+both clusters still show the mirrored topics. The copier also starts a lane's other tasks, such as recovery and holes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Failed
+from kmigrate.mirror.copy.disks import DiskGuard
+from kmigrate.mirror.copy.holes import HoleMaker
+from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, Signals, Warrant
+from kmigrate.mirror.copy.reading import SourceReader
+from kmigrate.mirror.copy.recovery import MapStore, Mender
+from kmigrate.mirror.copy.throttle import Throttle
+from kmigrate.mirror.copy.writing import TargetWriter
+from kmigrate.mirror.metrics import LinkMeter
+from kmigrate.mirror.partition.direct_writers import DirectSeen
+from kmigrate.mirror.partition.lane import Key, Lane
+from kmigrate.mirror.partition.mapped import MappedLane
+from kmigrate.mirror.partition.reactions import Asked, Found, reaction_to, told
+from kmigrate.mirror.partition.steps import Producer
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicPhase
+from kmigrate.model.records import CopyIdentity, TopicRecord
+from kmigrate.model.stops import AcceptedLoss, PartitionStop
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import TaskOwner, together
+
+__all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
+
+_LOOK_GAP_S = 0.1
+"""Minimum pause between two looks.
+
+A thousand partitions without a leader in the metadata call for looks all the time. Without a pause, the looks would
+delay the copy of the other partitions.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTopic:
+    """The facts of a topic that the copier needs; all of them come from the state log."""
+
+    topic: str
+    source_topic_id: str
+    target_topic_id: str
+    starts: Mapping[int, int]
+    """Log starts of the partitions that this process shall copy."""
+    others: int = 0
+    """Number of partitions that other processes copy."""
+    term: int = 1
+    """Term of the lease under which a mapped topic is copied."""
+    barriers: Mapping[int, int] = field(default_factory=dict)
+    compacted: bool = False
+    """True if the source topic's own policy lets a log cleaner work on the topic."""
+    promoting: bool = False
+    """True during a promote: the link's throttle does not delay the topic."""
+    urgent: bool = False
+    """True while writers wait behind a fence.
+
+    Then log ends are asked for every partition, idle or not, and progress is reported at once.
+    """
+    paused: bool = False
+    stops: Mapping[int, PartitionStop] = field(default_factory=dict)
+    losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
+    target_starts: Mapping[int, int] | None = None
+    """Target offsets where the records of a mapped topic begin; None if offsets are identical."""
+    began: Mapping[int, int] = field(default_factory=dict)
+    """Log ends of the source when the link began to mirror the topic."""
+
+    @property
+    def copy(self) -> tuple[str, str, bool]:
+        """The identity of the copy.
+
+        A copy with another identity begins from its start. A process that slept through the change learns of the old
+        and the new copy at the same time.
+        """
+        return self.source_topic_id, self.target_topic_id, self.target_starts is None
+
+
+def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) -> MirroredTopic:
+    """Return the facts of a topic's record for the partitions that this process shall copy."""
+    fenced = record.phase is TopicPhase.FENCED
+    return MirroredTopic(
+        topic=record.topic,
+        source_topic_id=record.source_topic_id,
+        target_topic_id=record.target_topic_id,
+        starts=starts,
+        others=len(record.starts) - len(starts),
+        term=term,
+        barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
+        compacted=record.compacted or "compact" in record.restore_configs.get("cleanup.policy", ""),
+        promoting=record.phase in PROMOTING,
+        urgent=record.phase in BEHIND_FENCE,
+        paused=record.paused,
+        stops=record.stops,
+        losses=record.losses,
+        target_starts=record.target_starts if record.mapped else None,
+        began=record.began,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The source or the target cluster, and the tasks that send requests to its leaders."""
+
+    asked: Asked
+    client: ClusterClient
+    work: Callable[[int], Coroutine[Any, Any, None]]
+    """Task that sends requests to a leader, for ever."""
+    staffed: set[int] = field(default_factory=set)
+
+
+class Copier:
+    """Copies its partitions from source to target under a single producer id, as long as the copier is open."""
+
+    def __init__(
+        self,
+        source: ClusterClient,
+        target: ClusterClient,
+        identity: CopyIdentity,
+        holes: HoleMaker,
+        settings: MirrorSettings,
+        *,
+        maps: MapStore | None = None,
+        warrant: Warrant = lambda _: 1,
+        pipelining: bool = True,
+        request_limit: int = 100 << 20,
+        torn: Collection[Key] = (),
+        on_move: Callable[[Lane], None] = lambda lane: None,
+        meter: LinkMeter | None = None,
+        is_routed: Callable[[Producer], bool] = lambda producer: False,
+    ) -> None:
+        """Create a copier.
+
+        `torn` is the property of that name of the previous copier. `is_routed` tells whether a producer id and epoch
+        belong to a routed transactional producer.
+        """
+        self._source = source
+        self._target = target
+        self._identity = identity
+        self._settings = settings
+        self._before = torn
+        self._on_move = on_move
+        self._is_routed = is_routed
+        self.direct: dict[Key, DirectSeen] = {}
+        """The direct writers that lanes have read; a restarted lane continues with them."""
+        self._topics: dict[str, MirroredTopic] = {}
+        self.lanes = Lanes(self._shown)
+        self.added: dict[str, int] = {}
+        """Number of partitions on the source, for each topic with partitions that the mirror does not have."""
+        self._signals = Signals()
+        look_now = self._signals.call_for_look
+        self._mender = Mender(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
+        self.disks = DiskGuard(target, settings, self._room_changed)
+        self._throttle = Throttle()
+        self._tasks = TaskOwner(self._on_failure)
+        self._meter = meter = meter or LinkMeter()
+        self._reader = SourceReader(
+            source,
+            self.lanes,
+            settings,
+            self._throttle,
+            meter,
+            self._signals,
+            self._tasks,
+            got_on=self._got_on,
+            check_anew=self._check_anew,
+            meant=self._source_topic_id,
+        )
+        self._writer = TargetWriter(
+            target,
+            self.lanes,
+            settings,
+            meter,
+            self._signals,
+            in_flight=settings.in_flight if pipelining else 1,
+            request_limit=request_limit,
+            warrant=warrant,
+            attend=self._attend,
+            answered=self._heard,
+        )
+        self._sides = (_Side(Asked.FETCH, source, self._reader.run), _Side(Asked.PRODUCE, target, self._writer.run))
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._leaving: list[Lane] = []
+
+    # assignment
+
+    def assign(self, topics: Iterable[MirroredTopic]) -> None:
+        """Copy the partitions of these topics and no others, from now on; never wait.
+
+        If this process loses a partition of such a topic, the lane is retired. The lane stays until its requests in
+        flight have ended.
+        """
+        wanted = {topic.topic: topic for topic in topics}
+        for lane in list(self.lanes.values()):
+            topic, before = wanted.get(lane.topic), self._topics.get(lane.topic)
+            if topic is None or (before is not None and before.copy != topic.copy):
+                self._drop(lane)
+            elif lane.partition not in topic.starts and not lane.retired:
+                lane.retire()
+                self._drop_released(lane)
+        for topic in wanted.values():
+            if self._topics.get(topic.topic) is not topic:  # with thousands of partitions, most topics stay unchanged
+                self._place(topic)
+        for key in [key for key in self.direct if key[0] not in wanted]:
+            del self.direct[key]
+        self._topics = wanted
+        self._signals.assign()
+
+    def _drop(self, lane: Lane) -> None:
+        lane.stop("no longer mirrored by this process")
+        del self.lanes[lane.key]
+        self._leaving = [each for each in (*self._leaving, lane) if not each.at_rest]
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Topics that are no longer copied and still have writes in flight."""
+        return frozenset(lane.topic for lane in self._leaving if not lane.at_rest)
+
+    @property
+    def torn(self) -> frozenset[Key]:
+        """Partitions with writes in flight that must not land behind another process's writes (`Lane.torn`)."""
+        return frozenset(lane.key for lane in (*self.lanes.values(), *self._leaving) if lane.torn)
+
+    def _drop_released(self, lane: Lane) -> None:
+        if lane.released and self.lanes.get(lane.key) is lane:
+            self._drop(lane)
+
+    def _place(self, topic: MirroredTopic) -> None:
+        """Give each partition of a topic a lane with the state of the state log; a resumed lane begins anew."""
+        for partition, start in topic.starts.items():
+            key, stop = (topic.topic, partition), topic.stops.get(partition)
+            lane = self.lanes.get(key)
+            if isinstance(lane, MappedLane) and lane.term != topic.term:
+                lane.stop("the lease was another process's meanwhile")
+                lane.recorded = True  # the topic's record does not hold this stop: the lane begins anew
+            if lane is not None and lane.recorded and stop is None and lane.at_rest:
+                lane = None
+            if lane is None:
+                before = [each for each in self._leaving if each.key == key]
+                if any(not each.at_rest for each in before):
+                    continue  # writes of the old lane might be taken for writes of the new lane
+                lane = self._lane(topic, partition, start)
+                lane.direct = self.direct.setdefault(key, lane.direct)
+                lane.direct.is_routed = self._is_routed
+                self._meter.watch(lane)
+                if before or key in self._before:
+                    lane.unsettle()
+                self.lanes[key] = lane
+                self._signals.call_for_look()
+            if stop is not None:
+                lane.stop(stop.text, (stop.first, stop.last))
+                lane.recorded = True
+            if topic.compacted:
+                lane.beware_of_cleaner()
+            lane.retired = False
+            lane.barrier = topic.barriers.get(partition)
+            lane.promoting, lane.urgent = topic.promoting, topic.urgent
+            lane.paused = topic.paused
+            lane.disk_low = self.disks.held(lane.key)
+            lane.losses = topic.losses.get(partition, ())
+
+    def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
+        identity = self._identity
+        if topic.target_starts is None:
+            return Lane(
+                topic.topic,
+                partition,
+                producer_id=identity.data_id,
+                epoch=identity.data_epoch,
+                hole_limit=self._settings.hole_limit,
+                log_start=start,
+                live_from=topic.began.get(partition, -1),
+            )
+        return MappedLane(
+            topic.topic,
+            partition,
+            producer_id=identity.data_id,
+            epoch=identity.data_epoch,
+            log_start=start,
+            target_start=topic.target_starts[partition],
+            target_topic_id=topic.target_topic_id,
+            term=topic.term,
+            live_from=topic.began.get(partition, -1),
+        )
+
+    def place_of(self, key: Key, offset: int) -> int:
+        """Return the target offset of a mapped partition's first record from a source offset on; −1 if unknown."""
+        lane = self.lanes.get(key)
+        return lane.place_of(offset) if isinstance(lane, MappedLane) else -1
+
+    def _room_changed(self) -> None:
+        """Make lanes wait for room on the target, or let them continue."""
+        for lane in self.lanes.values():
+            lane.disk_low = self.disks.held(lane.key)
+        self._signals.wake()
+
+    @property
+    def trouble(self) -> str:
+        """The reason why a whole cluster cannot be read or written at the moment, or ''."""
+        return self._signals.trouble
+
+    def limit(self, rate: int) -> None:
+        """Read at most `rate` bytes per second from now on, over all partitions; 0 is no limit."""
+        if rate != self._throttle.rate:
+            self._throttle.limit(rate, monotonic())
+            self._signals.wake()
+
+    async def run(self) -> None:
+        """Copy until cancelled; raise only errors that no retry can mend."""
+        self._tasks.start(self._signals.pulse(), "pulse")
+        self._tasks.start(self._reader.ask_ends(), "ends")
+        self._tasks.start(self._reader.look_for_batches(), "batches")
+        self._tasks.start(self.disks.run(), "disks")
+        try:
+            await together(*(self._watch(side) for side in self._sides))
+        finally:
+            self._closed = True
+            await self._tasks.close()
+
+    async def _watch(self, side: _Side) -> None:
+        """Look at a cluster for ever, however long the other cluster is silent."""
+        while True:
+            called = self._signals.looks(side.client)
+            await self._look(side)
+            await self._until_due(called, monotonic())
+
+    async def _until_due(self, called: asyncio.Event, looked: float) -> None:
+        """Wait until the next look is due; raise the failure of a task.
+
+        A look is due when a look is called for, but not soon after the last look. A look is also due a long time after
+        the last look.
+        """
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await called.wait()
+        except TimeoutError:
+            return
+        if self._failure is None:
+            await sleep(max(0.0, looked + _LOOK_GAP_S - monotonic()))
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._failure = error
+        self._signals.call_for_look()
+
+    # supervision
+
+    async def _look(self, side: _Side) -> None:
+        """Refresh a cluster's metadata, check that its topics are still the same, and start a task for every leader."""
+        names = list(self._topics)
+        if not names:
+            return
+        try:
+            await side.client.refresh(names)
+        except Failed as error:
+            self._signals.failed(side.client, error)
+        if side.client is self._source:
+            self.added = {}
+        for topic in self._topics.values():
+            self._check_topic(topic, side)
+            self._place(topic)
+        for lane in list(self.lanes.values()):
+            node = side.client.leader(*lane.key)
+            if node >= 0 and node not in side.staffed:
+                side.staffed.add(node)
+                self._tasks.start(side.work(node))
+            self._attend(lane)
+        self._signals.assign()
+
+    def _check_topic(self, topic: MirroredTopic, side: _Side) -> None:
+        """Check whether a cluster still shows the mirrored topic, by topic id and not by name."""
+        lanes = [lane for partition in topic.starts if (lane := self.lanes.get((topic.topic, partition))) is not None]
+        asked, client = side.asked, side.client
+        info, name = client.metadata.topics.get(topic.topic), client.settings.name
+        trouble = ""
+        if info is None and client.metadata.brokers:
+            trouble = f"{reaction_to(asked, Found.GONE).ref}: cluster {name} has no topic {topic.topic} now"
+        elif info is not None and info.error:
+            trouble = told(reaction_to(asked, info.error), info.error, f"a look at {topic.topic} was refused")
+        elif info is not None and not self._shown(client, topic.topic):
+            for lane in lanes:
+                lane.stop(
+                    f"{reaction_to(asked, Found.RECREATED).ref}: {topic.topic} on {name} is another topic than "
+                    f"the one mirrored (id {info.topic_id}, was {self._meant(client, topic)})"
+                )
+        for lane in lanes:
+            lane.layout_trouble[asked] = trouble or _leaderless(asked, client, lane)
+        if client is self._source and info is not None and len(info.partitions) > len(topic.starts) + topic.others:
+            self.added[topic.topic] = len(info.partitions)
+
+    def _meant(self, client: ClusterClient, topic: MirroredTopic) -> str:
+        return topic.source_topic_id if client is self._source else topic.target_topic_id
+
+    def _shown(self, client: ClusterClient, name: str) -> bool:
+        """Return whether a cluster shows the mirrored topic, or cannot tell."""
+        topic, info = self._topics.get(name), client.metadata.topics.get(name)
+        meant = topic and self._meant(client, topic)
+        return not meant or info is None or not info.topic_id or info.topic_id == _uuid(meant)
+
+    def _source_topic_id(self, name: str) -> UUID | None:
+        """Return the id of the mirrored topic; another topic may bear its name by now."""
+        topic = self._topics.get(name)
+        return _uuid(topic.source_topic_id) if topic is not None and topic.source_topic_id else None
+
+    async def _check_anew(self, client: ClusterClient, name: str) -> None:
+        """Look at a topic now; raise Failed if that is not possible."""
+        await client.refresh([name])
+        for side in self._sides:
+            if side.client is client and (topic := self._topics.get(name)) is not None:
+                self._check_topic(topic, side)
+
+    def _attend(self, lane: Lane, *, told: bool = False) -> None:
+        """Start a lane's recovery, map write or hole, if due.
+
+        `told`: the last answer gave the log end of the target.
+        """
+        if self._closed:
+            return
+        if lane.must_recover:
+            lane.busy = True
+            self._tasks.start(self._mend(lane, self._mender.recover(lane)), f"recover-{lane.key}")
+        elif isinstance(lane, MappedLane):
+            if lane.map_due:
+                lane.busy = True
+                self._tasks.start(self._mend(lane, self._mender.store_map(lane)), f"map-{lane.key}")
+        else:
+            hole = lane.hole_due()
+            if hole is not None:
+                lane.busy = True
+                lane.fill()
+                self._tasks.start(self._mend(lane, self._mender.fill(lane, hole, told=told)), f"fill-{lane.key}")
+
+    async def _mend(self, lane: Lane, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        self._heard(lane)
+        self._signals.wake()
+
+    def _heard(self, lane: Lane) -> None:
+        """Handle the target's answer to a lane's append, or a filled hole."""
+        self._got_on(lane, told=True)
+
+    def _got_on(self, lane: Lane, *, told: bool = False) -> None:
+        if lane.wants_more:
+            self._attend(lane, told=told)
+        if lane.retired:
+            self._drop_released(lane)
+        self._on_move(lane)
+
+
+@lru_cache(maxsize=1 << 16)
+def _uuid(text: str) -> UUID:
+    return UUID(text)  # called for each topic of each fetch
+
+
+def _leaderless(asked: Asked, client: ClusterClient, lane: Lane) -> str:
+    """Return a text if the partition has no leader because its broker or its disk is down, else ''."""
+    part = client.metadata.partition(*lane.key)
+    if part is None or part.leader >= 0:
+        return ""
+    name = f"{lane.topic}-{lane.partition}"
+    return f"{reaction_to(asked, Found.LEADERLESS).ref}: no broker of cluster {client.settings.name} leads {name} now"

@@ -1,0 +1,169 @@
+"""All lanes of a copier, by partition and by leader, and the signals by which the copier's tasks wake each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from zlib import crc32
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.layout import Metadata
+from kmigrate.errors import Failed, Unreachable
+from kmigrate.mirror.partition.lane import Key, Lane
+from kmigrate.net.clock import monotonic, sleep
+
+__all__ = ["LOOK_S", "Lanes", "Signals", "Warrant", "target_losses"]
+
+LOOK_S = 1.0
+"""Interval of the looks that nothing has called for."""
+
+_log = logging.getLogger(__name__)
+_WARN_S = 60.0
+_MOST_TOLD = 10
+"""Number of losses that a presence names: the presence of all partitions must fit into one message."""
+
+Warrant = Callable[[Key], int]
+"""Returns the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
+
+
+class Lanes(MutableMapping[Key, Lane]):
+    """Lanes by topic and partition.
+
+    Readers and writers ask many times a second for their lanes. The answer is kept until a lane comes or goes, or the
+    cluster's metadata is read anew. So a thousand idle lanes cost next to nothing.
+
+    While the metadata shows another topic of the same name, the topic's lanes belong to no broker. Any task that reads
+    metadata may be the first to see such a topic. This check is needed because appends name no topic id.
+    """
+
+    def __init__(self, shown: Callable[[ClusterClient, str], bool] = lambda client, topic: True) -> None:
+        self._shown = shown
+        self._lanes: dict[Key, Lane] = {}
+        self._led: dict[tuple[int, int], tuple[Metadata, dict[tuple[int, int], list[Lane]]]] = {}
+
+    def __getitem__(self, key: Key) -> Lane:
+        return self._lanes[key]
+
+    def __setitem__(self, key: Key, lane: Lane) -> None:
+        self._lanes[key] = lane
+        self._led.clear()
+
+    def __delitem__(self, key: Key) -> None:
+        del self._lanes[key]
+        self._led.clear()
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._lanes)
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def led_by(self, client: ClusterClient, node: int, slot: int = 0, slots: int = 1) -> Sequence[Lane]:
+        """Return the lanes whose partitions a broker leads; with `slots`, the lanes of a single connection."""
+        known = self._led.get((id(client), slots))
+        if known is None or known[0] is not client.metadata:
+            led: dict[tuple[int, int], list[Lane]] = {}
+            shown = {topic: self._shown(client, topic) for topic in {topic for topic, _ in self._lanes}}
+            for (topic, partition), lane in self._lanes.items():
+                leader = client.leader(topic, partition) if shown[topic] else -1
+                place = (leader, (crc32(topic.encode()) + partition) % slots)
+                led.setdefault(place, []).append(lane)
+            known = self._led[(id(client), slots)] = (client.metadata, led)
+        return known[1].get((node, slot), ())
+
+
+def target_losses(lanes: Iterable[Lane]) -> tuple[str, ...]:
+    """Return the target's losses in these partitions.
+
+    If there are many losses, as after a broker comes back empty, only the first few are named.
+    """
+    told = [lane.target_loss for lane in lanes if lane.target_loss]
+    more = len(told) - _MOST_TOLD
+    return (*told[:_MOST_TOLD], *([f"target-truncated: and of {more} more partitions"] if more > 0 else ()))
+
+
+class Signals:
+    """The signals between the tasks of a copier."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+        self.moved = 0
+        """Number of changes of any lane.
+
+        A task that will wait for the next change reads this number before it looks at lanes.
+        """
+        self.look_now = asyncio.Event()
+        """Set, and replaced by a new event, when a cluster's metadata may have changed: the copier then looks at once.
+        """
+        self.assigned = asyncio.Event()
+        """Set, and replaced by a new event, when a broker may lead other lanes, or other lanes may be waited for."""
+        self._troubles: dict[ClusterClient, str] = {}
+        self._warned: dict[ClusterClient, tuple[str, float]] = {}
+
+    @property
+    def trouble(self) -> str:
+        """The reasons why a whole cluster, or both, cannot be read or written at the moment, or ''."""
+        return "; ".join(self._troubles.values())
+
+    def failed(self, client: ClusterClient, error: Failed) -> None:
+        """Note that a broker cannot be asked; partitions of other brokers go on.
+
+        A failed TLS or SASL authentication is logged at once and every minute, because a person must mend it. So is any
+        other failure that is not `Unreachable`.
+        """
+        if isinstance(error, Unreachable):
+            self._troubles[client] = error.what
+            return
+        trouble = self._troubles[client] = f"{error.ref}: {error.what}"
+        now, (warned, at) = monotonic(), self._warned.get(client, ("", 0.0))
+        if trouble != warned or now - at > _WARN_S:
+            self._warned[client] = trouble, now
+            _log.warning("mirror: %s", trouble)
+
+    def looks(self, client: ClusterClient) -> asyncio.Event:
+        """Begin a look at a cluster: clear its trouble, and return the event of the next call for a look."""
+        self._troubles.pop(client, None)
+        return self.look_now
+
+    def call_for_look(self) -> None:
+        """Call for a look at both clusters: the caller seldom knows which of them has changed."""
+        called, self.look_now = self.look_now, asyncio.Event()
+        called.set()
+
+    def wake(self) -> None:
+        """Note that a lane has changed, and wake all waiting tasks."""
+        self.moved += 1
+        waiting, self._waiting = self._waiting, []
+        for change in waiting:
+            if not change.done():
+                change.set_result(None)
+
+    def assign(self) -> None:
+        """Note that the state log wants other lanes, or that other brokers lead them."""
+        assigned, self.assigned = self.assigned, asyncio.Event()
+        assigned.set()
+        self.wake()
+
+    async def pulse(self) -> None:
+        """Wake all waiting tasks now and then, for ever, so that they need no timer of their own."""
+        while True:
+            await sleep(LOOK_S)
+            self.wake()
+
+    async def wait(self, moved: int, most_s: float = LOOK_S) -> None:
+        """Wait until anything has changed since `moved` was read; `most_s` below a pulse limits the wait."""
+        if self.moved != moved:
+            return
+        loop = self._loop = self._loop or asyncio.get_running_loop()  # each look-up costs a system call
+        change = loop.create_future()
+        self._waiting.append(change)
+        if most_s >= LOOK_S:
+            await change
+            return
+        try:
+            async with asyncio.timeout(most_s):
+                await change
+        except TimeoutError:
+            return

@@ -1,0 +1,432 @@
+"""Reading from the source: a fetch session per leader, and each response handed to its lanes.
+
+The module `reactions` holds the reaction to each error. An error holds back only the partition that was answered.
+Readers leave a waiting partition out, and further questions about the partition are asked by a task of its own.
+
+Back-pressure in short: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch. That fetch
+then waits only briefly, so that the lane is soon included again. If all lanes together hold too much, each lane has
+less room. If they hold twice that, no lane has room. Partitions behind a fence are read over a second connection, by
+full fetches. So neither the number of other partitions nor a slow broker response for them delays a fenced partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
+from kmigrate.cluster.fetcher import SESSION_ERRORS, FetchSession, fetch_one
+from kmigrate.errors import Failed
+from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, Signals
+from kmigrate.mirror.copy.request_size import Portion
+from kmigrate.mirror.copy.throttle import Throttle
+from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.partition.lane import Key, Lane
+from kmigrate.mirror.partition.reactions import Action, Asked, Found, cause, reaction_to, told
+from kmigrate.mirror.partition.steps import Reading
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
+from kmigrate.net.tasks import TaskOwner, together
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.hot import FetchAnswer, FetchedPartition, FetchPartition
+
+__all__ = ["SourceReader"]
+
+_SHORT_WAIT_MS = 10
+_HEARD_MS = 100
+_SURE_S = 2.0
+"""Seconds for which a source's log must end too early before the cut is believed.
+
+A broker that stood still while others took its place reports an old log end until the broker hears of them.
+"""
+_ASK_ENDS_S = 2.0
+_LEAST_BACKLOG = 64 << 10
+_FULL = 2
+"""Multiple of a leader's share of `backlog_total_bytes` at which nothing more is read."""
+_MOST_EFFORT = 10_000
+"""Maximum effort for rewriting the batches of a response (`records.rewrite.effort`), some 20 ms.
+
+A thread does the rest. The interpreter switches threads every 5 ms, so the other work of this process continues.
+"""
+
+
+@dataclass(slots=True)
+class _Talk:
+    """A connection of a reader to a source broker; each reader has two."""
+
+    node: int
+    session: FetchSession
+    portion: Portion
+    asked: dict[Key, FetchPartition] = field(default_factory=dict)
+    slowed: bool = False
+    """True while a quota delays the responses of this connection."""
+    heard_ms: int = 0
+    """Time when the lanes were last told that the broker has answered."""
+
+    async def open(self) -> None:
+        with suppress(Failed):  # the fetching task reports the failure
+            await self.session.open()
+
+    def heard(self, asked: Iterable[Lane], answer: FetchAnswer) -> None:
+        """Note for all asked lanes that the source has answered: a response leaves unchanged partitions out.
+
+        This is not done for every response.
+        """
+        now = now_ms()
+        if not answer.error and not 0 <= now - self.heard_ms < _HEARD_MS:
+            self.heard_ms = now
+            for lane in asked:
+                if not lane.reading_trouble:
+                    lane.tally.heard_ms = now
+                at = lane.read_at
+                if at < lane.stable_end and at == self.asked[lane.key].offset and not answer.throttle_ms:
+                    lane.unfilled_at = at
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rest:
+    """The rest of a lane's fetch response, for a thread to read."""
+
+    lane: Lane
+    read: Callable[[], Reading]
+    asked: int
+    size: int
+    """Bytes that the rest keeps in memory."""
+
+
+class SourceReader:
+    """Fetches for the lanes from the source's leaders; `got_on` is called for each lane that got a response."""
+
+    def __init__(
+        self,
+        source: ClusterClient,
+        lanes: Lanes,
+        settings: MirrorSettings,
+        throttle: Throttle,
+        meter: LinkMeter,
+        signals: Signals,
+        tasks: TaskOwner,
+        *,
+        got_on: Callable[[Lane], None],
+        check_anew: Callable[[ClusterClient, str], Awaitable[None]],
+        meant: Callable[[str], UUID | None] = lambda topic: None,
+    ) -> None:
+        self._source = source
+        self._lanes = lanes
+        self._settings = settings
+        self._throttle = throttle
+        self._meter = meter
+        self._signals = signals
+        self._tasks = tasks
+        self._got_on = got_on
+        self._check_anew = check_anew
+        self._meant = meant
+        self._suspected: dict[Lane, float] = {}
+        self._leaders = 0
+        """Number of brokers that are read from."""
+        self._rests = 0
+        """Bytes of the responses whose rest a thread has still to read."""
+        self._waiting: list[_Rest] = []
+        self._at_work = False
+        """True while a thread reads a rest. Rests are read singly, since a large rest takes most of a gigabyte."""
+
+    async def run(self, node: int) -> None:
+        """Fetch from a source leader for ever."""
+        self._leaders += 1
+        await together(self._read(node), self._read_fenced(node))
+
+    async def _read(self, node: int) -> None:
+        """Fetch for the lanes that no writer waits for."""
+        settings = self._settings
+        talk = self._talk(node, "mirror-read")
+        while True:
+            moved = self._signals.moved
+            lanes = [lane for lane in self._lanes.led_by(self._source, node) if not lane.urgent]
+            held = self._held(lanes) + self._rests
+            full = held >= _FULL * self._share
+            reading = [lane for lane in lanes if lane.reads]
+            now = monotonic()
+            room = self._room(reading, held)
+            owed = self._throttle.wait_s(now)
+            chosen = [
+                lane
+                for lane in reading
+                if lane.queued_bytes < room and lane.read_after <= now and (not (owed or full) or lane.promoting)
+            ]
+            if not chosen:
+                await self._signals.wait(moved, min([LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
+                if owed and reading:
+                    self._meter.slowed_s[Slowed.LINK_THROTTLE] += monotonic() - now
+                continue
+            waits = len(chosen) == len(reading) and not self._rests
+            most_ms = settings.fetch_wait_ms if waits else _SHORT_WAIT_MS
+            await self._fetch(talk, chosen, room, most_ms, exempt=bool(owed))
+
+    async def _read_fenced(self, node: int) -> None:
+        """Fetch for the lanes behind a fence: asked each time, idle or not, over a connection of their own.
+
+        That connection is open before the fence.
+        """
+        talk = self._talk(node, "mirror-read-fenced")
+        while True:
+            moved, assigned = self._signals.moved, self._signals.assigned
+            lanes = self._lanes.led_by(self._source, node)
+            fenced = [lane for lane in lanes if lane.urgent]
+            if not fenced:
+                if any(lane.promoting for lane in lanes):
+                    await talk.open()
+                await assigned.wait()
+                continue
+            now = monotonic()
+            room = self._room(fenced, sum(lane.queued_bytes for lane in fenced))
+            chosen = [lane for lane in fenced if lane.reads and lane.queued_bytes < room and lane.read_after <= now]
+            if chosen:
+                await self._fetch(talk, chosen, room, _SHORT_WAIT_MS, full=True, exempt=True)
+            else:
+                await self._signals.wait(moved, min([LOOK_S, *_until(fenced, now)]))
+
+    def _talk(self, node: int, purpose: str) -> _Talk:
+        most = self._settings.fetch_max_bytes
+        session = FetchSession(self._source, node, purpose, max_bytes=most, meant=self._meant)
+        return _Talk(node, session, Portion(most, self._source.settings.request_timeout_s, in_turn=True))
+
+    async def _fetch(
+        self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
+    ) -> None:
+        """Send a fetch for these lanes, and hand each lane its part of the response."""
+        session, portion = talk.session, talk.portion
+        session.max_bytes = self._throttle.most(portion.size)
+        most = self._throttle.most(min(self._settings.partition_max_bytes, room, portion.size))
+        talk.asked = asked = _questions(lanes, most, talk.asked)
+        began = monotonic()
+        try:
+            answer = await session.fetch(asked, max_wait_ms=max_wait_ms, full=full)
+        except Failed as error:
+            if error.ref == "no-answer":
+                portion.late()
+            self._signals.failed(self._source, error)
+            self._signals.call_for_look()
+            await sleep(0.1)
+            return
+        took = monotonic() - began
+        size = self.take(asked, answer.partitions)
+        portion.answered(size, took)
+        talk.heard(lanes, answer)
+        if answer.error and answer.error not in SESSION_ERRORS:
+            self._refused_whole(lanes, answer.error)
+        self._throttle.charge(size, monotonic(), exempt=exempt)
+        if answer.throttle_ms or talk.slowed:
+            talk.slowed = answer.throttle_ms > 0
+            self._meter.slowed_s[Slowed.SOURCE_QUOTA] += answer.throttle_ms / 1000
+            for lane in lanes:
+                lane.slow(Asked.FETCH, talk.node, answer.throttle_ms)
+        if answer.error or talk.slowed:
+            await sleep(max(answer.throttle_ms / 1000, 0.05))
+
+    @property
+    def _share(self) -> int:
+        """Each leader's share of `backlog_total_bytes`."""
+        return self._settings.backlog_total_bytes // self._leaders
+
+    def _room(self, lanes: Sequence[Lane], held: int) -> int:
+        """Return the bytes that each of a leader's lanes may hold, read and not yet acknowledged.
+
+        All lanes together hold no more than `held`. This method runs for each fetch, and a sum over a thousand lanes
+        has a cost, so `held` is checked first.
+        """
+        settings, together = self._settings, self._share
+        if held < together or sum(lane.queued_bytes for lane in lanes) < together:
+            return settings.backlog_bytes
+        return max(min(_LEAST_BACKLOG, settings.backlog_bytes), min(settings.backlog_bytes, together // len(lanes)))
+
+    def _held(self, lanes: Sequence[Lane]) -> int:
+        """Return the bytes that a leader's lanes hold; if the limit is reached, first drop batches that wait for long.
+
+        A lane with room may still get a batch of any size. With a thousand lanes there may be a thousand such batches.
+        """
+        held = sum([lane.queued_bytes for lane in lanes])
+        if held >= _FULL * self._share:
+            held -= sum(lane.let_go() for lane in lanes)
+        return held
+
+    def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
+        """Give each partition's response to its lane; return the number of bytes read."""
+        size, most = 0, _MOST_EFFORT
+        now, seen = now_ms(), steady_ms()
+        for part in parts:
+            size += len(part.records)
+            key = (part.topic, part.partition)
+            lane, asked = self._lanes.get(key), wanted.get(key)
+            if lane is None or asked is None or lane.stopped or lane.rest is not None or asked.offset != lane.read_at:
+                continue  # the lane is gone, or the other connection has read on meanwhile
+            if part.diverging is not None:
+                self._suspect_cut(lane, part.diverging[1])
+            elif part.error:
+                self._refused(lane, asked.offset, part.error)
+            else:
+                self._suspected.pop(lane, None)
+                most -= lane.take(asked.offset, part, now, seen, most=most)
+                self._begin_rest(lane, len(part.records))
+            self._got_on(lane)
+        self._signals.wake()
+        return size
+
+    def _begin_rest(self, lane: Lane, size: int) -> None:
+        if lane.rest is None:
+            return
+        self._rests += size
+        self._waiting.append(_Rest(lane, lane.rest, lane.read_at, size))
+        if not self._at_work:
+            self._at_work = True
+            self._tasks.start(self._read_rests(), "rests")
+
+    async def _read_rests(self) -> None:
+        """Read large rests in a thread, because they would delay all other tasks: first fenced lanes, then by age."""
+        try:
+            while self._waiting:
+                rest = min(self._waiting, key=lambda each: (not each.lane.urgent, not each.lane.promoting))
+                self._waiting.remove(rest)
+                try:
+                    await self._read_rest(rest)
+                finally:
+                    self._rests -= rest.size
+        finally:
+            self._at_work = False
+
+    async def _read_rest(self, rest: _Rest) -> None:
+        lane = rest.lane
+        if lane.rest is not rest.read:
+            return
+        reading = await asyncio.to_thread(rest.read)
+        lane.take_rest(rest.read, rest.asked, reading, now_ms(), steady_ms())
+        self._got_on(lane)
+        self._signals.wake()
+
+    def _suspect_cut(self, lane: Lane, end: int) -> None:
+        """Believe that the source was cut to `end` once leaders have said so for a while, whichever broker leads."""
+        now = monotonic()
+        for gone in [each for each in self._suspected if self._lanes.get(each.key) is not each]:
+            del self._suspected[gone]
+        if now - self._suspected.setdefault(lane, now) >= _SURE_S:
+            del self._suspected[lane]
+            lane.cut(end)
+            return
+        ref = reaction_to(Asked.FETCH, Found.CUT).ref
+        lane.read_failed(f"{ref}: the source ends at {end}, and more of it was read", now, named=True)
+        self._signals.call_for_look()
+
+    async def ask_ends(self) -> None:
+        """Ask for ever for the log ends of partitions that are not read now: paused, stopped, held back or refused."""
+        while True:
+            await sleep(_ASK_ENDS_S)
+            asked_ms = now_ms()
+            silent = {lane: lane.tally.heard_ms for lane in self._lanes.values() if _is_silent(lane, asked_ms)}
+            try:
+                ends = await self._source.list_offsets({lane.key: LATEST for lane in silent}) if silent else {}
+            except Failed:
+                continue  # the reading task reports the failure
+            for lane, heard_ms in silent.items():
+                end = ends[lane.key]
+                if not end.error and lane.tally.heard_ms == heard_ms:
+                    lane.ends_at(end.offset, asked_ms)
+
+    async def look_for_batches(self) -> None:
+        """Find out for ever if partitions with empty responses have no batch, or if the responses had no room.
+
+        A log cleaner before Kafka 4.0 may remove all batches up to the log's end (KAFKA-17076).
+        """
+        before: dict[Lane, int] = {}
+        while True:
+            await sleep(_ASK_ENDS_S)
+            unfilled = {lane: lane.read_at for lane in self._lanes.values() if lane.may_be_bare}
+            for lane in [lane for lane, at in unfilled.items() if before.get(lane) == at]:
+                asked = FetchPartition(*lane.key, lane.read_at, 1)
+                try:
+                    node = self._source.leader(*lane.key)
+                    answer = await fetch_one(
+                        self._source, node, asked, purpose="look-for-batches", read_committed=True
+                    )
+                except Failed:
+                    continue  # the reading task reports the failure
+                if not (answer.error or len(answer.records)) and answer.last_stable_offset > asked.offset:
+                    lane.bare(asked.offset)
+            before = unfilled
+
+    def _refused(self, lane: Lane, asked: int, error: int) -> None:
+        reaction = reaction_to(Asked.FETCH, error)
+        trouble = told(reaction, error, f"reading offset {asked} was refused")
+        if reaction.action is Action.STOP:
+            lane.stop(trouble)
+            return
+        lane.tally.retried(Asked.FETCH, cause(reaction, error))
+        lane.read_failed(trouble, monotonic(), named=bool(reaction.ref))
+        if reaction.action is Action.LOOK:
+            lane.looking = True
+            self._tasks.start(self._look_at(lane, asked), f"look-{lane.key}")
+        elif reaction.action is Action.REFRESH:
+            self._signals.call_for_look()
+
+    def _refused_whole(self, lanes: Iterable[Lane], error: int) -> None:
+        """Handle an error for a whole fetch.
+
+        If a request names topics by id, a failing broker reports a single error and names no partition.
+        """
+        reaction = reaction_to(Asked.FETCH, Code.UNKNOWN_SERVER_ERROR)
+        trouble = told(reaction, error, "a whole fetch was refused")
+        for lane in lanes:
+            lane.tally.retried(Asked.FETCH, cause(reaction, error))
+            lane.read_failed(trouble, monotonic(), named=True)
+
+    async def _look_at(self, lane: Lane, asked: int) -> None:
+        """Find out why the source does not know the topic or the offset: report the loss, never jump (W7, W8)."""
+        try:
+            await self._check_anew(self._source, lane.topic)
+            if lane.stopped or self._source.leader(*lane.key) < 0:
+                return
+            start = (await self._source.list_offsets({lane.key: EARLIEST}))[lane.key]
+            end = (await self._source.list_offsets({lane.key: LATEST}, replica_id=LOG_END))[lane.key]
+        except Failed as error:
+            lane.reading_trouble = f"{error.ref}: {error.what}"
+            return
+        else:
+            if start.error or end.error:
+                self._signals.call_for_look()
+            elif asked < start.offset:
+                lane.deleted(asked, start.offset)
+            elif asked > end.offset:
+                self._suspect_cut(lane, end.offset)
+        finally:
+            lane.looking = False
+            self._got_on(lane)
+            self._signals.wake()
+
+
+def _questions(
+    lanes: Sequence[Lane], most_bytes: int, before: Mapping[Key, FetchPartition]
+) -> dict[Key, FetchPartition]:
+    """Return the next fetch position of each lane; reuse the values of `before` for lanes that have not moved."""
+    out: dict[Key, FetchPartition] = {}
+    for lane in lanes:
+        key, at, epoch = lane.key, lane.read_at, lane.leader_epoch
+        part = before.get(key)
+        same = part is not None and part.offset == at and part.last_fetched_epoch == epoch
+        if part is None or not same or part.max_bytes != most_bytes:
+            part = FetchPartition(lane.topic, lane.partition, at, most_bytes, last_fetched_epoch=epoch)
+        out[key] = part
+    return out
+
+
+def _is_silent(lane: Lane, now_ms: int) -> bool:
+    """Return whether a log end was not reported lately.
+
+    A report from the future was made before the clock was set back, and does not count.
+    """
+    return not 0 <= now_ms - lane.tally.heard_ms <= _ASK_ENDS_S * 1000
+
+
+def _until(lanes: Iterable[Lane], now: float) -> list[float]:
+    """Return the remaining pause of each lane that pauses after an error."""
+    return [lane.read_after - now for lane in lanes if lane.read_after > now]

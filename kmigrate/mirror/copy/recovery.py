@@ -1,0 +1,324 @@
+"""A lane's other work beside reads and writes: learning its position, filling its holes, storing its map.
+
+Recovery and filling read the target's own log before they report anything. The lane makes all decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.cluster.producer import LogTail, read_tail, settled_end
+from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
+from kmigrate.mirror.copy.holes import HoleMaker
+from kmigrate.mirror.copy.lanes import Warrant
+from kmigrate.mirror.partition.lane import Lane, LaneState
+from kmigrate.mirror.partition.mapped import MappedLane
+from kmigrate.mirror.partition.reactions import Action, Asked, Found, reaction_to
+from kmigrate.mirror.partition.steps import Hole
+from kmigrate.model.mapledger import MapLedger
+from kmigrate.model.records import CopyIdentity
+from kmigrate.model.stops import AcceptedLoss
+from kmigrate.model.words import delete_unneeded
+from kmigrate.net.clock import sleep
+from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.hot import FetchPartition
+from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, Batch
+from kmigrate.records.old_messages import OldMessages, walk_all
+from kmigrate.records.rewrite import contents, needs_rewriting
+from kmigrate.state.offset_maps import OffsetMaps
+
+__all__ = ["MapStore", "Mender"]
+
+_COMPARED_BYTES = 64 << 10
+"""Bytes per look at a batch; a broker returns a larger batch whole all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapStore:
+    """The map topic, and the link for which this process writes to the topic."""
+
+    maps: OffsetMaps
+    link_uuid: str
+
+
+class Mender:
+    """Recovers lanes and fills their holes on the target."""
+
+    def __init__(
+        self,
+        source: ClusterClient,
+        target: ClusterClient,
+        identity: CopyIdentity,
+        holes: HoleMaker,
+        warrant: Warrant,
+        look_again: Callable[[], None],
+        check_topic: Callable[[ClusterClient, str], Coroutine[Any, Any, None]],
+        store: MapStore | None = None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._identity = identity
+        self._holes = holes
+        self._warrant = warrant
+        self._look_again = look_again
+        self._check_topic = check_topic
+        self._store = store
+        self._one_comparison = asyncio.Lock()
+        """Allows a single comparison at a time: unpacking batches takes as much memory as rewriting them (`reading`).
+        """
+
+    async def recover(self, lane: Lane) -> None:
+        """Read the target's tail until the lane's position is known."""
+        delay = 0.02
+        try:
+            await sleep(lane.write_pause_s)
+            while lane.state is LaneState.LOST:
+                if isinstance(lane, MappedLane) and not self._warrant(lane.key):
+                    lane.trouble = "the lease is not confirmed"  # this process may not judge a newer owner's runs
+                    await sleep(0.05)
+                    continue
+                try:
+                    tail = await self._look_at_tail(lane)
+                except (Diverged, ProtocolViolation, StateLogBroken) as error:
+                    lane.stop(f"{error.ref}: {error.what}")
+                except Failed as error:
+                    lane.trouble = f"{error.ref}: {error.what}"
+                    self._look_again()
+                    await sleep(delay)
+                    delay = min(delay * 2, 1.0)
+                else:
+                    if not isinstance(lane, MappedLane) and tail.end < lane.log_start:
+                        ref = reaction_to(Asked.PRODUCE, Found.NOT_ALIGNED).ref
+                        lane.stop(f"{ref}: the target ends at {tail.end}, before the start {lane.log_start}")
+                    lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start))
+        finally:
+            lane.busy = False
+
+    async def _look_at_tail(self, lane: Lane) -> LogTail:
+        """Return the target's tail, checked to be the work of this lane's copiers; else raise Diverged."""
+        mapped = lane if isinstance(lane, MappedLane) else None
+        tail = await read_tail(
+            self._target,
+            *lane.key,
+            self._identity.data_id,
+            since=mapped.target_start if mapped else 0,
+            settle_s=lane.settle_s,
+            replicated=lane.torn,
+        )
+        if tail.end < (mapped.target_position if mapped else lane.position):
+            # An unclean election has cut the log, which is then filled up again; or another topic has this name.
+            await self._check_topic(self._target, lane.topic)
+        if mapped:
+            await self._bring_map_to(mapped, tail)
+        elif lane.doubtful and (lane.compacted or lane.position < 0):
+            await self._compare_last(lane, tail)
+        return tail
+
+    async def _compare_last(self, lane: Lane, tail: LogTail) -> None:
+        """Raise Diverged if the target's last batch holds other records than the source at those offsets.
+
+        The comparison takes place once when a copy begins in this process, because the earlier history of both logs is
+        unknown here. A source may have been cut and regrown (W7), or a stop by A14 may not have reached the state log.
+        Records that a cleaner has since removed from the source cannot be compared. No comparison is needed, because no
+        reader of the source gets them any more.
+        """
+        if tail.data_end <= lane.log_start:
+            return
+        ours = await self._batches(self._target, lane, tail.data_end - 1, tail.data_end)
+        first = min((batch.base_offset for batch in ours), default=tail.data_end)
+        await self._compare(lane, ours, first, tail.data_end, 0)
+
+    async def _compare(
+        self, lane: Lane, ours: list[Batch | OldMessages], first: int, end: int, shift: int
+    ) -> None:
+        """Compare the source's records from `first` to `end` with their copies, which stand `shift` offsets later."""
+        theirs = await self._batches(self._source, lane, first, end)
+        async with self._one_comparison:
+            offset = await asyncio.to_thread(_first_difference, theirs, ours, range(first, end), shift, lane.losses)
+        if offset is not None:
+            raise Diverged(
+                reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,
+                f"{lane.topic}-{lane.partition} holds another record at offset {offset + shift} on the target "
+                f"than the source at {offset}: another wrote to the target, or the source was cut and "
+                "written anew",
+                still_true="no later record was copied; the source is untouched",
+                next_step=f"{delete_unneeded(lane.topic)}, then mirror it again before any client reads it"
+                if not isinstance(lane, MappedLane)
+                else "what the target held before its mirror is untouched; see docs/offsets.md",
+            )
+
+    async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
+        """Cut the map to the target's log end, and compare the last batch with the map."""
+        assert self._store is not None
+        link_uuid, term, maps = self._store.link_uuid, lane.term, self._store.maps
+        await maps.read_to_end()
+        if lane.ledger is None:
+            stored = maps.folded(link_uuid, *lane.key, lane.target_topic_id, lane.target_start)
+            stored.close(tail.end)
+            lane.ledger = MapLedger(
+                link_uuid,
+                *lane.key,
+                term=term,
+                number=maps.next_number(link_uuid, *lane.key, term=term),
+                target_topic_id=lane.target_topic_id,
+                stored=stored,
+            )
+        begins = lane.ledger.begins
+        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, lane.target_start, before=begins)
+        others.close(tail.end)
+        lane.stands_at(tail.end, others)
+        if tail.end == lane.target_start:
+            return
+        ours = await self._batches(self._target, lane, tail.end - 1, tail.end)
+        last = lane.ledger.map.to_source(tail.end - 1)
+        first, end = await asyncio.to_thread(_extent, ours)
+        if last is None or not last.is_record or tail.end != end:
+            raise _unknown_batch(lane, tail.end - 1)
+        shift = tail.end - 1 - last.offset
+        await self._compare(lane, ours, first - shift, last.offset + 1, shift)
+
+    async def store_map(self, lane: MappedLane) -> None:
+        """Store the planned runs, so that their batches may be sent."""
+        assert self._store is not None and lane.ledger is not None
+        try:
+            if not self._warrant(lane.key):
+                await sleep(0.05)
+                return
+            token, chunks = lane.ledger.unwritten()
+            await self._store.maps.store(chunks)
+            lane.ledger.written(token)
+            lane.trouble = ""
+        except Failed as error:
+            lane.trouble = error.what
+            self._look_again()
+            await sleep(0.1)
+        finally:
+            lane.busy = False
+
+    async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch | OldMessages]:
+        """Return the data batches that hold offsets start … end − 1; raise Unreachable if they cannot be read."""
+        found: list[Batch | OldMessages] = []
+        at = start
+        while at < end:
+            answer = await fetch_one(
+                client, client.leader(*lane.key), FetchPartition(*lane.key, at, _COMPARED_BYTES), purpose="compare"
+            )
+            if answer.error == Code.OFFSET_OUT_OF_RANGE:
+                return found  # deleted meanwhile: nothing is left there to compare
+            if answer.error:
+                await client.refresh([lane.topic])
+                raise Unreachable("tail-unreadable", f"{lane.topic}-{lane.partition}: {row(answer.error).name}")
+            walked = await asyncio.to_thread(list, walk_all(answer.records))
+            batches = [batch for batch in walked if batch.next_offset > at]
+            if not batches:
+                return found
+            found += [batch for batch in batches if not _is_control(batch) and batch.base_offset < end]
+            at = batches[-1].next_offset
+        return found
+
+    async def fill(self, lane: Lane, hole: Hole, *, told: bool) -> None:
+        """Fill a hole, or the first part of a long hole (D); `told`: the answer that has just come gave the log end.
+
+        Nothing is awaited between the last look at the warrant and the markers: without a connection no marker is sent.
+        """
+        try:
+            await self._fill_checked(lane, hole, told=told)
+        except Failed as error:  # even if the lane is lost meanwhile, the markers may still come
+            unknown = reaction_to(Asked.MARKERS, Found.NO_ANSWER).action is Action.SETTLE
+            lane.fill_failed(error.what, unknown=unknown)
+        finally:
+            lane.busy = False
+
+    async def _fill_checked(self, lane: Lane, hole: Hole, *, told: bool) -> None:
+        term = self._warrant(lane.key)
+        if not term:
+            await sleep(0.05)
+            lane.fill_failed("whether this process still owns the partition is not confirmed", unknown=False)
+            return
+        if not (told and lane.marked_under == term and self._holes.ready(*lane.key, term)):
+            await self._holes.prepare(*lane.key, term)
+            end = await settled_end(self._target, *lane.key)
+            if end != hole.start or self._warrant(lane.key) != term:
+                lane.fill_failed("the target's log moved", unknown=False)
+                return
+        hole = Hole(hole.start, min(hole.end, hole.start + self._holes.portion))
+        made = await self._holes.make(*lane.key, hole, term)
+        if made.error:
+            if reaction_to(Asked.MARKERS, made.error).action is Action.READ_TAIL:
+                await sleep(0.1)  # a newer owner writes; the tail will show its writes
+            self._look_again()
+            lane.fill_refused(hole, made.error)
+        elif lane.state is LaneState.FILLING:
+            if made.end == hole.end:
+                lane.filled(made.end, term)
+            else:
+                lane.fill_failed("the target's log moved", unknown=True)
+
+
+def _extent(batches: list[Batch | OldMessages]) -> tuple[int, int]:
+    """Return the first record's offset and the offset after the last record; −1 for both if there is no record."""
+    if batches and not any(isinstance(batch, OldMessages) or needs_rewriting(batch) for batch in batches):
+        return batches[0].base_offset, batches[-1].next_offset
+    offsets = [offset for batch in batches for offset in _contents(batch)]
+    return (min(offsets), max(offsets) + 1) if offsets else (-1, -1)
+
+
+def _first_difference(
+    theirs: list[Batch | OldMessages],
+    ours: list[Batch | OldMessages],
+    offsets: range,
+    shift: int,
+    losses: Sequence[AcceptedLoss],
+) -> int | None:
+    """Return the first source offset whose record was copied as another record, or not at all.
+
+    The comparison may take as long as rewriting the batches, and runs in a thread (`reading`). Batches that were copied
+    unchanged are compared as bytes, because some of them are too large to be unpacked.
+    """
+    sent = {batch.base_offset: batch for batch in ours}
+    odd = [batch for batch in theirs if not _is_same(batch, sent.get(batch.base_offset + shift))]
+    copied = {offset: record for batch in ours if odd for offset, record in _contents(batch).items()}
+    for batch in odd:
+        for offset, record in _contents(batch).items():
+            is_lost = any(loss.covers(offset, offset) for loss in losses)
+            if offset in offsets and not is_lost and copied.get(offset + shift) != record:
+                return offset
+    return None
+
+
+def _is_same(one: Batch | OldMessages, other: Batch | OldMessages | None) -> bool:
+    """Return whether two batches are the same, byte for byte in their records."""
+    if isinstance(one, OldMessages) or not isinstance(other, Batch) or len(one.view) != len(other.view):
+        return False
+    told, shown = (
+        (b.codec, b.attributes & LOG_APPEND_TIME, b.base_timestamp, b.last_offset_delta, b.count) for b in (one, other)
+    )
+    if told != shown or one.attributes & LOG_APPEND_TIME:
+        return False
+    return all(  # in pieces, and as bytes: views are compared number by number
+        bytes(one.view[at : at + _COMPARED_BYTES]) == bytes(other.view[at : at + _COMPARED_BYTES])
+        for at in range(HEADER_SIZE, len(one.view), _COMPARED_BYTES)
+    )
+
+
+def _contents(batch: Batch | OldMessages) -> dict[int, tuple[int, bytes]]:
+    return batch.contents() if isinstance(batch, OldMessages) else contents(batch)
+
+
+def _is_control(batch: Batch | OldMessages) -> bool:
+    return not isinstance(batch, OldMessages) and batch.is_control
+
+
+def _unknown_batch(lane: Lane, offset: int) -> Diverged:
+    return Diverged(
+        reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,
+        f"{lane.topic}-{lane.partition} holds a record at offset {offset} on the target that its offset map does not "
+        "know",
+        still_true="no later record was copied; the source is untouched",
+        next_step="find who writes to this topic on the target; see docs/mirror.md",
+    )

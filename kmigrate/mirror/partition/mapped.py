@@ -1,0 +1,231 @@
+"""A lane with target offsets of its own: offsets without records are left out, and the map relates both logs.
+
+Source offsets still lead: `position`, barrier and steps are source offsets. Added to the invariants of `Lane`:
+
+I  A batch is sent only once its run is stored (`MapLedger`): every record on the target is in the map.
+J  A hole is skipped, not filled. The position moves over a hole when everything before the hole is acknowledged.
+K  After a stop the position is the source end of what the map shows on the target, never more. A gap behind the
+   position is read again. A recovering lane reads nothing, because newly planned batches would be taken for batches
+   on the target.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from kmigrate.errors import Diverged
+from kmigrate.mirror.partition.lane import Lane, LaneState, Sent
+from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step
+from kmigrate.model.mapledger import MapLedger
+from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.protocol.hot import FetchedPartition
+
+__all__ = ["MappedLane"]
+
+_ANY_GAP = 1 << 62
+
+
+class MappedLane(Lane):
+    """The copy of a partition to offsets of its own, from `target_start` on."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        producer_id: int,
+        epoch: int,
+        log_start: int,
+        target_start: int,
+        target_topic_id: str,
+        term: int = 1,
+        live_from: int = -1,
+    ) -> None:
+        super().__init__(
+            topic,
+            partition,
+            producer_id=producer_id,
+            epoch=epoch,
+            hole_limit=_ANY_GAP,
+            log_start=log_start,
+            live_from=live_from,
+        )
+        self.target_start = target_start
+        self.target_topic_id = target_topic_id
+        self.term = term
+        """Term of the lease under which this lane writes its map; under another term the lane is created anew."""
+        self.ledger: MapLedger | None = None
+        self.target_position = -1
+        """Next offset of the target: everything below is acknowledged there. The offset moves together with `position`.
+        """
+        self._passed: deque[Hole] = deque()
+        """Holes behind batches in flight."""
+
+    @property
+    def careful(self) -> bool:
+        return True
+
+    def retire(self) -> None:
+        """Stop the lane: its owner has the lease, and a process without the lease has nothing to hand over in order."""
+        super().retire()
+        self.stop("another process holds the lease")
+
+    # reading
+
+    @property
+    def reads(self) -> bool:
+        return self.state is not LaneState.LOST and super().reads
+
+    def take(
+        self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None, *, most: int | None = None
+    ) -> int:
+        if self.state is LaneState.LOST:  # the fetch was sent before the lane was lost
+            return 0
+        effort = super().take(asked, answer, now_ms, seen_ms, most=most)
+        self._pass_holes()
+        return effort
+
+    def _go_on(self, reading: Reading, asked: int, size: int, now_ms: int, seen_ms: int | None) -> None:
+        if self.state is not LaneState.LOST:
+            super()._go_on(reading, asked, size, now_ms, seen_ms)
+            self._pass_holes()
+
+    def _push(self, step: Step) -> None:
+        super()._push(step)
+        if isinstance(step, Append) and self.ledger is not None and not self.stopped:
+            self.ledger.plan(step.start, self._planned_end, step.end - step.start)
+
+    @property
+    def _planned_end(self) -> int:
+        assert self.ledger is not None
+        return max(self.target_start, self.ledger.map.target_end)
+
+    def _pass_holes(self) -> None:
+        """Skip the holes at the head of the queue, as far as the barrier allows."""
+        while self.state in (LaneState.PRIMING, LaneState.PIPING) and self._queue:
+            hole = self._queue[0]
+            if not isinstance(hole, Hole):
+                return
+            end = hole.end if self.barrier is None else min(hole.end, self.barrier)
+            if end <= self._next:
+                return
+            if end == hole.end:
+                self._queue.popleft()
+            else:
+                self._queue[0] = Hole(end, hole.end)
+            self._passed.append(Hole(self._next, end))
+            self._next = end
+            if not self._sent:
+                self._arrive(self.position)
+                self._end_if_done()
+
+    # writing
+
+    def send_next(self, connection: object, in_flight: int) -> Sent | None:
+        self._pass_holes()
+        head = self._queue[0] if self._queue else None
+        if self.ledger is None or not isinstance(head, Append) or not self.ledger.is_stored(head.start):
+            return None
+        return super().send_next(connection, in_flight)
+
+    def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> bool:
+        copied = super().answered(step, error, base_offset, repeated=repeated)
+        self._pass_holes()
+        return copied
+
+    def expected(self, step: Append) -> int:
+        place = self.ledger.map.to_target(step.start) if self.ledger is not None else None
+        return place.offset if place is not None and place.is_record else -1
+
+    def _arrive(self, position: int) -> None:
+        super()._arrive(position)
+        while self._passed and self._passed[0].start == self.position:
+            self.position = self._passed.popleft().end
+        if self.ledger is not None:
+            self.target_position = self._target_of(self.position)
+
+    def _target_of(self, position: int) -> int:
+        assert self.ledger is not None
+        place = self.ledger.map.to_target(position)
+        return place.offset if place is not None else self._planned_end
+
+    # the map
+
+    def place_of(self, offset: int) -> int:
+        """Return the target offset of the first record from a source offset on; −1 before its acknowledgement."""
+        known = self.ledger is not None and 0 <= offset < self.position
+        place = self._target_of(offset) if known else -1
+        return place if place < self.target_position else -1
+
+    @property
+    def wants_more(self) -> bool:
+        return True
+
+    @property
+    def map_due(self) -> bool:
+        """True if runs must be stored now."""
+        ready = self.state in (LaneState.PRIMING, LaneState.PIPING) and not self.busy
+        return ready and self.ledger is not None and self.ledger.dirty
+
+    def hole_due(self) -> Hole | None:
+        return None
+
+    def stands_at(self, target_end: int, others: OffsetMap) -> None:
+        """Bring the map to the target's log end; `others` holds the runs that were stored before this ledger began.
+
+        Raise Diverged if the target holds more than any copier has planned.
+        """
+        assert self.ledger is not None
+        if target_end > self._planned_end:
+            self.ledger.cut(max(self.target_position, self.target_start))
+            self.ledger.adopt(others)
+        if target_end > self._planned_end:
+            raise Diverged(
+                "diverged",
+                f"{self.topic}-{self.partition} ends at {target_end} on the target, beyond every batch that was "
+                f"planned (up to {self._planned_end})",
+                still_true="no later record was copied; the source is untouched",
+                next_step="find who writes to this topic on the target; see docs/mirror.md",
+            )
+        self.ledger.cut(target_end)
+
+    def recovered(self, position: int, sequence: int, data_end: int) -> None:
+        """Continue after the tail was read and the map was brought to the tail: read the source from the map's end."""
+        if self.state is not LaneState.LOST:
+            return
+        assert self.ledger is not None
+        self.ledger.cut(max(self.target_start, position))
+        if self._cut is not None:
+            self._after_cut(self.ledger.map.source_end)
+            if self.stopped:
+                return
+        self._failed = []
+        self._queue.clear()
+        self._passed.clear()
+        self.queued_bytes = 0
+        begin = max(self.log_start, self.ledger.map.source_end)
+        self.trouble = self._held_to(begin) if position < self.target_position else ""
+        self.target_position = position
+        self.position = self._next = self.read_at = begin
+        self._sequence = sequence
+        self.unknown = self.doubtful = self._marking = False
+        self._unserved = ""
+        self.problem = ""
+        self.lost_range = (-1, -1)
+        self.state = LaneState.PRIMING
+
+    def _read_again(self, offset: int) -> None:
+        super()._read_again(offset)
+        if self.ledger is not None:
+            self.ledger.cut(max(self.target_start, self._target_of(offset)))
+
+    @property
+    def at_barrier(self) -> int:
+        """The barrier, but only if the map puts the barrier at the end of the acknowledged target log; else −1."""
+        barrier = super().at_barrier
+        return barrier if barrier >= 0 and self._target_of(barrier) == self.target_position else -1
+
+    def _words(self) -> dict[str, Any]:
+        runs = len(self.ledger.map) if self.ledger is not None else 0
+        return {**super()._words(), "target_position": self.target_position, "runs": runs}

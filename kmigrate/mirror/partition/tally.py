@@ -1,0 +1,155 @@
+"""Counters of reads, copies and retries of a lane; counted per batch, never per record. Pure.
+
+Each lane begins with a new tally. So counters restart at 0 if a partition is resumed or another process takes over.
+Readers of counters know such resets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kmigrate.mirror.partition.reactions import Asked
+from kmigrate.mirror.partition.steps import Append, Form, Step
+from kmigrate.model.lag import Pace
+from kmigrate.observe.distributions import Histogram, Recent
+
+__all__ = ["Copies", "Tally"]
+
+_AT_ONCE = 64
+_QUIET_MS = 10_000
+_COARSE_MS = 5_000
+_REMEMBERED_BYTES = 16 << 20
+"""Number of bytes over which the bytes per offset are averaged: a partition's records change their size now and then.
+"""
+_Noted = tuple[int, int, int, int, Form]
+"""An acknowledged batch: time, time of its newest record, number of records, bytes, form."""
+
+
+class Copies:
+    """The batches of a lane that the target has acknowledged."""
+
+    __slots__ = ("batches", "bytes", "latency_ms", "newest_ms", "record_bytes", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+        self.batches: Counter[Form] = Counter()
+        self.latency_ms = Recent()
+        """Time from each batch's newest record to the target's acknowledgement."""
+        self.record_bytes = Recent()
+        """Mean size of each batch's records as they were sent."""
+        self.newest_ms = 0
+        """Time of the newest record of the last copied batch; never later than the moment of its copying."""
+
+
+class Tally:
+    """Counters of a lane.
+
+    Acknowledged batches are noted singly and counted many at a time, at the latest when the counters are read. A loop
+    over many batches keeps its data in the processor's cache. Single counts would fetch this data anew for every batch.
+    """
+
+    __slots__ = (
+        "_copies",
+        "_level_ms",
+        "_noted",
+        "_recent_bytes",
+        "_recent_offsets",
+        "age_ms",
+        "heard_ms",
+        "hole_offsets",
+        "lost_offsets",
+        "of_link",
+        "read_bytes",
+        "retries",
+    )
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+        self.hole_offsets = 0
+        self.lost_offsets = 0
+        """Number of offsets that were on the target and are gone from there; they are copied again."""
+        self.retries: Counter[tuple[str, ...]] = Counter()
+        """Number of retries by request and cause."""
+        self.age_ms = Recent()
+        """Age of the newest record of each batch when the batch was read."""
+        self.heard_ms = 0
+        """Time when the source last reported its log end, or confirmed the log end by leaving the partition out."""
+        self.of_link: Histogram | None = None
+        """Latencies of all partitions together, in seconds."""
+        self._noted: list[_Noted] = []
+        self._copies = Copies()
+        self._level_ms = 0
+        self._recent_bytes = 0.0
+        self._recent_offsets = 0.0
+
+    # reading
+
+    def stands_at(self, position: int, source_end: int) -> None:
+        """Note whether the copy has reached the reported log end; call this before either value changes."""
+        if 0 <= source_end <= position:
+            self._level_ms = self.heard_ms
+
+    def pace(self, position: int, source_end: int) -> Pace:
+        """Return the known facts about the copy's lag, beside the offsets.
+
+        At the end of a partition that nobody writes now, the time is rounded to some seconds. So the value stays the
+        same for some seconds, and thousands of such partitions need not be announced each time.
+        """
+        self.stands_at(position, source_end)
+        known = self._recent_bytes / self._recent_offsets if self._recent_offsets else 0.0
+        copied = self.copies.newest_ms
+        fresh = max(self._level_ms, copied)
+        if 0 <= source_end <= position and fresh - copied > _QUIET_MS:
+            fresh -= fresh % _COARSE_MS
+        return Pace(fresh, round(known, 1))
+
+    def read(self, steps: list[Step], size: int, offsets: int, now_ms: int) -> None:
+        """Note a response of `size` bytes that has moved the read position by `offsets`."""
+        self.read_bytes += size
+        self._recent_bytes += size
+        self._recent_offsets += offsets
+        if self._recent_bytes > _REMEMBERED_BYTES:
+            self._recent_bytes /= 2
+            self._recent_offsets /= 2
+        timed = [step for step in steps if isinstance(step, Append) and step.max_timestamp >= 0]
+        ages = [max(0, now_ms - step.max_timestamp) for step in timed]
+        self.age_ms.add(ages, [step.end - step.start for step in timed], now_ms)
+
+    # writing
+
+    def copied(self, step: Append, now_ms: int) -> None:
+        """Note that the target has acknowledged a batch."""
+        noted = self._noted
+        noted.append((now_ms, step.max_timestamp, step.end - step.start, len(step.view), step.form))
+        if len(noted) >= _AT_ONCE:
+            self.count()
+
+    def count(self) -> None:
+        """Count the noted batches."""
+        if not self._noted:
+            return
+        noted, self._noted = self._noted, []
+        copies = self._copies
+        times, _, counts, sizes, forms = zip(*noted, strict=True)
+        copies.records += sum(counts)
+        copies.bytes += sum(sizes)
+        copies.batches.update(forms)
+        copies.record_bytes.add([size // count for _, _, count, size, _ in noted], counts, times[-1])
+        timed = [(max(0, at - newest), count, at) for at, newest, count, _, _ in noted if newest >= 0]
+        if timed:
+            latencies, counts, times = zip(*timed, strict=True)
+            copies.newest_ms = times[-1] - latencies[-1]
+            copies.latency_ms.add(latencies, counts, times[-1])
+            if self.of_link is not None:
+                self.of_link.add([latency / 1000 for latency in latencies], counts)
+
+    @property
+    def copies(self) -> Copies:
+        """All copies, including those that were just noted."""
+        self.count()
+        return self._copies
+
+    def retried(self, asked: Asked, cause: str) -> None:
+        """Count a retry; `cause` is the name that status has for the cause, else the broker's error code."""
+        self.retries[(asked, cause)] += 1

@@ -1,0 +1,141 @@
+"""Forecast of a partition's copy before anything is written: identical or mapped offsets, holes, bytes.
+
+A short log is read to its end (batch headers only), and its figures are exact. Only a few stretches of a long log are
+read. Its holes are then "at least" the holes that were seen, and its bytes are estimated from the bytes of the
+stretches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.cluster.gaps import has_wide_gap
+from kmigrate.errors import Unreachable
+from kmigrate.mirror.partition.steps import Append, Hole, read_steps
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.net.tasks import together
+from kmigrate.protocol.codes import row
+from kmigrate.protocol.hot import FetchPartition
+
+__all__ = ["Sample", "filling_s", "sample", "why_mapped"]
+
+_STRETCH = 1 << 20
+_ANY_GAP = 1 << 62
+_AT_ONCE = 16
+"""Number of partitions that are probed for gaps at the same time."""
+_MOST_PROBES = 2_000
+"""Maximum number of probes for a topic that is not compacted now.
+
+Each probe makes the source read a batch from its disks, perhaps a batch of last year.
+"""
+_HOLE_S = 0.002
+"""Seconds that broker and mirror take for contiguous holes, beside two round trips (`make bench-holes`)."""
+_HOLES_RATE = 2_000
+"""Number of contiguous holes per second that a broker and a mirror process fill, over many partitions together."""
+
+
+async def why_mapped(
+    source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
+) -> str:
+    """Return the reason why `auto` cannot give a topic identical offsets; '' if there is no reason.
+
+    Gaps stay when a topic is no longer compacted. So gaps are looked for in such a topic, too, unless its logs are
+    long.
+    """
+    for partition, start in starts.items():
+        if start > settings.align_limit:
+            return f"partition {partition} begins at {start}; padding ends at {settings.align_limit}"
+    ends = await source.list_offsets(dict.fromkeys([(topic, p) for p in starts], LATEST))
+    for (_, partition), end in ends.items():
+        if end.error:
+            await source.refresh([topic])
+            raise Unreachable("no-offsets", f"{topic}-{partition}: {row(end.error).name}")
+    probes = sum(end.offset - starts[partition] for (_, partition), end in ends.items()) * 2 // settings.hole_limit
+    if not compacted and probes > _MOST_PROBES:
+        return ""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def is_wide(partition: int, end: int) -> bool:
+        async with turns:
+            return await has_wide_gap(source, topic, partition, starts[partition], end, settings.hole_limit)
+
+    wide = await together(*(is_wide(partition, end.offset) for (_, partition), end in ends.items()))
+    for (_, partition), found in zip(ends, wide, strict=True):
+        if found:
+            return f"compaction left gaps in partition {partition} that are too wide to be filled"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Offsets that no reader sees, and the bytes of the others, for the whole range or for the part that was read."""
+
+    holes: int
+    exact: bool
+    bytes: int
+    """Bytes of the whole range; an estimate if `exact` is false."""
+    runs: int
+    """Number of contiguous holes, each of which is filled at once; an estimate, as the bytes are."""
+
+
+def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
+    """Return the seconds that a topic's holes take, with this round-trip time to the target.
+
+    The holes of a partition are filled in sequence, those of different partitions in parallel.
+    """
+    longest = max((each.runs for each in samples), default=0)
+    return max(longest * (_HOLE_S + 2 * round_trip_s), sum(each.runs for each in samples) / _HOLES_RATE)
+
+
+async def sample(
+    source: ClusterClient, topic: str, partition: int, start: int, end: int, *, stretches: int = 10
+) -> Sample:
+    """Look at offsets start … end − 1 of a partition.
+
+    Half of the stretches follow each other from the start on; the others are spread over the range.
+    """
+    holes = weight = runs = seen = 0
+    at = start
+    near = (stretches + 1) // 2
+    for number in range(1, stretches + 1):
+        if at >= end:
+            break
+        found = await _stretch(source, topic, partition, at, end)
+        holes, weight, seen = holes + found.holes, weight + found.bytes, seen + found.next_offset - at
+        runs += found.runs
+        if found.next_offset <= at:
+            break
+        at = found.next_offset
+        if number >= near:
+            at = max(at, start + (end - start) * (number - near + 1) // (stretches - near + 1))
+    exact = seen >= end - start
+    if not exact and seen:
+        weight, runs = (each * (end - start) // seen for each in (weight, runs))
+    return Sample(holes, exact, weight, runs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    next_offset: int
+    holes: int
+    bytes: int
+    runs: int
+
+
+async def _stretch(source: ClusterClient, topic: str, partition: int, at: int, end: int) -> _Stretch:
+    node = source.leader(topic, partition)
+    part = FetchPartition(topic, partition, at, _STRETCH)
+    answer = await fetch_one(source, node, part, purpose="probe", read_committed=True)
+    if answer.error:
+        await source.refresh([topic])
+        raise Unreachable("probe-refused", f"{topic}-{partition} at {at}: {row(answer.error).name}")
+    reading = read_steps(answer.records, answer.aborted, read_at=at, leader_epoch=-1, hole_limit=_ANY_GAP)
+    appends = [step for step in reading.steps if isinstance(step, Append) and step.start < end]
+    reached = min(reading.next_offset, end)
+    records = sum(min(step.end, end) - step.start for step in appends)
+    runs = sum(isinstance(step, Hole) and step.start < end for step in reading.steps)
+    return _Stretch(reached, reached - at - records, sum(len(step.view) for step in appends), runs)

@@ -1,0 +1,388 @@
+"""The work of the lease's holder for a link: bring topics up, keep log starts, and assign partitions to processes.
+
+    initialising ──▶ aligning ──▶ mirroring ──▶ assigned ──▶ … as the state log asks
+
+Every step is derived anew from the state log and the target's own logs, so another process continues where this process
+stopped. Nothing is copied here: this process's own share is copied by `engine`, as in every process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.sharing.assignment import Releases, next_assignment
+from kmigrate.mirror.sharing.lease import Lease
+from kmigrate.mirror.sharing.membership import Membership
+from kmigrate.mirror.upkeep.align import Aligner
+from kmigrate.mirror.upkeep.configs import Configs
+from kmigrate.mirror.upkeep.hiding import wait_hidden
+from kmigrate.mirror.upkeep.source_changes import round_s
+from kmigrate.mirror.upkeep.topics import Prepared, TopicMaker
+from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, PROMOTING, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.records import AssignmentRecord, TopicRecord, topic_key
+from kmigrate.model.sharing import by_spark
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.state.log import StateLog
+
+__all__ = ["Leader"]
+
+_log = logging.getLogger("kmigrate.mirror")
+_RETRY_S = 1.0
+_LOOK_S = 0.25
+"""Interval of the looks at members that nothing is heard of."""
+_COMING_UP_S = 0.25
+"""Gap between two assignments while topics come up in turn: each assignment names all partitions of all topics."""
+
+
+class Leader:
+    """The work for a link that only the holder of the lease does."""
+
+    def __init__(
+        self,
+        link: str,
+        log: StateLog,
+        instance: str,
+        lease: Lease,
+        membership: Membership,
+        maker: TopicMaker,
+        aligner: Aligner,
+        settings: MirrorSettings,
+        on_word: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._log = log
+        self._instance = instance
+        self._lease = lease
+        self._membership = membership
+        self._maker = maker
+        self._aligner = aligner
+        self._settings = settings
+        self._on_word = on_word
+        self._working: dict[str, asyncio.Task[Any]] = {}
+        self._rechecking: dict[str, asyncio.Task[Any]] = {}
+        self._work = TaskOwner(self._on_failure)
+        self._failure: BaseException | None = None
+        self._applied = -1
+        self._unready: list[str] = []
+        """Topics that are still to be created or aligned."""
+        self._releases = Releases()
+        self._shared_at = -_COMING_UP_S
+        self._judged: object = None
+        """The input of the last assignment: the same input gives the same assignment."""
+        self._claimed: list[TopicRecord] = []
+        """Topics with partitions that Spark tasks hold."""
+        self.problems: dict[str, str] = {}
+        """The problem that blocks a topic, by topic."""
+        self.trouble = ""
+        """The reason why the state log could not be written, or ''."""
+
+    async def run(self) -> None:
+        """Lead until the lease is another process's."""
+        try:
+            while self._lease.held:
+                if self._failure is not None:
+                    raise self._failure
+                state = self._log.state
+                if state.epoch != self._applied or self._is_idle():
+                    self._apply(state)
+                await self._share_out()
+                await self._log.changed(_LOOK_S)
+        finally:
+            await self._work.close()
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+
+    # partitions
+
+    async def _share_out(self) -> None:
+        """Write the assignment that follows from the live members and the mirrored topics, if changed."""
+        if not self._membership.hears_itself():
+            return
+        if self._unready and monotonic() - self._shared_at < _COMING_UP_S:
+            return
+        members = self._members(self._log.state)
+        words = self._membership.words()
+        held = self._held_by_spark()
+        judged = self._log.state.epoch, members, held
+        if judged == self._judged and not _is_moving(self._log.state.assignment(self._link)):
+            return
+        self._judged = judged
+
+        def decide(state: State) -> AssignmentRecord | None:
+            lease = state.lease(self._lease.what)
+            if lease is None or lease.holder != self._instance or state.link(self._link) is None:
+                return None
+            shared = {
+                record.topic: record
+                for record in state.topics(self._link)
+                if record.phase in COPIED and not record.mapped and not by_spark(record) and record.topic not in held
+            }
+            before = state.assignment(self._link)
+            terms = (lease.term, *(record.claimed_term for record in shared.values()))
+            made = next_assignment(
+                self._link,
+                before,
+                members,
+                {topic: record.partitions for topic, record in shared.items()},
+                words,
+                term=max(terms),
+                pinned={topic for topic, record in shared.items() if record.phase in PROMOTING},
+                since=self._releases.since(lease.term, before),
+            )
+            return None if made is before or not (before or made.owners) else made
+
+        if decide(self._log.state) is None:
+            return
+        try:
+            await self._log.append(decide)
+            self.trouble = ""
+            self._shared_at = monotonic()
+        except StateLogBroken:
+            raise
+        except (Failed, WaitTimedOut) as error:
+            self.trouble = f"{error.ref}: {error.what}"
+            self._judged = None
+            await sleep(_RETRY_S)
+
+    def _held_by_spark(self) -> frozenset[str]:
+        """Return the topics with a partition that a Spark task still owns.
+
+        No other process begins before the task has released the partition or has fallen silent.
+        """
+        silent = self._membership.silent
+        return frozenset(
+            record.topic
+            for record in self._claimed
+            if any(not silent(claim.instance) for claim in record.claims.values())
+        )
+
+    def _members(self, state: State) -> set[str]:
+        """Return the members that may own partitions.
+
+        These are this process, the processes that ask for a share, and former members that have neither left nor fallen
+        silent.
+        """
+        before = state.assignment(self._link)
+        told = {word.instance: word.shares for word in self._membership.words()}
+        stay = {m for m in before.members if not self._membership.silent(m)} if before is not None else set()
+        return {self._instance, *(m for m, shares in told.items() if shares), *(m for m in stay if told.get(m, True))}
+
+    # topics
+
+    def _is_idle(self) -> bool:
+        """Return whether a topic waits for work that is not in progress, because its last try failed."""
+        return any(topic not in self._working for topic in self._unready)
+
+    def _apply(self, state: State) -> None:
+        copied: set[str] = set()
+        before = dict(self.problems)
+        self._claimed = [r for r in state.topics(self._link) if r.claims]
+        self._unready = [r.topic for r in state.topics(self._link) if r.phase in NOT_COPIED_YET]
+        for record in state.topics(self._link):
+            if record.phase is TopicPhase.INITIALISING:
+                self._start(record.topic, self._prepare(record))
+            elif record.phase is TopicPhase.ALIGNING:
+                self._start(record.topic, self._align(record))
+            elif record.phase in COPIED:
+                copied.add(record.topic)
+                self.problems.pop(record.topic, None)
+                followed = not record.mapped or self._settings.follow_log_start
+                if record.topic not in self._rechecking and followed:
+                    self._rechecking[record.topic] = self._work.start(self._recheck(record))
+        for topic in [topic for topic in self._rechecking if topic not in copied]:
+            self._rechecking.pop(topic).cancel()
+            self.problems.pop(topic, None)
+        self._let_go(state)
+        self._applied = state.epoch
+        if self.problems != before:
+            self._on_word()
+
+    @property
+    def working(self) -> Set[str]:
+        """Keys of the records of topics that are being created or aligned just now."""
+        return {topic_key(self._link, topic) for topic in self._working}
+
+    def _let_go(self, state: State) -> None:
+        """Stop aligning forgotten topics, and drop their problems.
+
+        A topic that is being created is created to the end. Nobody can call a CreateTopics request back, and the
+        topic's record then holds the configs to restore.
+        """
+        known = {record.topic for record in state.topics(self._link)}
+        for topic in self._working.keys() - known:
+            record = state.topic(self._link, topic, forgotten=True)
+            if record is None or record.phase is not TopicPhase.INITIALISING:
+                self._working[topic].cancel()
+        for topic in self.problems.keys() - known:
+            del self.problems[topic]
+
+    def _start(self, topic: str, step: Coroutine[Any, Any, None]) -> None:
+        """Do a step of a topic, unless a step is in progress; a failure is reported and tried again."""
+        if topic in self._working:
+            step.close()
+            return
+
+        async def guarded() -> None:
+            try:
+                await step
+                self.problems.pop(topic, None)
+            except StateLogBroken:
+                raise
+            except Refused as refused:
+                await self._note(topic, refused)
+            except Failed as error:
+                await self._note(topic, error)
+            except WaitTimedOut as late:
+                self.problems[topic] = f"{late.ref}: {late.what}"
+                await sleep(_RETRY_S)
+            except Exception as error:  # an unforeseen error: the other topics go on, and the error is reported
+                self._foresaw_not(topic, error)
+                await sleep(_RETRY_S)
+            finally:
+                self._working.pop(topic, None)
+
+        self._working[topic] = self._work.start(guarded(), f"topic-{topic}")
+
+    def _foresaw_not(self, topic: str, error: Exception) -> None:
+        problem = f"internal-error: {error!r}"
+        if self.problems.get(topic) != problem:
+            _log.error("topic %s: what the mirror does for it failed", topic, exc_info=error)
+        self.problems[topic] = problem
+        self._on_word()
+
+    async def _note(self, topic: str, error: KmigrateError) -> None:
+        """Note why a topic is blocked, in its record and in this process's presence; then wait before the next try."""
+        reason = f"{error.ref}: {error.what}"
+        self.problems[topic] = reason
+        self._on_word()
+
+        def decide(state: State) -> TopicRecord | None:
+            record = state.topic(self._link, topic)
+            if record is None or record.reason == reason or record.phase in COPIED:
+                return None
+            return replace(record, reason=reason)
+
+        if isinstance(error, Refused) or not isinstance(error, Unreachable):
+            try:
+                await self._log.append(decide)
+            except (Failed, WaitTimedOut) as failure:
+                self.trouble = f"{failure.ref}: {failure.what}"
+        await sleep(_RETRY_S)
+
+    async def _prepare(self, record: TopicRecord) -> None:
+        async def note(configs: Configs) -> bool:
+            """Write the configs to restore into the record; return False if another process was faster.
+
+            If this process dies, the next process finds the topic relaxed. The next process must not take the relaxed
+            configs for the topic's own.
+            """
+
+            def decide(state: State) -> TopicRecord | None:
+                current = state.topic(self._link, record.topic, forgotten=True)
+                if current is None or current.phase is not TopicPhase.INITIALISING or _noted(current) != _noted(record):
+                    return None
+                noted = replace(current, restore_configs=configs.restore, drop_configs=configs.drop)
+                return None if noted == current else noted
+
+            known = (await self._log.append(decide)).topic(self._link, record.topic, forgotten=True)
+            if known is None or known.phase is not TopicPhase.INITIALISING:
+                return False
+            return _noted(known) == (configs.restore, configs.drop)  # else another process was faster: look anew
+
+        prepared = await self._maker.prepare(record, note)
+        if prepared is None:
+            return
+        now = now_ms()
+
+        def decide(state: State) -> TopicRecord | None:
+            current = state.topic(self._link, record.topic, forgotten=True)
+            if current is None or current.phase is not TopicPhase.INITIALISING:
+                return None
+            return _created(current, prepared, now)
+
+        await self._log.append(decide)
+
+    async def _align(self, record: TopicRecord) -> None:
+        if record.fills:
+            await wait_hidden(self._log, record.topic, self._log.state.epoch)
+        if not record.mapped:
+            await self._aligner.align(record)
+        now = now_ms()
+
+        def decide(state: State) -> TopicRecord | None:
+            current = state.topic(self._link, record.topic)
+            if current is None or current.phase is not TopicPhase.ALIGNING:
+                return None
+            phase = advance_topic(current.phase, TopicEvent.ALIGNED)
+            return replace(current, phase=phase, since_ms=now, reason="")
+
+        await self._log.append(decide)
+
+    async def _recheck(self, record: TopicRecord) -> None:
+        """Correct log starts again and again while mirroring (W6).
+
+        A broker that is killed within a minute may forget a log start. If the leader has moved or is away, the log
+        start is unknown, and the copying process reports that trouble. So the leader is only asked again soon. A noted
+        problem would delay a promote until the next look, even behind its fence.
+        """
+        soon = _RETRY_S
+        theirs: Mapping[int, int] = {}
+        while True:
+            record = self._log.state.topic(self._link, record.topic) or record  # partitions may have been added
+            pause = self._settings.recheck_s
+            if self._settings.follow_log_start:
+                pause = min(pause, round_s(self._settings.follow_s, len(self._log.state.topics(self._link))))
+            try:
+                theirs = await self._aligner.recheck(record, theirs)
+                self.problems.pop(record.topic, None)
+                soon = _RETRY_S
+            except Unreachable:
+                pause = min(soon, pause)
+                soon = pause * 2
+            except StateLogBroken:
+                raise
+            except KmigrateError as error:
+                self.problems[record.topic] = f"{error.ref}: {error.what}"
+            except Exception as error:  # an unforeseen error is reported, and the look repeated
+                self._foresaw_not(record.topic, error)
+            await sleep(pause)
+
+
+def _is_moving(assignment: AssignmentRecord | None) -> bool:
+    return assignment is not None and any(min(owners, default=0) < 0 for owners in assignment.owners.values())
+
+
+def _noted(record: TopicRecord) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    return record.restore_configs, record.drop_configs
+
+
+def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
+    return replace(
+        record,
+        phase=advance_topic(record.phase, TopicEvent.CREATED),
+        since_ms=now,
+        reason="",
+        partitions=prepared.partitions,
+        source_topic_id=prepared.source_topic_id,
+        target_topic_id=prepared.target_topic_id,
+        starts=prepared.starts,
+        began=prepared.began,
+        began_ms=now,
+        mapped=prepared.target_starts is not None,
+        target_starts=prepared.target_starts or {},
+        restore_configs=prepared.configs.restore,
+        drop_configs=prepared.configs.drop,
+        compacted=prepared.compacted,
+        cleaned_to={},
+        aligning=(),
+        recreate=False,
+    )

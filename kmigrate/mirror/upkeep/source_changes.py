@@ -1,0 +1,425 @@
+"""Upkeep of target topics while they are mirrored: partitions, configs and ACLs follow the source.
+
+A round compares the present state of both clusters. Only the topic's record keeps facts from round to round, so another
+process continues where this process stopped. Rules:
+
+A  Partitions are created on the target first. The record grows after that, and with the record the set of copied
+   partitions.
+B  The source decides replicated configs and the ACLs that kmigrate made (`configs`, `model.acls`).
+C  A topic in a promote gets a last round, and the promote waits for its report (`Upkept`). So the promote puts the
+   newest configs and ACLs in force, and no round comes after that.
+D  A failure concerns only its topic, its group or its new names. The failure is reported, and the round continues
+   with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.cluster.layout import TopicInfo
+from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.upkeep.acls import Access, Kept
+from kmigrate.mirror.upkeep.align import Aligner
+from kmigrate.mirror.upkeep.configs import broker_defaults
+from kmigrate.mirror.upkeep.hiding import wait_hidden
+from kmigrate.mirror.upkeep.patterns import Pickup
+from kmigrate.mirror.upkeep.topics import TopicMaker, is_compacted
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.presences import Upkept
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.codes import row
+from kmigrate.state.log import StateLog
+
+__all__ = ["Upkeep", "round_s"]
+
+_AT_ONCE = 100
+"""Number of topics in one request for configs: a response has some 30 values for each topic."""
+_TOPIC_COST_S = 0.03
+_LEADERS_S = 30.0
+_LOOKED_AFTER = frozenset({TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING})
+
+
+def round_s(interval: float, topics: int) -> float:
+    """Return the time between rounds: reading the configs of very many topics must stay a small part of the work."""
+    return max(interval, topics * _TOPIC_COST_S)
+
+
+class _OvertakenError(Exception):
+    """Raised when the record is no longer the version that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A topic as reported by both clusters now."""
+
+    source: TopicInfo | None
+    target: TopicInfo | None
+    source_configs: Mapping[str, ConfigValue] | KmigrateError
+    target_configs: Mapping[str, ConfigValue] | KmigrateError
+    target_defaults: Mapping[str, str] | KmigrateError
+    """The configs that a topic inherits from the target's brokers: one answer for all topics of a look."""
+
+
+class Upkeep:
+    """Maintains the topics and groups of a link for as long as its process holds the lease."""
+
+    def __init__(
+        self,
+        link: str,
+        source: ClusterClient,
+        target: ClusterClient,
+        source_admin: Admin,
+        target_admin: Admin,
+        log: StateLog,
+        maker: TopicMaker,
+        aligner: Aligner,
+        settings: MirrorSettings,
+        *,
+        may_act: Callable[[], bool],
+        added: Callable[[], Mapping[str, int]],
+        on_word: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._target = target
+        self._source_admin = source_admin
+        self._target_admin = target_admin
+        self._log = log
+        self._maker = maker
+        self._aligner = aligner
+        self._settings = settings
+        self._may_act = may_act
+        self._added = added
+        self._on_word = on_word
+        self._access = Access(source, target, target_admin, settings)
+        self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
+        self.working: set[str] = set()
+        """Keys of the records of topics and groups that a round works on just now."""
+        self._words: dict[str, Upkept] = {}
+        self._missed: dict[tuple[str, int], float] = {}
+        """Time when a topic was first found gone on the source, by topic and its record's `since_ms`."""
+        self._grown: dict[str, int] = {}
+        self._judged: object = None
+        """The known state when nothing was due: with the same state, nothing is due."""
+        self._groups: set[str] = set()
+        self._patterns: object = None
+        self._notes: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> dict[str, Upkept]:
+        """The reports to announce: those that a promote waits for, and every problem."""
+        told: dict[str, Upkept] = {}
+        for topic, word in self._words.items():
+            record = self._log.state.topic(self._link, topic)
+            if record is None or record.phase not in _LOOKED_AFTER:
+                continue
+            if word.problem or record.phase is TopicPhase.PROMOTE_PENDING:
+                told[topic] = word
+        return told
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        broken = self._access.problem
+        return (*self._notes, *([f"{broken.ref}: {broken.what}"] if broken is not None else []))
+
+    async def run(self) -> None:
+        """Run round after round, until cancelled."""
+        while True:
+            began = monotonic()
+            await self._guarded(None)
+            until = began + round_s(self._settings.upkeep_s, len(self._log.state.topics(self._link)))
+            while monotonic() < until:
+                due = self._due()
+                if due or self._new_names():
+                    await self._guarded(due)
+                await self._log.changed(min(1.0, max(0.05, until - monotonic())))
+
+    def _due(self) -> set[str]:
+        """Return the topics that must not wait for the next round."""
+        added = self._added()
+        now = (self._log.state.epoch, tuple(added.items()))
+        if now == self._judged:
+            return set()
+        out: set[str] = set()
+        for record in self._log.state.topics(self._link):
+            if record.phase not in _LOOKED_AFTER:
+                continue
+            word = self._words.get(record.topic)
+            asked = word is None or word.since_ms != record.since_ms  # also after a promote that was given up
+            count = added.get(record.topic, 0)
+            grown = record.partitions < count != self._grown.get(record.topic)
+            if grown:
+                self._grown[record.topic] = count
+            if asked or grown:
+                out.add(record.topic)
+        self._judged = None if out else now
+        return out
+
+    def _new_names(self) -> bool:
+        """Return whether a person has just named new groups or expressions."""
+        link = self._log.state.link(self._link)
+        groups = {group.group for group in self._log.state.groups(self._link)}
+        return link is not None and (_patterns(link) != self._patterns or not groups <= self._groups)
+
+    async def _guarded(self, only: Collection[str] | None) -> None:
+        """Run a round for all topics or for some; a failure is reported, and tried again in the next round."""
+        try:
+            await self._round(only)
+        except StateLogBroken:
+            raise
+        except KmigrateError as error:
+            self._notes = (f"{error.ref}: {error.what}",)
+            await sleep(0.2)
+        self._on_word()
+
+    async def _round(self, only: Collection[str] | None) -> None:
+        link = self._log.state.link(self._link)
+        if link is None or not self._may_act():
+            return
+        await self._access.read()
+        self._patterns = _patterns(link)
+        notes = await self._pick_up(link)
+        for group in self._log.state.groups(self._link):
+            notes += await self._look_after_group(group)
+        self._notes = tuple(notes)
+        self._forget()
+        records = [r for r in self._log.state.topics(self._link) if self._is_due(r, only)]
+        for at in range(0, len(records), _AT_ONCE):
+            some = records[at : at + _AT_ONCE]
+            seen = await self._see([record.topic for record in some])
+            for record in some:
+                await self._look_after(record, seen[record.topic])
+
+    def _forget(self) -> None:
+        """Drop the facts about topics and groups that the link no longer has.
+
+        Other topics and groups come and go for as long as this process leads the link.
+        """
+        topics = {record.topic: record.since_ms for record in self._log.state.topics(self._link)}
+        self._groups &= {record.group for record in self._log.state.groups(self._link)}
+        self._missed = {key: at for key, at in self._missed.items() if topics.get(key[0]) == key[1]}
+        for known in (self._words, self._grown):
+            for topic in known.keys() - topics.keys():
+                del known[topic]
+
+    def _is_due(self, record: TopicRecord, only: Collection[str] | None) -> bool:
+        if record.phase is TopicPhase.PROMOTE_PENDING:  # rule C
+            word = self._words.get(record.topic)
+            return word is None or word.since_ms != record.since_ms or bool(word.problem)
+        return record.phase is TopicPhase.MIRRORING and (only is None or record.topic in only)
+
+    async def _see(self, topics: Sequence[str]) -> dict[str, _Seen]:
+        source = (await self._source.refresh(topics)).topics
+        target = (await self._target.refresh(topics)).topics
+        both = [topic for topic in topics if topic in source and topic in target]
+        ours = await self._source_admin.topic_configs_told(both)
+        theirs = await self._target_admin.topic_configs_told(both)
+        defaults: Mapping[str, str] | KmigrateError
+        try:
+            defaults = await broker_defaults(self._target, self._target_admin)
+        except KmigrateError as error:
+            defaults = error
+        return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {}), defaults) for t in topics}
+
+    async def _pick_up(self, link: LinkRecord) -> list[str]:
+        """Return notes on names that cannot be picked up, or the reason why new names cannot be read (rule D)."""
+        try:
+            return [*await self._pickup.look(link)]
+        except StateLogBroken:
+            raise
+        except KmigrateError as error:
+            return [f"{error.ref}: {error.what}"]
+
+    async def _look_after_group(self, record: GroupRecord) -> list[str]:
+        """Apply the ACLs of a group (rule D); return the failures, which the next round tries again."""
+        self._groups.add(record.group)
+        if record.phase is not GroupPhase.MIRRORED:
+            return []
+        self.working.add(record.key)
+        try:
+            await self._access.follow_group(record, self._write)
+        except _OvertakenError:
+            return []
+        except StateLogBroken:
+            raise
+        except KmigrateError as error:
+            return [f"{error.ref}: group {record.group}: {error.what}"]
+        finally:
+            self.working.discard(record.key)
+        return []
+
+    # one topic
+
+    async def _look_after(self, record: TopicRecord, seen: _Seen) -> None:
+        if not self._may_act():
+            return
+        problem, gone_s = "", None
+        self.working.add(record.key)
+        try:
+            gone_s = await self._gone_for(record, seen)
+            await self._follow(record, seen)
+        except _OvertakenError:
+            return
+        except StateLogBroken:
+            raise
+        except KmigrateError as error:
+            problem = f"{error.ref}: {error.what}"
+        finally:
+            self.working.discard(record.key)
+        self._words[record.topic] = Upkept(record.since_ms, problem, gone_s)
+
+    async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
+        """Return the seconds since the topic was first found gone on the source; None if the topic is there.
+
+        The command that forgets a topic needs this time. A producer without an answer may repeat its last write for a
+        while.
+        """
+        key = record.topic, record.since_ms
+        if seen.source is not None or await self._source.find_topic(record.topic) is not None:
+            self._missed.pop(key, None)
+            return None
+        return monotonic() - self._missed.setdefault(key, monotonic())
+
+    async def _follow(self, record: TopicRecord, seen: _Seen) -> None:
+        source, target = seen.source, seen.target
+        if source is None or target is None:
+            raise self._gone(record, self._source if source is None else self._target)
+        if source.is_other_than(record.source_topic_id) or target.is_other_than(record.target_topic_id):
+            return  # the copier stops such partitions by name; nothing of another topic is copied
+        if not source.partitions or not target.partitions:
+            raise Unreachable("no-partitions", f"the partitions of {record.topic} cannot be read now")
+        record = await self._follow_partitions(record, len(source.partitions), len(target.partitions))
+        record = await self._follow_configs(record, seen, len(target.partitions[0].replicas))
+        await self._access.follow_topic(record, self._write)
+
+    def _gone(self, record: TopicRecord, cluster: ClusterClient) -> Refused:
+        side = "source" if cluster is self._source else "target"
+        return Refused(
+            f"{side}-topic-gone",
+            f"topic {record.topic} was deleted on the {side} {cluster.settings.name}",
+            still_true="its record stays, and nothing is deleted by it on the other cluster",
+        )
+
+    async def _write(self, record: Kept, changed: Kept) -> Kept:
+        """Replace `record` by `changed`, unless the record has changed meanwhile.
+
+        The record is checked even if nothing changes, because the next change on the cluster follows from the record.
+        """
+        state = self._log.state
+        if changed != record:
+            state = await self._log.append(lambda state: changed if state.records.get(record.key) == record else None)
+        if state.records.get(record.key) != changed or not self._may_act():
+            raise _OvertakenError
+        return changed
+
+    async def _follow_partitions(self, record: TopicRecord, ours: int, theirs: int) -> TopicRecord:
+        """Create partitions that the source has gained (rule A).
+
+        A later partition is mirrored from its first record, wherever the topic began.
+        """
+        if theirs > ours:
+            raise Refused(
+                "target-has-more-partitions",
+                f"topic {record.topic} has {theirs} partitions on the target and {ours} on the source",
+                still_true="the source's partitions go on being copied",
+                next_step="give the source's topic as many: records of one key would go to different partitions",
+            )
+        if ours <= record.partitions:
+            return record
+        record = await self._write(record, record)  # a promoted topic no longer grows with the source
+        starts = await self._first_offsets(record.topic, range(record.partitions, ours))
+        filled = () if record.mapped else tuple(partition for partition, start in starts.items() if start)
+        record = await self._write(record, replace(record, aligning=filled))
+        if filled:  # before the partitions are created: clients see them from then on
+            await wait_hidden(self._log, record.topic, self._log.state.epoch)
+        if theirs < ours:
+            await self._target_admin.create_partitions(record.topic, ours)
+        await self._leaders(record.topic, ours)
+        on_target = dict.fromkeys(starts, 0) if record.mapped else {}
+        if not record.mapped:
+            await self._aligner.align(replace(record, starts=starts))
+        wider = replace(
+            record,
+            partitions=ours,
+            starts={**record.starts, **starts},
+            began={**record.began, **starts},
+            target_starts={**record.target_starts, **on_target},
+            aligning=(),
+        )
+        return await self._write(record, wider)
+
+    async def _first_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the source's log start of each partition."""
+        told = await self._source.list_offsets({(topic, partition): EARLIEST for partition in partitions})
+        for (_, partition), answer in told.items():
+            if answer.error:
+                raise Unreachable("no-offsets", f"{topic}-{partition}: {row(answer.error).name}")
+        return {partition: answer.offset for (_, partition), answer in told.items()}
+
+    async def _leaders(self, topic: str, partitions: int) -> None:
+        deadline = monotonic() + _LEADERS_S
+        while True:
+            info = await self._target.topic(topic)
+            found = info.partitions.values() if info is not None else ()
+            if len(found) >= partitions and all(part.leader >= 0 for part in found):
+                return
+            if monotonic() > deadline:
+                raise Unreachable("no-leader", f"the new partitions of {topic} on the target get no leaders")
+            await sleep(0.02)
+
+    async def _with_cleaner(self, record: TopicRecord, compacted: bool) -> TopicRecord:
+        """Note in the record whether a log cleaner works on the source, and the log ends when the cleaning stopped."""
+        if compacted == record.compacted:
+            return record
+        cleaned_to = record.cleaned_to
+        if not compacted:  # the ends are read after the policy: nothing written from now on is cleaned
+            keys = [(record.topic, partition) for partition in range(record.partitions)]
+            ends = await self._source.log_ends(keys)
+            if any(end.error for end in ends.values()):
+                return record  # there is another round
+            cleaned_to = {partition: end.offset for (_, partition), end in ends.items()}
+        return replace(record, compacted=compacted, cleaned_to=cleaned_to)
+
+    async def _follow_configs(self, record: TopicRecord, seen: _Seen, replicas: int) -> TopicRecord:
+        ours, theirs, defaults = seen.source_configs, seen.target_configs, seen.target_defaults
+        noted = record
+        if not isinstance(ours, KmigrateError) and "cleanup.policy" in ours:
+            noted = await self._with_cleaner(record, is_compacted(ours))
+        if any(record.target_starts.values()):  # a target topic with data from before the mirror keeps its own configs
+            return await self._write(record, noted) if noted != record else record
+        if isinstance(ours, KmigrateError):
+            raise ours
+        if isinstance(theirs, KmigrateError):
+            raise theirs
+        if isinstance(defaults, KmigrateError):
+            raise defaults
+        configs = self._maker.configs(ours, defaults, replicas, theirs, record.restore_configs, record.seal)
+        changed = replace(noted, restore_configs=configs.restore, drop_configs=configs.drop)
+        record = await self._write(record, changed)
+        put, remove = self._maker.changes(configs, theirs)
+        await self._target_admin.alter_topic_configs(record.topic, put, remove)
+        if put or remove:
+            await self._put_back_late(record)
+        return record
+
+    async def _put_back_late(self, record: TopicRecord) -> None:
+        """Restore the configs of a topic that was promoted while this round changed its configs.
+
+        The target's controller may have delayed the change until another process led the link, and nobody would look at
+        the topic again.
+        """
+        state = await self._log.read_to_end()
+        now = state.topic(self._link, record.topic)
+        if now is None or now.phase is TopicPhase.PROMOTED:
+            last = state.topic(self._link, record.topic, forgotten=True) or record
+            await self._target_admin.alter_topic_configs(record.topic, last.restore_configs, last.drop_configs)
+            raise _OvertakenError
+
+
+def _patterns(link: LinkRecord) -> object:
+    return link.topic_patterns, link.group_patterns

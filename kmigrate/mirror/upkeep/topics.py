@@ -1,0 +1,259 @@
+"""The target topic of a mirror: created with the source's shape and with relaxed configs (`configs`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.layout import TopicInfo
+from kmigrate.errors import BrokerRefused, Refused, Unreachable
+from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
+from kmigrate.mirror.upkeep.configs import (
+    Configs,
+    as_found,
+    broker_defaults,
+    carried_configs,
+    changes,
+    own_configs,
+    target_configs,
+)
+from kmigrate.mirror.upkeep.forecast import why_mapped
+from kmigrate.model.records import Seal, TopicRecord
+from kmigrate.model.words import delete_unneeded
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.codes import row
+from kmigrate.state.create import ensure_map_topic
+from kmigrate.state.log import STATE_TOPIC
+
+__all__ = ["Prepared", "TopicMaker", "is_compacted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A target topic that exists, and where its mirror begins on both sides."""
+
+    partitions: int
+    source_topic_id: str
+    target_topic_id: str
+    starts: Mapping[int, int]
+    configs: Configs
+    compacted: bool
+    target_starts: Mapping[int, int] | None
+    """Offsets where the records begin on the target, if the target has its own offsets; None for identical offsets."""
+    began: Mapping[int, int] = field(default_factory=dict)
+    """Log ends of the source now."""
+
+
+class TopicMaker:
+    """Creates target topics of a link."""
+
+    def __init__(
+        self,
+        source: ClusterClient,
+        target: ClusterClient,
+        source_admin: Admin,
+        target_admin: Admin,
+        settings: MirrorSettings,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._source_admin = source_admin
+        self._target_admin = target_admin
+        self._settings = settings
+
+    async def prepare(self, record: TopicRecord, note: Callable[[Configs], Awaitable[bool]]) -> Prepared | None:
+        """Create or adopt the target topic; raise Refused if a topic stands there that the mirror may not fill.
+
+        `note` records the topic's new configs and its own configs before anything of the topic is changed. If `note`
+        reports that another process has made the topic meanwhile, the target stays unchanged and the result is None.
+        """
+        topic = record.topic
+        info = await self._source.topic(topic)
+        if info is None:
+            raise Refused(
+                "no-source-topic",
+                f"cluster {self._source.settings.name} has no topic {topic}",
+                still_true="nothing was created on the target",
+                next_step="check the name; the mirror goes on by itself once the topic exists",
+            )
+        if info.error:
+            raise BrokerRefused(
+                "source-denied",
+                f"cluster {self._source.settings.name} does not show topic {topic}: {row(info.error).name}",
+                code=info.error,
+                still_true="nothing was created on the target",
+                next_step=f"allow {self._source.settings.security.principal} READ, which includes DESCRIBE, on topic "
+                f"{topic} at cluster {self._source.settings.name}",
+            )
+        await self._target.refresh([topic])
+        replicas = min(len(info.partitions[0].replicas) or 1, len(self._target.metadata.brokers) or 1)
+        told = (await self._source_admin.topic_configs([topic]))[topic]
+        existing = self._target.metadata.topics.get(topic)
+        compacted = is_compacted(told)
+        starts, began = await self._starts(record, info)
+        ends = dict.fromkeys(starts, 0) if existing is None else await self._ends(existing, len(info.partitions))
+        standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
+        own = {key: entry.value for key, entry in standing.items() if entry.own} if existing is not None else {}
+        kept = as_found(own, record.restore_configs, record.drop_configs)
+        if any(ends.values()):
+            self._refuse_data(record, ends)
+            configs = self._relaxed(kept, replicas, standing, kept)  # a topic with data keeps its own configs
+        else:
+            defaults = await broker_defaults(self._target, self._target_admin)
+            configs = self.configs(told, defaults, replicas, standing, kept, record.seal)
+        mapped = await self._is_mapped(record, starts, compacted)
+        if mapped:
+            await ensure_map_topic(self._target, self._target_admin)
+        if not await note(configs):
+            return None
+        if existing is not None and record.recreate and not any(ends.values()):
+            await self._delete(topic)
+            existing, configs = None, replace(configs, now={**kept, **configs.now})
+        if existing is not None:
+            await self._target_admin.alter_topic_configs(topic, configs.now)
+        else:
+            await self._target_admin.create_topic(topic, len(info.partitions), replicas, configs.now)
+        made = await self._leaders(topic, len(info.partitions))
+        return Prepared(
+            partitions=len(info.partitions),
+            source_topic_id=_id(info),
+            target_topic_id=_id(made),
+            starts=starts,
+            began=began,
+            configs=configs,
+            compacted=compacted,
+            target_starts=ends if mapped else None,
+        )
+
+    async def creation_configs(self, topics: Sequence[str]) -> dict[str, Mapping[str, str]]:
+        """Return the configs with which each topic of the source would be created on the target."""
+        if not topics:
+            return {}
+        infos = (await self._source.refresh(topics)).topics
+        told = await self._source_admin.topic_configs([topic for topic in topics if topic in infos])
+        standing = await self._known_configs(STATE_TOPIC)
+        defaults = await broker_defaults(self._target, self._target_admin)
+        brokers = len(self._target.metadata.brokers) or 1
+        return {
+            topic: self.configs(
+                configs, defaults, min(len(infos[topic].partitions[0].replicas) or 1, brokers), standing, {}, None
+            ).now
+            for topic, configs in told.items()
+        }
+
+    def configs(
+        self,
+        source: Mapping[str, ConfigValue],
+        defaults: Mapping[str, str],
+        replicas: int,
+        target: Mapping[str, ConfigValue],
+        standing: Mapping[str, str],
+        seal: Seal | None,
+    ) -> Configs:
+        """Return the configs of the target topic that follow from the source topic's configs.
+
+        `defaults` are the target's `broker_defaults`; `standing` is as in `target_configs`.
+        """
+        own = own_configs(source, seal, standing)
+        if self._settings.use_defaults_from is DefaultsFrom.SOURCE:
+            own |= carried_configs(source, defaults)
+        return self._relaxed(own, replicas, target, standing)
+
+    def _relaxed(
+        self, own: Mapping[str, str], replicas: int, target: Mapping[str, ConfigValue], standing: Mapping[str, str]
+    ) -> Configs:
+        exclude = self._settings.config_exclude
+        return target_configs(own, replicas, exclude=exclude, known=target, standing=standing)
+
+    def changes(self, configs: Configs, target: Mapping[str, ConfigValue]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Return the changes that bring an existing target topic to these configs."""
+        exclude = self._settings.config_exclude
+        return changes(configs.now, {key: entry.value for key, entry in target.items() if entry.own}, exclude)
+
+    async def _known_configs(self, topic: str) -> dict[str, ConfigValue]:
+        """Return the configs of a topic on the target, which also list all config keys that the target knows."""
+        return (await self._target_admin.topic_configs([topic]))[topic]
+
+    async def _is_mapped(self, record: TopicRecord, starts: Mapping[int, int], compacted: bool) -> bool:
+        """Return whether the target gets its own offsets: by request, or because identical offsets are not possible."""
+        if record.offsets != "auto":
+            return record.offsets == "mapped"
+        return bool(await why_mapped(self._source, self._settings, record.topic, starts, compacted=compacted))
+
+    async def _delete(self, topic: str) -> None:
+        """Delete a topic of the target, and wait until no asked broker shows the topic."""
+        await self._target_admin.delete_topic(topic)
+        deadline = monotonic() + 30
+        while await self._target.topic(topic) is not None:
+            if monotonic() > deadline:
+                raise Unreachable("not-deleted", f"topic {topic} on the target was deleted and is still shown")
+            await sleep(0.05)
+
+    async def _leaders(self, topic: str, partitions: int) -> TopicInfo:
+        deadline = monotonic() + 30
+        while True:
+            info = await self._target.topic(topic)
+            if info is not None and len(info.partitions) != partitions:
+                raise self._wrong_shape(info, partitions)
+            if info is not None and all(part.leader >= 0 for part in info.partitions.values()):
+                return info
+            if monotonic() > deadline:
+                raise Unreachable("no-leader", f"the partitions of {topic} on the target get no leaders")
+            await sleep(0.02)
+
+    def _wrong_shape(self, found: TopicInfo, partitions: int) -> Refused:
+        return Refused(
+            "target-topic-differs",
+            f"topic {found.name} exists on {self._target.settings.name} with {len(found.partitions)} partitions; "
+            f"the source has {partitions}",
+            still_true="nothing was written to it",
+            next_step=f"give both topics the same number of partitions; or {delete_unneeded(found.name)}",
+        )
+
+    async def _ends(self, found: TopicInfo, partitions: int) -> dict[int, int]:
+        """Return the log ends of a target topic that existed before the mirror."""
+        if len(found.partitions) != partitions:
+            raise self._wrong_shape(found, partitions)
+        ends = await self._target.log_ends([(found.name, partition) for partition in sorted(found.partitions)])
+        for (topic, partition), end in ends.items():
+            if end.error:
+                raise Unreachable("no-log-end", f"{topic}-{partition}: {row(end.error).name}")
+        return {partition: end.offset for (_, partition), end in ends.items()}
+
+    def _refuse_data(self, record: TopicRecord, ends: Mapping[int, int]) -> None:
+        """Refuse a target topic with data, unless a person asked to put the records behind that data."""
+        if record.offsets != "mapped":
+            partition, end = next((p, end) for p, end in ends.items() if end > 0)
+            raise Refused(
+                "target-topic-not-empty",
+                f"topic {record.topic} on {self._target.settings.name} already holds data (partition {partition} "
+                f"ends at {end})",
+                still_true="nothing was written to it",
+                next_step="put the records of the source behind that data: --offsets mapped; or "
+                f"{delete_unneeded(record.topic)}, then mirror it again",
+            )
+
+    async def _starts(self, record: TopicRecord, info: TopicInfo) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the first mirrored offset of each partition, and the present log ends of the source."""
+        keys = [(info.name, partition) for partition in sorted(info.partitions)]
+        wanted = {"earliest": EARLIEST, "latest": LATEST}.get(record.start)
+        told = await self._source.list_offsets(dict.fromkeys(keys, int(record.start) if wanted is None else wanted))
+        ends = await self._source.list_offsets(dict.fromkeys(keys, LATEST))
+        for key in keys:
+            error = told[key].error or ends[key].error
+            if error:
+                await self._source.refresh([info.name])
+                raise Unreachable("no-offsets", f"{key[0]}-{key[1]}: {row(error).name}")
+        began = {key[1]: ends[key].offset for key in keys}
+        return {key[1]: told[key].offset if told[key].offset >= 0 else ends[key].offset for key in keys}, began
+
+
+def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:
+    """Return whether a log cleaner works on a topic, by its own policy or by its cluster's policy."""
+    return "compact" in configs["cleanup.policy"].value
+
+
+def _id(info: TopicInfo) -> str:
+    return str(info.topic_id) if info.topic_id is not None else ""

@@ -1,0 +1,200 @@
+"""Handles admin requests of one client connection: brokers have each side's names (D5), and mirrored topics stay.
+
+For mirrored topics and for groups that follow, the router answers what their sources would say, or refuses a change
+until the promote. Everything else goes to the target. No request is held, and answers may come later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.admin.create_topics import create_topics
+from kmigrate.router.groups.handler import FollowDesk
+from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.wire.addresses import LIST_GROUPS, ONE_BROKERS, decode_request, encode_request, none_here
+from kmigrate.router.wire.admin import ADMIN_APIS, CREATE_TOPICS, answer_with, make_nodes_real, split_mirrored
+from kmigrate.router.wire.blank import frame_answer
+from kmigrate.router.wire.broker_names import (
+    BROKER_CONFIG_APIS,
+    LIST_CONFIG_RESOURCES,
+    asked_brokers,
+    show_names,
+)
+from kmigrate.router.wire.configs import DESCRIBE_CONFIGS, show_own_configs
+from kmigrate.router.wire.groups import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, leaves_group
+from kmigrate.router.wire.listed import (
+    DESCRIBE,
+    DESCRIBE_NEW,
+    DESCRIBE_VERSION,
+    dead,
+    describe_new_request,
+    describe_request,
+    with_followed,
+    without_followed,
+)
+from kmigrate.router.wire.quorum import QUORUM_APIS, show_nodes
+from kmigrate.router.wire.share import (
+    SHARE_GROUP_HEARTBEAT,
+    ask_for_subscription,
+    refuse_share,
+    share_accepted,
+    subscription_told,
+)
+from kmigrate.router.wire.transactions import read_answer
+
+__all__ = ["ADMINISTRATIVE", "AdminDesk"]
+
+ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {SHARE_GROUP_HEARTBEAT}
+Reply = Callable[[Buffer], None]
+
+
+class AdminDesk:
+    """Handles the administrative requests of a connection."""
+
+    def __init__(self, core: Core, edge: Edge, follow: FollowDesk, told: Callable[[], bool]) -> None:
+        self._core = core
+        self._edge = edge
+        self._follow = follow
+        self._told = told
+        """Returns whether the client knows the brokers' own addresses."""
+
+    def take(self, head: RequestHead, frame: bytearray, reply: Reply, *, home: str, broker: int | None) -> None:
+        """Take a request; `home` and `broker` name the listener of the client's connection, as the session knows it."""
+        if head.api_key in ONE_BROKERS and home:
+            reply(none_here(head))
+            return
+        request = decode_request(frame, head)
+        if head.api_key == LIST_GROUPS and self._core.table.followed:
+            self._list_groups(head, frame, request, reply, broker)
+        elif head.api_key == SHARE_GROUP_HEARTBEAT:
+            self._share(head, frame, request, reply)
+        else:
+            self._ask(head, frame, request, reply)
+
+    def _ask(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
+        """Ask the target, with the target's own broker names."""
+        asked = asked_brokers(request, self._core.book)
+        real = make_nodes_real(head, request, self._core.book, asked)
+        if real is not None:
+            frame, request = encode_request(frame, head, real), real
+
+        def answered(answer: bytearray) -> None:
+            reply(answer if self._told() else self._shown(head, answer, asked))
+
+        if head.api_key in ADMIN_APIS:
+            self._change(head, frame, request, answered)
+        else:
+            self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _shown(self, head: RequestHead, answer: bytearray, asked: frozenset[str]) -> Buffer:
+        """Return the answer with the names and topics that the client knows."""
+        if head.api_key in QUORUM_APIS:
+            return show_nodes(answer, head, self._core.book, self._core.hidden())
+        if head.api_key == DESCRIBE_CONFIGS and self._core.table.mirroring:
+            answer = show_own_configs(answer, head, self._core.table.topics)
+        if asked or head.api_key == LIST_CONFIG_RESOURCES:
+            return show_names(answer, head, self._core.book, asked)
+        return answer
+
+    def _change(
+        self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
+    ) -> None:
+        """Have the target change topics; changes of mirrored topics are answered here."""
+        rest, told, refused = split_mirrored(head, request, self._core.mirrored())
+        if refused:
+            self._say(head, f"a change of mirrored topic {', '.join(refused)} was refused until its promote")
+        if rest is None:
+            then(answer_with(head, told))
+            return
+
+        def answered(answer: bytearray) -> None:
+            then(answer_with(head, told, answer) if told else answer)
+
+        if told:
+            frame = encode_request(frame, head, rest)
+        if head.api_key == CREATE_TOPICS:
+            create_topics(self._core, self._edge, head, frame, rest, answered)
+        else:
+            self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _share(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
+        """Refuse a member of a share group that has subscribed to a mirrored topic, at whatever time."""
+        members, mirrored = self._core.share_members, self._core.mirrored()
+        group, member, topics = str(request.group_id), str(request.member_id), request.subscribed_topic_names
+        if leaves_group(request):
+            members.forget(group, member)
+            self._edge.to_target([frame], head.correlation_id, reply)
+        elif topics is not None or not mirrored or members.is_cleared(group, member, mirrored):
+            self._judge_share(head, frame, request, reply, topics)
+        else:
+
+            def told(answer: bytearray) -> None:
+                self._judge_share(head, frame, request, reply, subscription_told(answer, member))
+
+            self._edge.to_target([ask_for_subscription(head, group)], head.correlation_id, told)
+
+    def _judge_share(
+        self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, topics: Iterable[str] | None
+    ) -> None:
+        """Refuse or forward a share group heartbeat; `topics` None: nothing is known against the member."""
+        members, mirrored = self._core.share_members, self._core.mirrored()
+        group, member, version = str(request.group_id), str(request.member_id), members.version(mirrored)
+
+        def accepted(answer: bytearray) -> None:
+            if share_accepted(answer):  # otherwise another client may have named the member
+                members.clear(group, member, version)
+            reply(answer)
+
+        if topics is not None:
+            refusal = refuse_share(head, request, map(str, topics), mirrored)
+            if refusal is not None:
+                members.forget(group, member)
+                answer, text = refusal
+                self._say(head, text)
+                reply(answer)
+                return
+            if mirrored:
+                self._edge.to_target([frame], head.correlation_id, accepted)
+                return
+        self._edge.to_target([frame], head.correlation_id, reply)
+
+    def _say(self, head: RequestHead, text: str) -> None:
+        self._core.outside.say(f"{head.client_id or 'a client'}: {text}")
+
+    def _list_groups(
+        self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, broker: int | None
+    ) -> None:
+        """List the target's groups without groups that follow; one broker adds these as their sources describe them."""
+        followed = frozenset(self._core.table.followed)
+        first = min(self._core.book.addresses, default=None)
+
+        def listed(answer: Any) -> None:
+            reply(frame_answer(answer, head.correlation_id))
+
+        def told(frame: bytearray) -> None:
+            answer = without_followed(read_answer(type(request), frame), followed)
+            if code_of(answer.error_code) or broker not in (None, first):
+                listed(answer)
+                return
+            self._follow.take(
+                head._replace(api_key=DESCRIBE_GROUPS, version=DESCRIBE_VERSION),
+                describe_request(followed),
+                lambda described: classic(answer, read_answer(DESCRIBE, bytearray(described))),
+            )
+
+        def classic(answer: Any, described: Any) -> None:
+            left = dead(described)
+            if not left:
+                listed(with_followed(request, answer, described))
+                return
+
+            def new(frame: Buffer) -> None:
+                listed(with_followed(request, answer, described, read_answer(DESCRIBE_NEW, bytearray(frame))))
+
+            asked = head._replace(api_key=CONSUMER_GROUP_DESCRIBE, version=0)
+            self._follow.take(asked, describe_new_request(left), new)
+
+        self._edge.to_target([frame], head.correlation_id, told)

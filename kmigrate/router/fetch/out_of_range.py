@@ -1,0 +1,136 @@
+"""Makes readers repeat a fetch where the target's copy of a mirrored topic has not reached their position.
+
+Members of groups get committed offsets that the copy has not reached (`groups.handler`, B). Flink, Spark and sinks
+bring positions of their own. A broker answers OFFSET_OUT_OF_RANGE (1) to a position beyond the log's end. The reader
+would then begin anew at an end of the log, as `auto.offset.reset` says. A broker gives the same answer to a position
+before the log's start, and does not say which applies.
+
+So the router answers NOT_LEADER_OR_FOLLOWER (6) instead, and every client repeats the fetch from its position. Once the
+copy has everything that the source had at the first such answer, OFFSET_OUT_OF_RANGE is true and passes.
+
+While the router looks up log ends, the answer waits for a moment at most: otherwise the client would repeat the request
+without a pause. An answer with records of any partition does not wait, so a lagging partition does not hold up others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kmigrate.model.routes import Serve, TopicRoute
+from kmigrate.router.shared.state import TARGET, Core, Edge
+
+__all__ = ["Beyond"]
+
+_LOOK_S = 0.5
+"""Longest time of a look-up: as long as consumers let a broker wait for records."""
+_FORGOTTEN_S = 15.0
+"""Time after which a doubt is forgotten: clients repeat within seconds, or read elsewhere."""
+_COPIED = frozenset({Serve.FORWARD, Serve.HOLD})
+_Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """A partition with a reader that the target calls out of range."""
+
+    at: float
+    """Time of the latest out-of-range answer."""
+    end: int = -1
+    """Log end of the source at the first out-of-range answer, as soon as known."""
+    over: bool = False
+    """True once the copy has reached that end."""
+
+
+@dataclass(slots=True)
+class Beyond:
+    """The out-of-range answers of a client connection."""
+
+    core: Core
+    edge: Edge
+    _doubts: dict[_Key, _Doubt] = field(default_factory=dict)
+    _new: dict[str, set[_Key]] = field(default_factory=dict)
+    """Partitions whose log ends are to be looked up, by link."""
+    _looking: set[_Key] = field(default_factory=set)
+    _waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def comes_again(self, topic: bytes, partition: int) -> bool:
+        """Return whether an out-of-range reader of a topic (name or id) shall repeat the fetch."""
+        route = self._route(topic)
+        if route is None:
+            return False
+        key, now = (route.topic, partition), self.edge.now()
+        doubt = self._doubts.get(key)
+        if doubt is None or now - doubt.at > _FORGOTTEN_S:
+            doubt = self._doubts[key] = _Doubt(now)
+        doubt.at = now
+        if doubt.over:
+            del self._doubts[key]
+            return False
+        if key not in self._looking:
+            self._new.setdefault(route.link, set()).add(key)
+        return True
+
+    def when_settled(self, then: Callable[[], None], *, at_once: bool = False) -> None:
+        """Look up the log ends of new doubts, then call `then`; with `at_once`, call `then` before."""
+        new, self._new = self._new, {}
+        for keys in new.values():
+            self._looking |= keys
+        if at_once:
+            then()
+        else:
+            self._waiting.append(then)
+        for link, keys in new.items():
+            self._look(link, keys)
+        self._go_on()
+
+    def _route(self, topic: bytes) -> TopicRoute | None:
+        """Return the route of a topic that is copied under the same offsets; None for other topics."""
+        routes = self.core.table.topics
+        route = routes.get(topic.decode("utf-8", "replace")) or routes.get(self.core.ids.name_at_target(topic))
+        return None if route is None or route.mapped or route.serve not in _COPIED else route
+
+    def _look(self, link: str, keys: set[_Key]) -> None:
+        doubts = {key: self._doubts[key] for key in keys}
+
+        def ended(ends: Mapping[_Key, int]) -> None:
+            for key, end in ends.items():
+                doubts[key].end = end
+            known = {key: doubt.end for key, doubt in doubts.items() if doubt.end >= 0}
+            if known:
+                self.core.outside.when_copied(link, known, _LOOK_S, lambda yes: copied(known, all_=yes))
+            else:
+                self._looked(keys)
+
+        def copied(known: Mapping[_Key, int], *, all_: bool) -> None:
+            if all_:
+                here(known)
+            else:
+                self.core.outside.ends(TARGET, known, _LOOK_S, here)
+
+        def here(ends: Mapping[_Key, int]) -> None:
+            for key, end in ends.items():
+                doubts[key].over = end >= doubts[key].end
+            self._looked(keys)
+
+        unknown = [key for key, doubt in doubts.items() if doubt.end < 0]
+        if unknown:
+            self.core.outside.ends(link, unknown, _LOOK_S, ended)
+        else:
+            ended({})
+
+    def _looked(self, keys: set[_Key]) -> None:
+        self._looking -= keys
+        now = self.edge.now()
+        self._doubts = {
+            key: doubt
+            for key, doubt in self._doubts.items()
+            if key in self._looking or now - doubt.at <= _FORGOTTEN_S
+        }
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._looking:
+            waiting, self._waiting = self._waiting, []
+            for then in waiting:
+                then()

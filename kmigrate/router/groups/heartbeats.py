@@ -1,0 +1,263 @@
+"""Handles heartbeats of the new protocol (KIP-848) in groups that follow, for one client connection.
+
+Heartbeats go to the source's coordinator like all requests of such groups (`groups.handler`). Topics have different ids
+on the two clusters. Lettered rules:
+
+A  A member is not told of assigned topics that must not be read at the target (`topic_ids`). The member is told once
+   they may be read. A member's assignment may have come through another connection or router, so that this router has
+   not seen the assignment. Then the member must send a full heartbeat (with all fields), once. Otherwise nobody would
+   know what is withheld from the member, and the member would never be told.
+B  While the group is promoted, the answer to a heartbeat tells each member to own nothing any more, whatever the source
+   says. The member commits what was read, gives all partitions back, and reports so in a heartbeat. Meanwhile
+   heartbeats go to the source, including this report. To the source, the owned partitions matter only while the member
+   has partitions to give back. So the member stays a member there, and commits still reach the source. A member that
+   has given everything back waits for the others. So all members must first send heartbeats more often, for as long as
+   their former interval, and go on reading. The same holds for members of a group in transactions, which first commit
+   their work in progress in transactions.
+C  A member that owned nothing before has nothing to report: the answer is NOT_COORDINATOR (16), after which clients
+   send a full heartbeat. A member that was told of partitions a moment ago may be about to take them, and an empty
+   report is not believed at once.
+D  A member that joins while the group is promoted waits, like a member that has given everything back. The source gets
+   no join of either.
+E  If a promote is given up, the next heartbeat is answered as in C, and the full heartbeat gets the source's own
+   assignment.
+F  Once the group is open, the target does not know the members, and says so (25). They join there as new members, at
+   once and without an error to the application, because there is nothing to lose. For a while they go on sending
+   heartbeats often: each partition that moves between members there takes a heartbeat of each. The former members leave
+   the source's group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from kmigrate.model.routes import RoutingTable
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.router.groups.coordinator import GroupTalk, Word
+from kmigrate.router.shared.state import Core, Edge
+from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, leaves_group
+from kmigrate.router.wire.heartbeats import (
+    Partitions,
+    leaving,
+    letting_go,
+    needs_regex,
+    owned,
+    says_everything,
+    sooner,
+    with_source_ids,
+    with_target_ids,
+)
+
+__all__ = ["HeartbeatDesk"]
+
+_PROBED_S = 1.0
+"""Time without a report of owned partitions after which a member must send a full heartbeat (rule C)."""
+_TAKES_S = 10.0
+"""Time for which a member that was told of partitions may be about to take them."""
+_MOST_MEMBERS = 16
+"""Maximum members that a connection knows: a member has connections of its own."""
+_LONG_AGO = float("-inf")
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A member that the source's coordinator has answered on this connection."""
+
+    word: Word
+    """Newest heartbeat."""
+    named: Partitions = frozenset()
+    """Partitions that the member last reported as owned, by the target's ids."""
+    given_at: float = _LONG_AGO
+    """Time when the member was told of partitions that are not reported as owned since."""
+    asked: bool = False
+    """True once the member had to send a full heartbeat, because this router did not know the assignment."""
+    emptied_at: float = _LONG_AGO
+    """Time when the member was told to own nothing, or was last asked, in a promote that still concerns the member."""
+    done: bool = False
+    """True once the member has reported since that no partition is owned."""
+
+    @property
+    def emptied(self) -> bool:
+        return self.emptied_at > _LONG_AGO
+
+
+class HeartbeatDesk:
+    """Handles ConsumerGroupHeartbeat of groups that follow."""
+
+    def __init__(self, core: Core, edge: Edge, talk: GroupTalk) -> None:
+        self._core = core
+        self._edge = edge
+        self._talk = talk
+        self._members: dict[tuple[str, str], _Member] = {}
+        self._table: RoutingTable | None = None
+
+    def can(self, link: str, heartbeat: Any) -> bool:
+        """Return whether a link's source understands the heartbeat; before Kafka 4.0 brokers lack the new protocol."""
+        newest = self._core.outside.source_version(link, CONSUMER_GROUP_HEARTBEAT)
+        if newest < 0 and self._core.outside.source_version(link, HEARTBEAT) < 0:
+            self._core.outside.refresh_source(link)
+        return newest >= needs_regex(heartbeat)
+
+    def knows(self, group: str, member_id: str) -> bool:
+        """Return whether a member of the new protocol has sent a heartbeat on this connection."""
+        return (group, member_id) in self._members
+
+    def take(self, word: Word) -> None:
+        request = word.request
+        if leaves_group(request):
+            self._ask(word, self._left)
+            return
+        member = self._known(word)
+        gathering = self._gathering(word)
+        self._hear(member, gathering=gathering)
+        if gathering and not int(request.member_epoch):
+            member.emptied_at = self._edge.now()
+            self._done(member)
+            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        elif self._must_say_everything(member, gathering=gathering):
+            word.fail(Code.NOT_COORDINATOR)
+        else:
+            if not gathering:
+                member.emptied_at = _LONG_AGO
+            self._ask(word, self._beaten)
+
+    def advance(self) -> None:
+        """Apply rules E and F, once per table."""
+        if self._table is self._core.table:
+            return
+        self._table = self._core.table
+        for key, member in list(self._members.items()):
+            route = self._table.followed.get(member.word.group)
+            if route is None:
+                self._forget(key)
+                if member.word.group not in self._table.held_groups:  # otherwise the group was given another mode
+                    self._talk.tell(member.word, leaving(member.word.request))
+            elif not route.gathering:
+                self._undone(member)
+
+    def closed(self) -> None:
+        for key in list(self._members):
+            self._core.followers.parted(*key)
+            self._forget(key)
+
+    # one member
+
+    def _known(self, word: Word) -> _Member:
+        key = (word.group, word.member_id)
+        member = self._members.get(key)
+        if member is None:
+            member = self._members[key] = _Member(word)
+            if len(self._members) > _MOST_MEMBERS:
+                self._forget(next(iter(self._members)))
+        member.word = word
+        return member
+
+    def _gathering(self, word: Word) -> bool:
+        route = self._core.table.followed.get(word.group)
+        return route is None or route.gathering
+
+    def _hear(self, member: _Member, *, gathering: bool) -> None:
+        """Note the partitions that a member reports as owned."""
+        named = owned(member.word.request)
+        if named is None:
+            return
+        member.named = named
+        if named:
+            member.given_at = _LONG_AGO
+            self._undone(member)
+        elif gathering and member.emptied and self._edge.now() - member.given_at > _TAKES_S:
+            self._done(member)
+
+    def _must_say_everything(self, member: _Member, *, gathering: bool) -> bool:
+        if says_everything(member.word.request) or not int(member.word.request.member_epoch):
+            return False
+        if not gathering:
+            return self._wants_assignment(member) or member.emptied
+        now = self._edge.now()
+        if member.done or not member.emptied or now - member.emptied_at < _PROBED_S:
+            return False
+        member.emptied_at = now
+        return True
+
+    def _wants_assignment(self, member: _Member) -> bool:
+        """Return whether a member must send a full heartbeat for rule A."""
+        group, member_id = member.word.group, member.word.member_id
+        withheld = self._core.followers.withheld(group, member_id)
+        if withheld is not None:
+            return self._core.ids.tells_any(withheld)
+        asked, member.asked = member.asked, True
+        return not asked
+
+    def _done(self, member: _Member) -> None:
+        if not member.done:
+            member.done = True
+            self._core.followers.join(member.word.group, member.word.member_id)
+
+    def _undone(self, member: _Member) -> None:
+        if member.done:
+            member.done = False
+            self._core.followers.joined(member.word.group, member.word.member_id)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        member = self._members.pop(key, None)
+        if member is not None:
+            self._undone(member)
+
+    # answers
+
+    def _ask(self, word: Word, answered: Callable[[Word, Any], None]) -> None:
+        asked = Word(word.head, with_source_ids(word.request, self._core.ids), word.group, word.link, word.told)
+        self._talk.ask(asked, lambda answer: answered(word, answer))
+
+    def _left(self, word: Word, answer: Any) -> None:
+        if not code_of(answer.error_code):
+            self._core.followers.gone(word.group, word.member_id)
+            self._forget((word.group, word.member_id))
+        word.told(answer)
+
+    def _beaten(self, word: Word, answer: Any) -> None:
+        if code_of(answer.error_code):
+            word.told(answer)
+            return
+        if not word.member_id:  # of a client that has the coordinator choose the member id
+            self._forget((word.group, ""))
+            word.named = str(answer.member_id)
+            self._core.followers.heard(word.group, word.named, self._edge.now())
+        member = self._known(word)
+        gathering, now = self._gathering(word), self._edge.now()
+        if gathering and (member.emptied or now >= self._all_hear_at(word, answer)):
+            if not member.emptied:
+                member.emptied_at = now
+            word.told(sooner(letting_go(answer)))
+            return
+        shown, withheld = with_target_ids(answer, self._core.ids)
+        if shown.assignment is not None:
+            self._withhold(member, withheld)
+            if (owned(shown.assignment) or frozenset()) - member.named:
+                member.given_at = now
+        word.told(sooner(shown) if gathering else shown)
+
+    def _all_hear_at(self, word: Word, answer: Any) -> float:
+        """Return the time by which every member, at any router, has sent a heartbeat since the group gathers.
+
+        From then on all members send heartbeats often.
+        """
+        since = self._core.followers.gathering(word.group, self._edge.now())
+        return since + float(answer.heartbeat_interval.total_seconds())
+
+    def _withhold(self, member: _Member, withheld: frozenset[UUID]) -> None:
+        """Note the topics that are withheld from a member, and warn of new ones (rule A)."""
+        group, member_id = member.word.group, member.word.member_id
+        if withheld - (self._core.followers.withheld(group, member_id) or frozenset()):
+            self._core.outside.warn(
+                f"group {group}: its member {member_id} is assigned a topic of the source that cannot be read here, "
+                f"because it is not mirrored under the same offsets: {', '.join(sorted(map(self._named, withheld)))}"
+            )
+        self._core.followers.withhold(group, member_id, withheld, self._edge.now())
+
+    def _named(self, topic: UUID) -> str:
+        name = self._core.ids.name_at_source(topic)
+        return f"{name} (topic id {topic})" if name else f"topic id {topic}"

@@ -1,0 +1,148 @@
+"""Asks the target before a promote whether members would be let in, and remembers who is refused afterwards.
+
+A  A trial join changes nothing at the target (`apis.trials`). The trial goes through the member's own connection, so
+   the target judges the member's own name and rights.
+B  A trial is made when a member joins, and again when the promote of its group begins. After a refusal, or an answer
+   that says nothing, the member's requests two seconds later make the next trial. So a right that was granted counts.
+C  While a trial has no answer, the router's word says so (`GroupWord.trials`), and the promote waits.
+D  After the promote the answers to the joins themselves count. A refusal is told until the client is let in, for ten
+   minutes at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from kmigrate.model.presences import RefusedMember
+from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.shared.state import Core, Edge
+from kmigrate.router.wire.addresses import decode_request
+from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, groups_of
+from kmigrate.router.wire.transactions import frame_request, read_answer
+from kmigrate.router.wire.trials import JOINING, lets_in, refusal_in, says_subscription, trial_of
+
+__all__ = ["TrialDesk"]
+
+_PAUSE_S = 1.0
+"""Least time between two trials of a member that joins again and again, as members of a held group do."""
+_AGAIN_S = 2.0
+"""Time until the next trial after a refusal, or after an answer that says nothing."""
+_MOST_MEMBERS = 16
+"""Members of one connection; a member has connections of its own."""
+_LONG_AGO = float("-inf")
+_Key = tuple[str, str]
+"""Group and client id."""
+
+
+@dataclass(slots=True, eq=False)
+class _Trial:
+    """The newest joining request of one member."""
+
+    head: RequestHead
+    request: Any
+    fresh: bool = True
+    """No trial has been made of this request."""
+    pending: bool = False
+    refused: bool = False
+    settled: bool = False
+    """The last trial has told that the target would let the member in."""
+    at: float = _LONG_AGO
+
+
+class TrialDesk:
+    """Makes the trial joins of one client connection."""
+
+    def __init__(self, core: Core, edge: Edge, host: Callable[[], str]) -> None:
+        self._core = core
+        self._edge = edge
+        self._host = host
+        self._known: dict[_Key, _Trial] = {}
+
+    def take(self, head: RequestHead, request: Any, group: str) -> None:
+        """Look at a request of a group: note a member that joins, and make the trials that are due.
+
+        Trials are made at requests of the client alone: in the middle of a login the target takes nothing else.
+        """
+        if head.api_key in JOINING and says_subscription(request) and int(getattr(request, "member_epoch", 0)) >= 0:
+            self._note(head, request, (group, head.client_id or ""))
+        for key, trial in list(self._known.items()):
+            waiting = key[0] in self._core.table.held_groups or key[0] in self._core.table.followed
+            if not waiting:
+                self._forget(key)
+            elif self._due(key[0], trial):
+                self._send(key, trial)
+
+    def _note(self, head: RequestHead, request: Any, key: _Key) -> None:
+        known = self._known.get(key)
+        if known is not None:
+            known.fresh = known.fresh or request != known.request
+            known.head, known.request = head, request
+            return
+        self._known[key] = _Trial(head, request)
+        if len(self._known) > _MOST_MEMBERS:
+            self._forget(next(iter(self._known)))
+
+    def closed(self) -> None:
+        for key in list(self._known):
+            self._forget(key)
+
+    def joined(self, head: RequestHead, frame: bytearray, answer: bytearray, groups: Collection[str]) -> None:
+        """Note the target's answer to a join of one of these groups, which have opened."""
+        request = decode_request(frame, head)
+        later = head.api_key == CONSUMER_GROUP_HEARTBEAT and int(request.member_epoch) != 0
+        if later or groups_of(request)[0] not in groups:
+            return
+        self.outcome(head, request, code_of(read_answer(type(request), answer).error_code))
+
+    def outcome(self, head: RequestHead, request: Any, code: int) -> None:
+        """Note how the target has answered a join after the promote."""
+        error, group = refusal_in(code, trial=False), groups_of(request)[0]
+        if error or not code:
+            self._core.trials.after(group, self._edge.now(), self._refused(head, request, error))
+        if error:
+            self._core.outside.warn(
+                f"group {group}: the target refuses member {head.client_id or request.member_id} at {self._host()}: "
+                f"{error}"
+            )
+
+    def _due(self, group: str, trial: _Trial) -> bool:
+        if trial.pending:
+            return False
+        now, route = self._edge.now(), self._core.table.followed.get(group)
+        if route is not None and route.gathering and trial.at < self._core.followers.gathering(group, now):
+            return True
+        return now - trial.at >= (_PAUSE_S if trial.fresh else float("inf") if trial.settled else _AGAIN_S)
+
+    def _send(self, key: _Key, trial: _Trial) -> None:
+        message = trial_of(trial.request)
+        trial.pending, trial.fresh, trial.at = True, False, self._edge.now()
+        self._core.trials.asked(key[0])
+
+        def answered(frame: bytearray) -> None:
+            if trial.pending:
+                trial.pending = False
+                self._answered(key, trial, code_of(read_answer(type(message), frame).error_code))
+
+        frame = frame_request(message, trial.head.correlation_id, trial.head.client_id)
+        self._edge.to_target([frame], trial.head.correlation_id, answered)
+
+    def _answered(self, key: _Key, trial: _Trial, code: int) -> None:
+        error = refusal_in(code, trial=True)
+        changed, trial.refused, trial.settled = trial.refused != bool(error), bool(error), lets_in(code)
+        told = self._refused(trial.head, trial.request, error)
+        last = self._core.trials.answered(key[0], id(self), told)
+        if changed or (last and key[0] in self._core.table.followed):
+            self._core.outside.drained()
+
+    def _refused(self, head: RequestHead, request: Any, error: str) -> RefusedMember:
+        return RefusedMember(head.client_id or "", self._host(), str(request.member_id), error)
+
+    def _forget(self, key: _Key) -> None:
+        trial = self._known.pop(key)
+        if trial.pending:
+            trial.pending = False
+            self._core.trials.given_up(key[0])
+        self._core.trials.parted(key[0], id(self))

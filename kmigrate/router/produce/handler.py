@@ -1,0 +1,290 @@
+"""Handles the writes of a client connection: judges, holds, sends and answers them in request order.
+
+A write stands first among the connection's requests until every partition of the write can be handled. So no batch
+overtakes another batch of its producer (`produce.decide` says what a partition can meet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.model.ids import is_own_topic
+from kmigrate.model.records import ProducerMark
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.produce.decide import Held, Move, Plan, ProduceJudge
+from kmigrate.router.produce.fast_path import Relay
+from kmigrate.router.produce.own_producer import OwnProducer
+from kmigrate.router.produce.split import Exchange
+from kmigrate.router.shared.sequencer import Sequencer, Slot
+from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.transactions.handler import TransactionDesk
+from kmigrate.router.wire.produce import ProduceReader, ProduceRequest, without_hints
+
+__all__ = ["ProduceDesk"]
+
+_LONGEST_HOLD_S = 5.0
+_AGAIN_S = 0.02
+"""Delay before a coordinator that is busy with the end of the last transaction is asked again."""
+
+
+class ProduceDesk:
+    """Takes the connection's first request if it is a Produce; `advance` offers a waiting request again."""
+
+    def __init__(
+        self,
+        core: Core,
+        edge: Edge,
+        transactions: TransactionDesk,
+        order: Sequencer,
+        fill: Callable[[Slot, Buffer | None], None],
+        advance: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._edge = edge
+        self._transactions = transactions
+        self._order = order
+        self._fill = fill
+        self._advance = advance
+        self._reader = ProduceReader()
+        self._judge = ProduceJudge(core)
+        self._relay = Relay(core, edge, self._judge)
+        self._held: Held | None = None
+        self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
+        """Time of the last release of held writes here, and the keys of the fenced topics."""
+        self._asking_id = False
+        self._sent: set[Slot] = set()
+        """Writes under way that asked for an answer."""
+        self._gone = False
+
+    def take(self, head: RequestHead, frame: bytearray, arrived: float, *, parting: bool) -> bool:
+        """Handle a request; return False where the request has to wait.
+
+        A client that is `parting` goes to the brokers themselves: the client is told that the leader has moved.
+        """
+        held = self._held
+        request = held.request if held else self._reader.read(frame, head)
+        if self._gone and request.acks != 0:
+            self._held = None
+            return True
+        table = self._core.table
+        if request.acks != 0 and parting:
+            plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
+        elif held is None and not any(part.topic in table.topics or is_own_topic(part.topic) for part in request.parts):
+            self._pass_write(head, frame, request)
+            return True
+        elif held is None and arrived >= self._last_fence[0] and (way := self._relay.look(request)) is not None:
+            slot = self._order.take(len(frame))
+            self._sent.add(slot)
+            self._relay.send(way, head, frame, request, lambda answer: self._written(slot, answer))
+            self._renew_own()
+            return True
+        else:
+            if self._judge.stops.too_many:
+                raise ProtocolViolation("too-many-stopped", "a client does not send again what was not taken of it")
+            plans = self._judge.judge(request, held)
+        waits = [plan for plan in plans if plan.move is Move.WAIT]
+        if waits and self._wait(request, waits, arrived):
+            return False
+        for plan in waits:
+            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+        self._release(plans, arrived)
+        self._send(head, frame, request, plans)
+        return True
+
+    @property
+    def under_way(self) -> bool:
+        """True if a write that asked for an answer is under way."""
+        return bool(self._sent)
+
+    def closed(self) -> None:
+        """End the writes when the client is gone; only writes with acks=0 are still carried out."""
+        self._gone = True
+        writing = bool(self._sent)
+        self._sent.clear()
+        self._core.gate.look_again(self._core.gate.left(self._edge))
+        if writing and self._core.table.finished:
+            self._core.wake()  # as in `_written`
+        # a leader that leads no more may have made the client leave, and the client comes back at once
+        self._ask_leaders()
+
+    def look_after(self) -> None:
+        """Ask for the leaders of writes that a leader has not answered between two such checks.
+
+        A broker that stands still is not the leader for long, and takes writes without answering.
+        """
+        if self._judge.pipeline.stands():
+            self._ask_leaders()
+
+    def _ask_leaders(self) -> None:
+        for link, topic in self._judge.pipeline.topics():
+            self._core.outside.refresh_source(link, topic)
+
+    def _wait(self, request: ProduceRequest, waits: list[Plan], arrived: float) -> bool:
+        """Note what the write waits for, and start that; return False once the deadline has passed.
+
+        The time begins when the write arrives. A client with many writes under way is told of each within the time of a
+        single write, and not of one after the other.
+        """
+        now = self._edge.now()
+        if self._held is None:
+            limits = self._core.settings
+            longest = min(limits.hold_limit_s, request.timeout_ms / 4000, _LONGEST_HOLD_S)
+            # No client waits for the answer to a write with acks=0, so such a write is held until the fence ends.
+            deadline = arrived + longest if request.acks != 0 else float("inf")
+            self._held = Held(arrived, deadline, request)
+            if request.acks != 0:
+                self._edge.wake_at(deadline)
+        elif now >= self._held.deadline:
+            return False
+        held = self._held
+        for plan in waits:
+            assert plan.route is not None
+            if plan.key in self._core.gate.priming:
+                self._core.gate.wait_for(plan.key, self._advance)
+            self._get_under_way(plan, plan.route.key, held, now)
+        return now < held.deadline
+
+    def _get_under_way(self, plan: Plan, key: str, held: Held, now: float) -> None:
+        assert plan.route is not None and plan.batch is not None
+        if plan.route.serve is Serve.HOLD:
+            stood_behind = held.since < self._last_fence[0] and key in self._last_fence[1]
+            held.fenced.setdefault((key, plan.part.partition), held.since if stood_behind else now)
+            if plan.transactional_id and plan.key not in held.asked:
+                held.asked.add(plan.key)
+                self._transactions.look(plan.transactional_id, self._advance)
+        elif plan.route.serve is Serve.FORWARD:
+            self._ask_own_id()
+        elif plan.transactional_id:
+            self._enter_late(plan, held)
+        elif plan.key not in held.asked and plan.key not in self._core.gate.priming:
+            held.asked.add(plan.key)
+
+            def then(known: ProducerMark | None) -> None:
+                if known is None:
+                    self._ask_again(plan, held)
+                    return
+
+                def located(offset: int) -> None:
+                    held.known[plan.key] = known
+                    held.offsets[plan.key] = offset
+                    self._advance()
+
+                stored = self._judge.stored(plan, known)
+                if stored is not None and plan.route is not None:
+                    self._core.outside.find_on_source(plan.route.link, *plan.key[:2], stored, located)
+                else:
+                    located(-1)
+
+            self._core.outside.ask_target(*plan.key, then)
+
+    def _ask_again(self, plan: Plan, held: Held) -> None:
+        """Ask again if the write still waits, because the target has not told whether a producer is known."""
+        held.asked.discard(plan.key)
+        self._advance()
+
+    def _enter_late(self, plan: Plan, held: Held) -> None:
+        """Put a partition into its transaction before the partition's first batch goes to the target
+        (`shared.deferred_partitions`, B)."""
+        if plan.key in held.asked or plan.key in self._core.gate.priming:
+            return
+        held.asked.add(plan.key)
+
+        def entered() -> None:
+            self._core.late.entered(plan.transactional_id, *plan.key[:2])
+            held.entered.add(plan.key)
+
+        def joined(code: int) -> None:
+            if not code:
+                entered()
+            elif row(code).retriable:
+                held.asked.discard(plan.key)
+                self._edge.wake_at(self._edge.now() + _AGAIN_S)
+                return
+            else:
+                held.refused[plan.key] = Code.INVALID_PRODUCER_EPOCH if code == Code.PRODUCER_FENCED else code
+            self._advance()
+
+        def then(known: bool | None) -> None:
+            if self._held is not held:
+                # the write waits no more, and the client may send a login next, within which no other request may fall
+                return
+            if known is None:
+                self._ask_again(plan, held)
+            elif known:
+                entered()
+                self._advance()
+            else:
+                self._transactions.join(plan.holder, *plan.key[:2], joined)
+
+        self._core.ask_written(*plan.key, then)
+
+    def _ask_own_id(self) -> None:
+        if self._asking_id:
+            return
+        self._asking_id = True
+
+        def then(producer_id: int) -> None:
+            self._asking_id = False
+            if producer_id >= 0:
+                self._judge.own = OwnProducer(producer_id)
+            self._advance()
+
+        self._core.outside.new_producer_id(then)
+
+    def _release(self, plans: list[Plan], arrived: float) -> None:
+        """Let a request go on, and account for the request's time at the fence, also behind another held request."""
+        now, account = self._edge.now(), self._core.forwards
+        held, self._held = self._held, None
+        if held is not None and held.fenced:
+            self._last_fence = (now, frozenset(key for key, _ in held.fenced))
+            for (key, partition), since in held.fenced.items():
+                account.held(key, partition, (now - since) * 1000)
+        elif arrived < self._last_fence[0]:
+            for plan in plans:
+                if plan.route is not None and plan.route.key in self._last_fence[1]:
+                    account.held(plan.route.key, plan.part.partition, (now - arrived) * 1000)
+
+    def _pass_write(self, head: RequestHead, frame: bytearray, request: ProduceRequest) -> None:
+        """Send a write to topics without a link to the target unchanged."""
+        slot = self._order.take(len(frame))
+        if request.acks == 0:
+            self._edge.to_target([frame], head.correlation_id, None)
+            self._fill(slot, None)
+            return
+        self._sent.add(slot)
+
+        def answered(answer: bytearray) -> None:
+            self._written(slot, without_hints(answer, request))
+
+        self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _written(self, slot: Slot, answer: Buffer) -> None:
+        self._sent.discard(slot)
+        self._fill(slot, answer)
+        if self._core.table.finished and not self._sent:
+            self._core.wake()
+
+    def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
+        slot = self._order.take(len(frame))
+        if self._gone:
+            for plan in plans:
+                if plan.move is Move.PRIME:  # nobody gets the answer any more
+                    plan.move = Move.TARGET
+        exchange = Exchange(
+            self._core, self._edge, self._judge, head, request, plans, lambda answer: self._written(slot, answer)
+        )
+        if request.acks == 0:
+            self._fill(slot, None)
+        else:
+            self._sent.add(slot)
+        exchange.send(frame)
+        self._core.own_refused[head.api_key] += any(is_own_topic(part.topic) for part in request.parts)
+        self._renew_own()
+
+    def _renew_own(self) -> None:
+        own = self._judge.own
+        if own is not None and own.exhausted:
+            self._judge.own = None

@@ -1,0 +1,242 @@
+"""Handles a client's login: relays the login to the target, or judges by the router's table (rules: `model.door`).
+
+    arrived → ApiVersions, SaslHandshake, SaslAuthenticate, one at a time; anything else closes the connection
+            → accepted → everything, until the session ends; the same requests renew the session (KIP-368)
+
+Relayed messages are not changed in either direction. The router reads the name, and the password or token that will be
+needed at the source. The router believes both only once the target has accepted them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.model.door import Door, Identity
+from kmigrate.model.security import Bearer, Login
+from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.protocol.sasl import MIN_ITERATIONS
+from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
+from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.wire.blank import blank, frame_answer
+from kmigrate.router.wire.offered import API_VERSIONS
+
+__all__ = ["SASL_APIS", "ClientLogin"]
+
+_HANDSHAKE, _AUTHENTICATE = 17, 36
+SASL_APIS = frozenset({_HANDSHAKE, _AUTHENTICATE})
+_BEFORE = SASL_APIS | {API_VERSIONS}
+_SALT_SEED = secrets.token_bytes(32)
+_A_MOMENT_S = 1.0
+_REFUSAL_S = 0.1
+"""Delay before a refusal is told, as by brokers (`connection.failed.authentication.delay.ms`): guessing takes time."""
+_REFUSED = "Authentication failed: Invalid username or password"
+"""Kafka's own sentence, which clients and people know."""
+
+
+class ClientLogin:
+    """The login state of a client connection: what the client may send so far, and the client's identity."""
+
+    def __init__(self, core: Core, edge: Edge) -> None:
+        self._core = core
+        self._edge = edge
+        self._outside = core.outside
+        self.accepted = not core.door.asks
+        self._ends = float("inf")
+        self._mechanism = ""
+        self._claim: tuple[str | None, Login | Bearer | None] | None = None
+        """Name and credential of the login under way; None before the login's first message."""
+        self._scram: ScramServer | None = None
+        self._mapped_as = ""
+        self._refusal: tuple[float, Callable[[], None]] | None = None
+        """Time at which a refusal is told, and the function that tells the refusal."""
+
+    @property
+    def _door(self) -> Door:
+        """The present door: a later message of a login may meet a newer table."""
+        return self._core.door
+
+    def admit(self, head: RequestHead, *, alone: bool) -> None:
+        """Refuse a request that may not come yet, or no more; `alone`: nothing of this client waits for an answer."""
+        key = head.api_key
+        if not self.accepted:
+            if key not in _BEFORE:
+                raise ProtocolViolation("not-logged-in", f"a client sent api {key} before it was logged in")
+            if not alone:
+                raise ProtocolViolation("not-logged-in", "a client did not wait for the answers of its login")
+        elif key not in SASL_APIS and self._edge.now() > self._ends:
+            raise ProtocolViolation("session-ended", "a client did not renew its session in time")
+
+    @property
+    def lasts(self) -> bool:
+        """True if the client's session goes on for at least a moment."""
+        return self._edge.now() + _A_MOMENT_S < self._ends
+
+    # relayed
+
+    def begins_again(self, head: RequestHead) -> bool:
+        """Return whether a request is the first request of a renewal that goes to the target."""
+        return head.api_key == _HANDSHAKE and self.accepted and self._door.asks and not self._door.mapped
+
+    def relays(self, head: RequestHead, request: Any) -> bool:
+        """Return whether a login request goes to the target; name and credential are read on the way."""
+        if self._door.mapped or not self._door.asks:
+            return False
+        if head.api_key == _HANDSHAKE:
+            self._mechanism, self._claim = str(request.mechanism), None
+            return self._relayed(head, self._mechanism)
+        if self._claim is None:
+            self._claim = _claimed(self._mechanism, bytes(request.auth_bytes))
+        return True
+
+    def _relayed(self, head: RequestHead, mechanism: str) -> bool:
+        return head.version > 0 and mechanism in self._door.mechanisms
+
+    def told(self, head: RequestHead, frame: bytearray) -> Buffer:
+        """Return the target's answer to a relayed request unchanged, after reading the result."""
+        kind = entity(head.api_key, head.version, "response")
+        answer = decode_answer(kind, frame)
+        if head.api_key == _HANDSHAKE or self._claim is None:
+            return frame
+        if code_of(answer.error_code):
+            self._claim = None
+            self._outside.say(f"{head.client_id or 'a client'}: the target refused its {self._mechanism} login")
+        elif _complete(self._mechanism, bytes(answer.auth_bytes)):
+            lifetime = answer.session_lifetime.total_seconds() if hasattr(answer, "session_lifetime") else 0.0
+            self._ends = self._edge.now() + lifetime if lifetime else float("inf")
+            (name, own), self._claim = self._claim, None
+            self.accepted = True
+            self._edge.identified(self._door.named(name, own))
+        return frame
+
+    # judged here
+
+    def answer(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
+        """Answer a login request that is not relayed."""
+        if head.api_key == _HANDSHAKE:
+            self._shake_hands(head, str(request.mechanism), reply)
+        elif not self._mechanism:
+            self._refuse(head, Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first", reply)
+        elif self._mechanism == "PLAIN":
+            self._plain(head, bytes(request.auth_bytes), reply)
+        else:
+            self._scram_word(head, bytes(request.auth_bytes), reply)
+
+    def _shake_hands(self, head: RequestHead, mechanism: str, reply: Callable[[Buffer], None]) -> None:
+        door, kind = self._door, entity(_HANDSHAKE, head.version, "response")
+        self._mechanism, self._scram = "", None
+        error, why = int(Code.NONE), ""
+        if not door.asks:
+            error, why = Code.ILLEGAL_SASL_STATE, "its login is not asked for"
+        elif head.version == 0:
+            error, why = Code.UNSUPPORTED_VERSION, "it logs in by SaslHandshake version 0, which no router can follow"
+        elif mechanism not in door.mechanisms:
+            error, why = Code.UNSUPPORTED_SASL_MECHANISM, f"it asks for {mechanism!r}, which is not offered"
+            if mechanism == "GSSAPI":
+                why = "it logs in by Kerberos: its tickets are for a broker's host name, and no router can use them"
+        else:
+            self._mechanism = mechanism
+        reply(frame_answer(blank(kind, error_code=error, mechanisms=door.mechanisms), head.correlation_id))
+        if error:
+            self._edge.close(f"{head.client_id or 'a client'}: {why}")
+
+    def _plain(self, head: RequestHead, word: bytes, reply: Callable[[Buffer], None]) -> None:
+        found = plain_login(word)
+        entry = self._door.clients.get(found[0]) if found is not None else None
+        known = entry.password if entry is not None else ""
+        if found is None or not known or not hmac.compare_digest(found[1].encode(), known.encode()):
+            self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED, reply)
+        else:
+            self._accept(head, found[0], b"", reply)
+
+    def _scram_word(self, head: RequestHead, word: bytes, reply: Callable[[Buffer], None]) -> None:
+        if self._scram is None:
+            self._scram = ScramServer(self._mechanism, self._keys_of, secrets.token_urlsafe(24))
+        said = self._scram.step(word)
+        if said is None:
+            self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED, reply)
+        elif self._scram.accepted:
+            self._accept(head, self._scram.name, said, reply)
+        else:
+            reply(_authenticate_answer(head, auth_bytes=said))
+
+    def _keys_of(self, name: str) -> ScramKeys | None:
+        entry = self._door.clients.get(name)
+        return _scram_keys(self._mechanism, name, entry.password) if entry is not None and entry.password else None
+
+    def _accept(self, head: RequestHead, name: str, word: bytes, reply: Callable[[Buffer], None]) -> None:
+        """Admit a client that the table knows, when the target has taken the credential that stands for the client."""
+        self._mechanism, self._scram = "", None
+        if self.accepted:
+            if name != self._mapped_as:
+                self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, "a session is renewed under its own name", reply)
+            else:
+                reply(_authenticate_answer(head, auth_bytes=word))
+            return
+        identity: Identity = self._door.named(name)
+
+        def arrived(problem: str) -> None:
+            if problem:
+                why = f"the router cannot log in to the target for {name}"
+                self._outside.warn(f"{why}: {problem}")
+                self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, why, reply)
+                return
+            self.accepted, self._mapped_as = True, name
+            reply(_authenticate_answer(head, auth_bytes=word))
+
+        self._edge.log_in(identity, arrived)
+
+    def _refuse(self, head: RequestHead, error: int, why: str, reply: Callable[[Buffer], None]) -> None:
+        """Refuse as a broker does: answer a moment later, then end the connection."""
+
+        def tell() -> None:
+            reply(_authenticate_answer(head, error_code=error, error_message=why))
+            self._edge.close(f"{head.client_id or 'a client'}: {why}")
+
+        when = self._edge.now() + _REFUSAL_S
+        self._refusal = when, tell
+        self._edge.wake_at(when)
+
+    def advance(self) -> None:
+        """Tell a refusal once the delay is over."""
+        if self._refusal is not None and self._edge.now() >= self._refusal[0]:
+            (_, tell), self._refusal = self._refusal, None
+            tell()
+
+
+def _authenticate_answer(head: RequestHead, **values: Any) -> bytes:
+    return frame_answer(blank(entity(_AUTHENTICATE, head.version, "response"), **values), head.correlation_id)
+
+
+def _claimed(mechanism: str, word: bytes) -> tuple[str | None, Login | Bearer | None]:
+    """Return the name in the first message of a login, and the credential that is valid at another cluster, too.
+
+    Both are None where the message cannot be read.
+    """
+    if mechanism == "PLAIN":
+        found = plain_login(word)
+        return (found[0], Login("PLAIN", *found)) if found is not None else (None, None)
+    if mechanism == "OAUTHBEARER":
+        token = bearer_token(word)
+        return None, Bearer(token=token) if token is not None else None
+    return scram_name(word), None
+
+
+def _complete(mechanism: str, said: bytes) -> bool:
+    """Return whether a broker's message without an error ends the login; a bearer's refusal begins as a challenge."""
+    if mechanism.startswith("SCRAM"):
+        return said.startswith(b"v=")
+    return not said if mechanism == "OAUTHBEARER" else True
+
+
+@lru_cache(maxsize=4096)
+def _scram_keys(mechanism: str, name: str, password: str) -> ScramKeys:
+    """Derive keys once per name and password: not every login shall cost the milliseconds that make guessing hard."""
+    salt = hmac.new(_SALT_SEED, name.encode(), "sha256").digest()[:16]
+    return ScramKeys.derive(mechanism, password, salt, MIN_ITERATIONS)

@@ -1,0 +1,575 @@
+"""Handles a client connection: each of its requests in order is passed, rewritten, held, refused or forwarded.
+
+The session does no I/O. `frame` and `advance` receive events; every action goes through `Edge`. Requests are looked at
+strictly one after another. A request that has to wait stops the connection (`shared.waiting_groups`), so no later
+request overtakes. Answers leave in request order (`Sequencer`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.api import is_flexible
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.frames import RequestHead, peek_request
+from kmigrate.router.admin.create_topics import ask_layout
+from kmigrate.router.admin.handler import ADMINISTRATIVE, AdminDesk
+from kmigrate.router.fetch.handler import FetchDesk
+from kmigrate.router.fetch.list_offsets import LIST_OFFSETS, EndsDesk
+from kmigrate.router.groups.handler import FollowDesk
+from kmigrate.router.groups.trials import TrialDesk
+from kmigrate.router.produce.handler import ProduceDesk
+from kmigrate.router.session.login import SASL_APIS, ClientLogin
+from kmigrate.router.shared.sequencer import Sequencer, Slot
+from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.transactions.handler import TransactionDesk
+from kmigrate.router.wire.addresses import LIST_GROUPS, METADATA, REWRITTEN, decode_request, rewrite_answer
+from kmigrate.router.wire.blank import frame_answer
+from kmigrate.router.wire.fetch import FETCH
+from kmigrate.router.wire.followed import FOLLOWED_APIS, as_no_member
+from kmigrate.router.wire.groups import (
+    DELETES,
+    HEARTBEATS,
+    HELD_APIS,
+    JOIN_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    group_error,
+    groups_of,
+    leaves_group,
+    wait_answer,
+)
+from kmigrate.router.wire.heartbeats import from_target
+from kmigrate.router.wire.node_ids import AddressBook
+from kmigrate.router.wire.not_ready import OFFSET_FOR_LEADER_EPOCH, cut_offsets
+from kmigrate.router.wire.offered import (
+    API_VERSIONS,
+    OFFERED,
+    check_offered,
+    filter_api_versions,
+    told_api_versions,
+    unsupported_api_versions,
+)
+from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
+from kmigrate.router.wire.produce import PRODUCE, read_produce
+from kmigrate.router.wire.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
+from kmigrate.router.wire.share import SHARE_READS, show_leaders
+from kmigrate.router.wire.transactions import END_TXN, TRANSACTION_APIS, error_answer
+from kmigrate.router.wire.trials import JOINING
+
+__all__ = ["Session"]
+
+_OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
+_OF_GROUPS = HELD_APIS | FOLLOWED_APIS
+_COORDINATED = _OF_PRODUCERS | HEARTBEATS
+_COMMIT_ROUNDS = 4
+"""A commit is held for so many times as long as other requests of held groups. librdkafka repeats a commit twice at 14,
+and tells its application the third one. A group whose controller has died stays frozen for some four seconds."""
+_LONGEST_NAME = 256
+"""Maximum characters of client id and software name kept per connection.
+
+A client may send 32 KB of each, even before login.
+"""
+_FIRST_WITH_SOFTWARE = 3
+"""First version in which ApiVersions names the client's library (KIP-511)."""
+
+
+def _unanswered(head: RequestHead, frame: bytearray) -> bool:
+    """Return whether a request is a write that asks for no answer."""
+    return head.api_key == PRODUCE and read_produce(frame, head).acks == 0
+
+
+class Session:
+    """A client connection, with the order of its requests and the decisions about them."""
+
+    def __init__(self, core: Core, edge: Edge) -> None:
+        self._core = core
+        self._edge = edge
+        self._inbound: deque[tuple[RequestHead, bytearray, float]] = deque()
+        self._inbound_bytes = 0
+        self._order = Sequencer()
+        self._trials = TrialDesk(core, edge, lambda: self.host)
+        self._follow = FollowDesk(core, edge, self._trials)
+        self._admin = AdminDesk(core, edge, self._follow, lambda: self._told)
+        self._transactions = TransactionDesk(core, edge, self._follow)
+        self._login = ClientLogin(core, edge)
+        self._end_offsets = EndsDesk(core, edge)
+        self._writes = ProduceDesk(core, edge, self._transactions, self._order, self._fill, self.advance)
+        self._reads = FetchDesk(
+            core, edge, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance
+        )
+        self._group_deadline: float | None = None
+        self._waits_for_answers = False
+        """True while the first request waits until all requests before it are answered."""
+        self._advancing = False
+        self.gone = False
+        self.host = self.client_id = self.software = ""
+        """Host, client id and library of the client, as far as known; the edge knows the host."""
+        self.home = ""
+        """Home router of a client that came to this router as a stand-in (`shared.fallback_routers`); '' for other
+        clients."""
+        self.broker: int | None = None
+        """Target broker whose listener took the connection; None: the bootstrap listener, or a stand-in's listener."""
+        self.since = self.active = 0.0
+        """Times of the connection's begin, and of its newest request or answer."""
+        self.leaving = False
+        self._parted = self._cut_off = False
+        self._said_refused = False
+
+    # events
+
+    def frame(self, frame: bytearray) -> None:
+        """Take a request that has arrived."""
+        head = peek_request(frame)
+        if head.api_key != API_VERSIONS:
+            check_offered(head.api_key, head.version)
+        if (self._parted or self._cut_off) and not _unanswered(head, frame):
+            return
+        self._login.admit(head, alone=self.idle)
+        self.client_id, self.active = (head.client_id or "")[:_LONGEST_NAME], self._edge.now()
+        self._core.requests[head.api_key] += 1
+        self._inbound.append((head, frame, self.active))
+        self._inbound_bytes += len(frame)
+        if self in self._core.waiting:
+            self._edge.advanced(done=False)  # what the first request waits for has not changed
+        else:
+            self.advance()
+
+    def advance(self) -> None:
+        """Process the requests that can be processed now."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            self._login.advance()
+            self._transactions.advance()
+            self._follow.advance()
+            self._reads.look()
+            while self._inbound:
+                head, frame, arrived = self._inbound[0]
+                if not self._take(head, frame, arrived):
+                    self._core.waiting.setdefault(self)
+                    return
+                self._inbound.popleft()
+                self._inbound_bytes -= len(frame)
+                self._core.waiting.pop(self, None)
+        except ProtocolViolation as violation:
+            self._inbound.clear()
+            self._core.waiting.pop(self, None)
+            self._edge.close(violation.what)
+        finally:
+            self._advancing = False
+            self._edge.advanced(done=self.gone and not self._inbound)
+            self._part()
+
+    def closed(self) -> None:
+        """End the session when the client is gone; only writes with acks=0 are still carried out."""
+        self.gone = True
+        self._transactions.closed()
+        self._follow.closed()
+        self._trials.closed()
+        self._writes.closed()
+        self._reads.closed()
+        # Session and edge refer to each other, so only the garbage collector frees them. Free the megabytes now.
+        self._order.drop()
+        self.advance()
+
+    def look_after(self) -> None:
+        """Check whether a write waits for a broker that may no longer be the leader; called every few seconds."""
+        self._writes.look_after()
+
+    def leave(self) -> None:
+        """Let the client leave: the connection ends as soon as the session is idle."""
+        self.leaving = True
+        self._part()
+
+    def cut_off(self) -> None:
+        """Answer what is under way and take no more requests, because the target has ended its idle connection."""
+        self._cut_off = True
+        self._part()
+
+    def _part(self) -> None:
+        may = self._cut_off or (self.leaving and (self._core.table.finished or self._core.closing))
+        if may and self.idle and not (self.gone or self._parted):
+            self._parted = True
+            self._edge.part()
+
+    @property
+    def on_broker(self) -> bool:
+        """True if the connection came to a broker's listener."""
+        return self.broker is not None
+
+    @property
+    def writing(self) -> bool:
+        """True if a write that asked for an answer is under way."""
+        return self._writes.under_way
+
+    @property
+    def owes(self) -> bool:
+        """True if the client was told something that is true only through its router (`shared.deferred_partitions`)."""
+        return self._transactions.owes
+
+    @property
+    def _told(self) -> bool:
+        """True if the client knows the brokers' own addresses, which a client learns from its own router alone."""
+        return self._core.table.finished and not self.home and self._core.farewell.knows(self)
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing waits: neither a request nor an answer."""
+        return not self._inbound and not self._order.slots
+
+    @property
+    def logged_in(self) -> bool:
+        """True if the client may send everything: the client has logged in, or no login is required."""
+        return self._login.accepted
+
+    @property
+    def halfway(self) -> bool:
+        """True if the client has got a part of an answer: the rest must follow, or the connection must end."""
+        return self._order.halfway
+
+    @property
+    def waits_for_answer(self) -> bool:
+        return bool(self._order.slots)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of requests that wait or have no answer yet, and of answers that wait.
+
+        Answers wait for an earlier answer, or for the client to ask for them.
+        """
+        return self._inbound_bytes + self._order.pending_bytes + self._reads.held
+
+    def congested(self, waiting: int) -> bool:
+        """Return whether reading from the client should pause while so many bytes wait."""
+        limits = self._core.settings
+        return waiting > limits.max_pending_bytes or len(self._inbound) + len(self._order.slots) > limits.max_pending
+
+    # requests
+
+    def _take(self, head: RequestHead, frame: bytearray, arrived: float) -> bool:
+        """Handle the first request; return False where the request has to wait."""
+        key = head.api_key
+        if key == PRODUCE:
+            parting = self._core.table.finished and (self.leaving or self._told)
+            return self._writes.take(head, frame, arrived, parting=parting)
+        if self.gone:
+            return True
+        if self._reads.may_send:
+            return False
+        taken = self._take_guarded(head, frame)
+        self._order.next_change = None
+        return taken
+
+    def _take_guarded(self, head: RequestHead, frame: bytearray) -> bool:
+        """Keep the request away from kmigrate's own topics, and keep those topics out of the answer (`own_topics`)."""
+        key, ids = head.api_key, self._core.own_ids
+        if key in HIDING:
+            full = self._decodable(head, frame)
+            self._order.next_change = lambda answer: hide(full, answer, ids)
+        if key in REFUSING and mentions(frame, ids):
+            full = self._decodable(head, frame)
+            guarded = guard(full, frame, ids)
+            if guarded is not None:
+                self._note_refused(head, guarded.refused)
+                if guarded.rest is None:
+                    self._order.next_change = None
+                    self._answer(frame, guarded.answer)
+                    return True
+                frame, change, before = guarded.rest, guarded.change, self._order.next_change
+                if change is not None:
+                    self._order.next_change = lambda answer: change(bytearray(before(answer) if before else answer))
+        return self._reads.take(head, frame) if key == FETCH else self._take_other(head, frame)
+
+    def _note_refused(self, head: RequestHead, names: Collection[str]) -> None:
+        """Count a refusal, and log the connection's first refusal."""
+        self._core.own_refused[head.api_key] += 1
+        if not self._said_refused:
+            self._said_refused = True
+            who, named = head.client_id or "a client", ", ".join(names)
+            self._core.outside.say(f"{who}: a request for kmigrate's own topics was refused: {named}")
+
+    def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
+        """Dispatch every API except Produce and Fetch."""
+        key = head.api_key
+        if key in _COORDINATED and self._told and self._core.farewell.is_back(self) and self._sent_on(head, frame):
+            return True
+        if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
+            return self._group(head, frame)
+        if key in REWRITTEN:
+            return self._rewritten(head, frame)
+        if key in SHARE_READS:
+            unready = self._core.unready.judge(self._core.table.epoch)
+            self._pass(
+                head,
+                frame,
+                lambda answer: answer if self._told else show_leaders(answer, head, self._core.book, unready),
+            )
+        elif key == API_VERSIONS:
+            self._api_versions(head, frame)
+        elif key in SASL_APIS:
+            return self._sasl(head, frame)
+        elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
+            self._of_producer(head, frame)
+        elif key == LIST_OFFSETS and self._core.table.topics:
+            self._ends(head, frame)
+        elif key in ADMINISTRATIVE:
+            return self._administrative(head, frame)
+        else:
+            self._pass_on(head, frame)
+        return True
+
+    def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
+        """Make a client that came back look for its coordinators again (`shared.client_handoff`, e); False for requests
+        that pass."""
+        request = decode_request(frame, self._decodable(head, frame))
+        if head.api_key in HEARTBEATS:
+            if leaves_group(request):
+                return False
+            answer = frame_answer(group_error(head, request, Code.NOT_COORDINATOR), head.correlation_id)
+        elif head.api_key == END_TXN or (head.api_key == INIT_PRODUCER_ID and request.transactional_id is None):
+            return False
+        else:
+            answer = error_answer(head, request, Code.NOT_COORDINATOR)
+        self._answer(frame, answer)
+        return True
+
+    def _pass(self, head: RequestHead, frame: Buffer, change: Callable[[bytearray], Buffer] | None = None) -> None:
+        """Send the request to the target unchanged, and the answer back, through `change` where given."""
+        slot = self._order.take(len(frame))
+
+        def answered(answer: bytearray) -> None:
+            self._fill(slot, change(answer) if change else answer)
+
+        self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _pass_on(self, head: RequestHead, frame: bytearray) -> None:
+        """Send the request to the target, and change answers that would end clients.
+
+        A member whose group is a new group at the target gets UNKNOWN_MEMBER_ID, and joins. The broker would answer
+        that there is no such group, or none of the new protocol, and clients end at such an answer.
+        """
+        if head.api_key in JOINING:
+            self._joining(self._decodable(head, frame), frame)
+        elif head.api_key == OFFSET_FETCH and (lately := self._core.followers.opened(self._edge.now())):
+            self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
+        elif head.api_key == OFFSET_FOR_LEADER_EPOCH:
+            since = self._core.table.epoch
+            self._pass(head, frame, lambda answer: self._ready(head, answer, since))
+        else:
+            self._pass(head, frame)
+
+    def _joining(self, head: RequestHead, frame: bytearray) -> None:
+        """Pass on a join, or a heartbeat of the new protocol; look at the answer where the group has just opened."""
+        opened = frozenset(self._core.followers.opened(self._edge.now()))
+        watched = self._core.trials.watched(opened)
+
+        def answered(answer: bytearray) -> Buffer:
+            if watched:
+                self._trials.joined(head, frame, answer, watched)
+            return answer if head.api_key == JOIN_GROUP else from_target(head, frame, answer, opened)
+
+        self._pass(head, frame, answered)
+
+    def _ask_positions(self, head: RequestHead, frame: bytearray, opened: Collection[str]) -> None:
+        """Ask the target for committed offsets of a group that has just opened.
+
+        A member that the target does not know yet gets the offsets, too. Clients end at UNKNOWN_MEMBER_ID (25) here, if
+        no heartbeat has told them before.
+        """
+        slot = self._order.take(len(frame))
+
+        def answered(answer: bytearray) -> None:
+            again = as_no_member(head, frame, answer, opened)
+            if again is None:
+                self._fill(slot, answer)
+            else:
+                self._edge.to_target([again], head.correlation_id, lambda last: self._fill(slot, last))
+
+        self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _answer(self, frame: Buffer, answer: Buffer) -> None:
+        self._fill(self._order.take(len(frame)), answer)
+
+    def _fill(self, slot: Slot, answer: Buffer | None) -> None:
+        if slot.change is not None and answer is not None:
+            try:
+                answer = slot.change(answer if isinstance(answer, bytearray) else bytearray(answer))
+            except ProtocolViolation as violation:
+                self._edge.close(violation.what)
+                return
+        parts = self._order.fill(slot, answer)
+        self.active = self._edge.now()
+        if parts and not self.gone:
+            self._edge.reply(parts)
+        if self._waits_for_answers and not self.waits_for_answer:
+            self.advance()
+        self._part()
+
+    def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
+        if not 0 <= head.version <= OFFERED[API_VERSIONS][1]:
+            self._answer(frame, unsupported_api_versions(head.correlation_id))
+            return
+        if head.version >= _FIRST_WITH_SOFTWARE:
+            told = decode_request(frame, self._decodable(head, frame))
+            self.software = f"{told.client_software_name} {told.client_software_version}"[:_LONGEST_NAME]
+        target = None if self._login.accepted else self._core.outside.target_versions()
+        if target is not None:
+            self._answer(frame, told_api_versions(target, head.version, head.correlation_id))
+        else:
+            self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
+
+    def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
+        """Handle a producer's request: for a transaction by `TransactionDesk`, or else by asking for a producer id."""
+        request = decode_request(frame, self._decodable(head, frame))
+        if head.api_key == INIT_PRODUCER_ID and request.transactional_id is None:
+            self._producer_id(head, frame)
+            return
+        slot = self._order.take(len(frame))
+        self._transactions.take(head, frame, request, lambda answer: self._fill(slot, answer))
+
+    def _producer_id(self, head: RequestHead, frame: bytearray) -> None:
+        """Ask the target for a producer id; where the target refuses a writer of the source, the router asks itself."""
+        slot = self._order.take(len(frame))
+
+        def answered(answer: bytearray) -> None:
+            if self._core.mirrored() and is_refused_id(head, frame, answer):
+                self._core.outside.new_producer_id(
+                    lambda own: self._fill(slot, given_id(head, own) if own >= 0 else answer)
+                )
+            else:
+                self._fill(slot, answer)
+
+        self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _sasl(self, head: RequestHead, frame: bytearray) -> bool:
+        """Handle a request of a login.
+
+        A renewal begins once everything before it is answered: what is sent late must not fall within the renewal
+        (KIP-368).
+        """
+        if self._login.begins_again(head) and not self._alone():
+            return False
+        request = decode_request(frame, self._decodable(head, frame))
+        if self._login.relays(head, request):
+            self._pass(head, frame, lambda answer: self._login.told(head, answer))
+        else:
+            slot = self._order.take(len(frame))
+            self._login.answer(head, request, lambda answer: self._fill(slot, answer))
+        return True
+
+    def _alone(self) -> bool:
+        """Return whether everything before the first request is answered; if not, the first request waits for that."""
+        self._waits_for_answers = self.waits_for_answer
+        return not self._waits_for_answers
+
+    def _decodable(self, head: RequestHead, frame: bytearray) -> RequestHead:
+        return peek_request(frame, is_flexible(head.api_key, head.version))
+
+    def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
+        """Pass the request, and put the router's addresses into the answer, unless the client may leave."""
+        farewell = self._core.farewell
+        leaves = self._core.table.finished and not self.home and not farewell.stays(self)
+        if leaves and not farewell.may_tell(self):
+            return False
+
+        slot, full = self._order.take(len(frame)), self._decodable(head, frame)
+
+        def answered(answer: bytearray) -> None:
+            if self._told:
+                self._fill(slot, answer)
+            else:
+                self._core.stand_ins.book(self.home, lambda book: self._show(slot, answer, head, book))
+
+        if head.api_key == METADATA:
+            ask_layout(self._core, self._edge, full, frame, decode_request(frame, full), answered)
+        else:
+            self._edge.to_target([frame], head.correlation_id, answered)
+        return True
+
+    def _show(self, slot: Slot, answer: bytearray, head: RequestHead, book: AddressBook) -> None:
+        try:
+            shown, stranger = rewrite_answer(answer, head, book, self._core.hidden())
+        except ProtocolViolation as violation:
+            self._edge.close(violation.what)
+            return
+        if stranger:
+            self._core.outside.refresh_target()
+        self._fill(slot, shown)
+
+    def _ends(self, head: RequestHead, frame: bytearray) -> None:
+        slot, request = self._order.take(len(frame)), decode_request(frame, self._decodable(head, frame))
+        since = self._core.table.epoch
+
+        def answered(answer: bytearray) -> None:
+            self._fill(slot, self._ready(head, answer, since))
+
+        self._end_offsets.ask(head, frame, request, answered)
+
+    def _ready(self, head: RequestHead, answer: bytearray, since: int) -> Buffer:
+        """Return an answer without unready partitions; `since`: the routing table's epoch at the request."""
+        unready = self._core.unready
+        return cut_offsets(answer, head, unready.judge(since)) if unready.concerns(since) else answer
+
+    def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
+        if head.api_key == LIST_GROUPS and self._core.table.followed and not self._alone():
+            # groups that follow are asked about at their sources, so the request is taken alone, as in `_group`
+            return False
+        slot = self._order.take(len(frame))
+        self._admin.take(
+            self._decodable(head, frame),
+            frame,
+            lambda answer: self._fill(slot, answer),
+            home=self.home,
+            broker=self.broker,
+        )
+        return True
+
+    def _group(self, head: RequestHead, frame: bytearray) -> bool:
+        """Handle a request about groups; return False where the request has to wait.
+
+        Requests of a held group wait a moment and are then told to come again (14). Requests of a group that follows go
+        to `FollowDesk`. A member of the new protocol that the source does not know waits in both cases. The target
+        would make a second group for such a member, beside the source's group.
+
+        A request about several groups makes many requests to sources. So the router takes such a request alone, as
+        brokers take every request of a connection.
+        """
+        request = decode_request(frame, self._decodable(head, frame))
+        held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
+        if head.api_key == JOIN_GROUP and (groups[0] in held or groups[0] in followed):
+            timeout_ms = round(request.session_timeout.total_seconds() * 1000)
+            self._core.join_book.asked(groups[0], head.client_id or "", timeout_ms, self._edge.now())
+        if groups:
+            self._trials.take(head, request, groups[0])
+        if head.api_key not in FOLLOWED_APIS or not self._follow.understands(head, request):
+            held |= followed.keys()
+        if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (
+            head.api_key == JOIN_GROUP and groups[0] in followed
+        ):
+            self._group_deadline = None
+            if head.api_key in FOLLOWED_APIS and not followed.keys().isdisjoint(groups):
+                if len(groups) > 1 and not self._alone():
+                    return False
+                slot = self._order.take(len(frame))
+                self._follow.take(head, request, lambda answer: self._fill(slot, answer))
+            else:
+                self._pass_on(head, frame)
+            return True
+        if head.api_key in DELETES:
+            self._answer(frame, wait_answer(head, request, held))
+            return True
+        now = self._edge.now()
+        self._core.held.asked(held.intersection(groups), now)
+        if self._group_deadline is None:
+            rounds = _COMMIT_ROUNDS if head.api_key == OFFSET_COMMIT else 1
+            self._group_deadline = now + rounds * self._core.settings.group_hold_s
+            self._edge.wake_at(self._group_deadline)
+        if now < self._group_deadline:
+            return False
+        self._group_deadline = None
+        self._answer(frame, wait_answer(head, request, held))
+        return True

@@ -1,0 +1,192 @@
+"""How clients leave a router once the links are finished: they get the brokers' own addresses, and connections close.
+
+a. A client that was told the brokers' own addresses writes nothing more through this router. Produce requests of the
+   client are answered NOT_LEADER_OR_FOLLOWER: surely not appended, and every client takes that for a leader that has
+   moved.
+b. A client is told only when all writes of the client here are answered. Only the client's own router tells the
+   addresses, because a router that stands in cannot know (`shared.fallback_routers`). So no write of a client is
+   appended behind a write that the client has sent to the broker directly. The routers cause no out-of-order sequence.
+   A client of several processes would be told too early by one of them. So links are not finished while routers share
+   an address (`workflow.verbs.finish`). If a router with the same address comes later, nobody is told.
+c. Connections to brokers' listeners are closed in turn, the connections that are idle longest first, each only while
+   nothing is in flight there. From its turn on, (a) holds for the connection, too. Connections to the bootstrap
+   listener close by themselves.
+
+d. A client that was told something that is true only through this router (`shared.deferred_partitions`, D) stays until
+   that is over. The client sees the router as before, and no connection of the client gets a turn. The client's other
+   connections may lead to other processes, so each process reports the clients that stay. A process that has not acted
+   on the finish yet may still tell more clients, so nobody leaves before all processes have.
+
+e. A client that comes back after being told has no coordinator here any more. Heartbeats and transaction requests are
+   answered NOT_COORDINATOR, after which every client looks for the coordinator again. Otherwise some clients would come
+   back all the time: kafka-python 3 and Java's transactional producers remember a coordinator's address as long as
+   connections are accepted there. Connections from before get no such answer, and are left to (c). When they close, the
+   other clients look for the coordinator by themselves, without an error to the application. Sarama's heartbeat, given
+   this code, would end its session and tell the application.
+   Requests that end something are still taken here. A member that leaves its group says so once, and only routers know
+   that an abort with nothing to end has succeeded (`shared.deferred_partitions`, C). Commits and OffsetFetch are taken,
+   too, although a client that only sends those may come back until the router stops (kafka-python 3 with assign()).
+   Java reports this code to the callback of a commitAsync. If librdkafka gets this code for the committed offsets of an
+   assignment, librdkafka never reads it (librdkafka issue 5586).
+
+A client is known by host and client id. Connections of two processes that share both cannot be told apart, and leave
+together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+from zlib import crc32
+
+from kmigrate.model.presences import ConnectedClient, RouterPresence
+from kmigrate.model.routes import RoutingTable
+
+__all__ = ["Farewell", "Guest", "Who", "grouped", "mark"]
+
+_REMEMBERED = 20_000
+"""Maximum clients that are known to have been told; the oldest are forgotten first, and are told again on request."""
+_SETTLING_S = 0.5
+"""A younger connection may be in the login, or about to get the answer that moves its client."""
+_LISTED = 64
+_NAME_LENGTH = 80
+"""Maximum clients that a presence record names, and letters of each name: the record is sent twice a second."""
+
+
+Who = tuple[str, str, str, str]
+"""Client id, host, principal, software."""
+
+
+class Guest(Protocol):
+    """A session, as the end of connections needs to know it."""
+
+    host: str
+    client_id: str
+    leaving: bool
+    since: float
+    active: float
+
+    @property
+    def on_broker(self) -> bool: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    @property
+    def writing(self) -> bool: ...
+
+    @property
+    def owes(self) -> bool: ...
+
+    def leave(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Farewell:
+    """The connections to this router, and the clients that were told the brokers' own addresses."""
+
+    guests: set[Guest] = field(default_factory=set)
+    told: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Time when each client first asked for them."""
+    heard: tuple[RouterPresence, ...] | None = None
+    """Newest reports of the other routers; None until they are known, and until then all clients stay."""
+    bootstrap: str = ""
+    """host:port that this router's clients are given."""
+    _finished: int = -1
+    """Epoch of the first table with finished links; −1 while the links are not finished."""
+
+    def follow(self, table: RoutingTable, *, closing: bool = False) -> None:
+        """Take a newer table.
+
+        If the finish is taken back, no client counts as told any more, and no connection has a turn.
+        """
+        if not table.finished:
+            if self._finished >= 0 and not closing:
+                for guest in self.guests:
+                    guest.leaving = False
+            self.told.clear()
+            self._finished = -1
+        elif self._finished < 0:
+            self._finished = table.epoch
+
+    def knows(self, guest: Guest) -> bool:
+        """Return whether this guest's client has been told (a)."""
+        return (guest.host, guest.client_id) in self.told
+
+    def is_back(self, guest: Guest) -> bool:
+        """Return whether this guest has connected after the client was told (e)."""
+        return guest.since >= self.told.get((guest.host, guest.client_id), float("inf"))
+
+    def stays(self, guest: Guest) -> bool:
+        """Return whether this guest's client may not leave yet (d)."""
+        kept = any(other.owes for other in self._with(guest)) or mark(guest) in self._elsewhere()
+        return kept or not self._all_know()
+
+    @property
+    def staying(self) -> frozenset[int]:
+        """The clients that this router keeps (d)."""
+        return frozenset(mark(guest) for guest in self.guests if guest.owes)
+
+    def _elsewhere(self) -> frozenset[int]:
+        """Return the clients that other processes keep."""
+        return frozenset().union(*(each.staying for each in self.heard or ()))
+
+    def _all_know(self) -> bool:
+        """Return whether every other process knows of the finish, and none shares this router's clients (b)."""
+        return self.heard is not None and all(
+            each.applied >= self._finished and not (self.bootstrap and each.bootstrap == self.bootstrap)
+            for each in self.heard
+        )
+
+    def may_tell(self, guest: Guest) -> bool:
+        """Return whether a guest's client may be told now (b); from the first request on, (a) holds."""
+        key = (guest.host, guest.client_id)
+        if key not in self.told:
+            self.told[key] = guest.active
+            if len(self.told) > _REMEMBERED:
+                self.told.pop(next(iter(self.told)))
+        return not any(other.writing for other in self._with(guest))
+
+    def _with(self, guest: Guest) -> Iterator[Guest]:
+        """Return all connections of a guest's client."""
+        return (each for each in self.guests if (each.host, each.client_id) == (guest.host, guest.client_id))
+
+    def next(self, now: float) -> Guest | None:
+        """Return the connection that closes next (c, d)."""
+        if not self._all_know():
+            return None
+        stay = self.staying | self._elsewhere()
+        here = [
+            g
+            for g in self.guests
+            if g.on_broker and not g.leaving and now - g.since >= _SETTLING_S and mark(g) not in stay
+        ]
+        return min(here, key=lambda guest: (not guest.idle, guest.active), default=None)
+
+
+def mark(guest: Guest) -> int:
+    """Return a guest's client as a number, because presence is sent twice a second.
+
+    Two clients with the same number stay for each other.
+    """
+    return crc32(f"{guest.host} {guest.client_id}".encode())
+
+
+def grouped(connections: Iterable[tuple[Who, bool]]) -> tuple[tuple[ConnectedClient, ...], int]:
+    """Sum up connections by client; return the clients, and the number of clients left out.
+
+    Each connection is given as its client, and whether it leads to a broker's listener. Clients that must leave come
+    first.
+    """
+    brokers: Counter[Who] = Counter()
+    bootstrap: Counter[Who] = Counter()
+    for who, on_broker in connections:
+        (brokers if on_broker else bootstrap)[who] += 1
+    ordered = [*sorted(brokers), *sorted(bootstrap.keys() - brokers.keys())]
+    listed = []
+    for who in ordered[:_LISTED]:
+        client_id, host, principal, software = (name[:_NAME_LENGTH] for name in who)
+        listed.append(ConnectedClient(client_id, host, principal, software, brokers[who], bootstrap[who]))
+    return tuple(listed), max(0, len(ordered) - _LISTED)

@@ -1,0 +1,72 @@
+"""The other routers that a client knows, each of which receives the client when the client's own router is gone.
+
+Many clients forget their bootstrap addresses as soon as they have seen the brokers (Java before 4.0: D3), and all
+brokers that a router shows are the router itself. So the router's Metadata names up to three more brokers, which lead
+no partition. These are listeners of other routers, kept for the first router's clients alone. A client that asks there
+gets the addresses of the first router as long as that router accepts connections. From then on the client gets the
+addresses of the router that it asks, so no client goes to and fro between two routers. The stand-ins in the client's
+metadata stay the same. librdkafka gives up a broker at once that metadata no longer names, even the broker that gave
+the metadata. librdkafka goes back to the bootstrap addresses as soon as no broker is up, even while connecting
+(KIP-899).
+
+Routers know each other by the host:port of their bootstrap listeners, a client's *home*; processes that share a
+bootstrap address are a single home. A router knows the others from their reports in the presence log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from zlib import crc32
+
+from kmigrate.model.presences import RouterPresence
+from kmigrate.router.wire.node_ids import AddressBook, Spare, host_and_port
+
+__all__ = ["StandIns"]
+
+_SPARES = 3
+
+Reach = Callable[[str, Callable[[bool], None]], None]
+"""Finds out whether a process accepts connections at host:port."""
+
+
+class StandIns:
+    """The other routers, as this router and its clients need them."""
+
+    def __init__(self, book: AddressBook, reach: Reach) -> None:
+        self.addresses: dict[str, str] = {}
+        """host:port of the listeners that this router keeps for clients of other routers, by their home."""
+        self._book = book
+        self._reach = reach
+        self._books: dict[str, AddressBook] = {}
+
+    def follow(self, own: str, heard: Iterable[RouterPresence]) -> None:
+        """Take the newest reports of the live routers; `own` is this router's home."""
+        others = {each.bootstrap: each for each in heard if each.bootstrap not in ("", own)}
+        kept = {own: self.addresses, **{home: each.stand_ins for home, each in others.items()}}
+        offset = self._book.offset
+        self._book.spares = _spares(own, kept, offset)
+        self._books = {
+            home: AddressBook(
+                offset, {node: host_and_port(at) for node, at in each.listeners.items()}, _spares(home, kept, offset)
+            )
+            for home, each in others.items()
+        }
+
+    def book(self, home: str, then: Callable[[AddressBook], None]) -> None:
+        """Find the addresses that a client of `home` is told; '' is this router's own client."""
+        known = self._books.get(home)
+        if known is None:
+            then(self._book)
+        else:
+            since = AddressBook(self._book.offset, self._book.addresses, known.spares)
+            self._reach(home, lambda answers: then(known if answers else since))
+
+
+def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[Spare, ...]:
+    """Return the stand-ins of a router: the same at every router, and spread over all routers if there are many."""
+    found: dict[int, Spare] = {}
+    for other in sorted(kept, key=lambda other: crc32(f"{home} {other}".encode())):
+        if (at := kept[other].get(home)) and len(found) < _SPARES:
+            node = 2 * offset + crc32(other.encode()) % offset
+            found.setdefault(node, Spare(node, *host_and_port(at)))
+    return tuple(found.values())

@@ -1,0 +1,208 @@
+"""The groups that follow, as one router sees them: members, held joins, requests in flight and withheld topics.
+
+A controller that promotes such a group waits for the reports of all routers (`GroupWord`). Every member of the source's
+group must be known to a router and have joined anew. No request may be on its way to the source. A client counts as a
+member once the source has answered it as a member. Otherwise any client could name made-up members until the true
+members are forgotten. A client with a join in progress counts as a member meanwhile.
+
+Topics withheld from a member are reported for people. They decide only whether the member's client must send a full
+heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from kmigrate.model.members import member_mark
+from kmigrate.model.presences import GroupWord, Withheld
+from kmigrate.model.routes import RoutingTable
+from kmigrate.router.wire.topic_ids import TopicIds
+
+__all__ = ["Followers"]
+
+_MOST_MEMBERS = 20_000
+"""Maximum members of a group; beyond that the members that were heard longest ago are forgotten."""
+_SILENT_S = 1_800.0
+"""Brokers' default maximum of a session: a member not heard for so long has died, or moved to another router.
+
+The timeout in a JoinGroup would tell sooner, but a router that has started since has not seen the JoinGroup.
+"""
+_SESSION_S = 60.0
+"""Brokers' default maximum of a session of the new protocol.
+
+A member without heartbeats for so long is assigned nothing any more, or sends heartbeats elsewhere.
+"""
+_OPENED_S = 60.0
+"""Time after which a heartbeat has told every member that its group has opened.
+
+Brokers allow for 15 s between two heartbeats.
+"""
+_MOST_WITHHELD = 64
+"""Maximum topics reported per group: a presence record must fit into one message."""
+
+
+@dataclass(slots=True)
+class _Assigned:
+    """A member's assignment, as far as this router knows (KIP-848)."""
+
+    withheld: frozenset[UUID]
+    """Topics in the assignment that are withheld from the member, by the source's ids."""
+    heard: float
+    """Time of the last heartbeat."""
+
+
+@dataclass(slots=True)
+class Followers:
+    """Members by group; a member id is kept as its mark only."""
+
+    _in_flight: Counter[str] = field(default_factory=Counter)
+    _members: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Time when each member was heard last, the newest last."""
+    _joined: dict[str, Counter[str]] = field(default_factory=dict)
+    _gathering: dict[str, float] = field(default_factory=dict)
+    _assigned: dict[str, dict[str, _Assigned]] = field(default_factory=dict)
+    """Assignments by group and member, if the connection that carried the assignment still lives."""
+    _followed: frozenset[str] = frozenset()
+    _held: frozenset[str] = frozenset()
+    """Groups that wait for their promotes."""
+    _opened: dict[str, float] = field(default_factory=dict)
+    """Groups of the target that followed, or waited, until a moment ago, with the time of their opening."""
+
+    def heard(self, group: str, member_id: str, now: float) -> None:
+        """Note that the source's coordinator has accepted a member."""
+        if not member_id:
+            return
+        known = self._members.setdefault(group, {})
+        mark = member_mark(member_id)
+        known.pop(mark, None)  # so that the newest stay last
+        known[mark] = now
+        if (assigned := self._assigned.get(group, {}).get(mark)) is not None:
+            assigned.heard = now
+        while len(known) > _MOST_MEMBERS or now - known[next(iter(known))] > _SILENT_S:
+            oldest = next(iter(known))
+            del known[oldest]
+            self._forget_assigned(group, oldest)
+
+    def gone(self, group: str, member_id: str) -> None:
+        self._members.get(group, {}).pop(member_mark(member_id), None)
+        self.parted(group, member_id)
+
+    def withhold(self, group: str, member_id: str, topics: frozenset[UUID], now: float) -> None:
+        """Note the topics of a member's newest assignment that are withheld; call `heard` first."""
+        self._assigned.setdefault(group, {})[member_mark(member_id)] = _Assigned(topics, now)
+
+    def withheld(self, group: str, member_id: str) -> frozenset[UUID] | None:
+        """Return the topics that a member is not told of; None if the assignment is not known here."""
+        assigned = self._assigned.get(group, {}).get(member_mark(member_id))
+        return None if assigned is None else assigned.withheld
+
+    def parted(self, group: str, member_id: str) -> None:
+        """Forget the assignment of a member whose connection is gone.
+
+        The router of the member's next heartbeat knows better.
+        """
+        self._forget_assigned(group, member_mark(member_id))
+
+    def withheld_topics(self, group: str, ids: TopicIds) -> dict[UUID, int]:
+        """Return the number of members from whom each topic is withheld, by the source's ids.
+
+        Topics that may be read by now are left out.
+        """
+        found = Counter(topic for each in self._assigned.get(group, {}).values() for topic in each.withheld)
+        return {topic: count for topic, count in found.items() if ids.at_target(topic) is None}
+
+    def join(self, group: str, member_id: str) -> None:
+        """Note that a member's JoinGroup is in progress; a new member has no id yet, and nothing to lose."""
+        if member_id:
+            self._joined.setdefault(group, Counter())[member_mark(member_id)] += 1
+
+    def joined(self, group: str, member_id: str) -> None:
+        """Note that a JoinGroup is answered, or the client is gone."""
+        if member_id:
+            known = self._joined[group]
+            known[member_mark(member_id)] -= 1
+            self._joined[group] = +known
+            if not self._joined[group]:
+                del self._joined[group]
+
+    def gathering(self, group: str, now: float) -> float:
+        """Return the time since when a group gathers, which all routers see at once; `now` for any other group."""
+        return self._gathering.get(group, now)
+
+    def opened(self, now: float) -> Collection[str]:
+        """Return the groups whose members may not know yet that the group belongs to the target."""
+        for group in [group for group, since in self._opened.items() if now - since > _OPENED_S]:
+            del self._opened[group]
+        return self._opened.keys()
+
+    def leave(self, group: str) -> None:
+        """Count a request to the source that changes the group's committed offsets."""
+        self._in_flight[group] += 1
+
+    def resolved(self, group: str) -> bool:
+        """Note that the fate of such a request is known; return whether the request was the last in flight."""
+        self._in_flight[group] -= 1
+        if self._in_flight[group]:
+            return False
+        del self._in_flight[group]
+        return True
+
+    def follow(self, table: RoutingTable, now: float) -> frozenset[str]:
+        """Forget members of groups that do not follow any more, and note the groups that gather from now on.
+
+        Return the groups that followed and have just opened.
+        """
+        for group in [group for group in self._members if group not in table.followed]:
+            del self._members[group]
+        for group in self._assigned.keys() - table.followed.keys():
+            del self._assigned[group]
+        promoted = {group for group, route in table.followed.items() if route.gathering}
+        for group in self._gathering.keys() - promoted:
+            del self._gathering[group]
+        for group in promoted:
+            self._gathering.setdefault(group, now)
+        gone = self._followed - table.followed.keys() - table.held_groups
+        for group in self._opened.keys() & (table.followed.keys() | table.held_groups):
+            del self._opened[group]
+        self.opened(now)
+        self._opened |= dict.fromkeys(gone | (self._held - table.held_groups - table.followed.keys()), now)
+        self._followed, self._held = frozenset(table.followed), frozenset(table.held_groups)
+        return gone
+
+    def words(
+        self, table: RoutingTable, transactions: Mapping[str, int], ids: TopicIds, now: float
+    ) -> dict[str, GroupWord]:
+        """Return this router's report on each group that follows.
+
+        `transactions` has the number of open transactions that may commit for each group.
+        """
+        self._forget_silent(now)
+        return {
+            group: GroupWord(
+                self._in_flight[group] + transactions.get(group, 0),
+                tuple(dict.fromkeys((*self._members.get(group, ()), *self._joined.get(group, ())))),
+                tuple(self._joined.get(group, ())),
+                *self._told_withheld(group, ids),
+            )
+            for group in table.followed
+        }
+
+    def _told_withheld(self, group: str, ids: TopicIds) -> tuple[tuple[Withheld, ...], int]:
+        """Return the first withheld topics by id, the same at each router, and the number of further topics."""
+        told = self.withheld_topics(group, ids)
+        found = sorted((str(topic), count, ids.name_at_source(topic)) for topic, count in told.items())
+        return tuple(Withheld(*each) for each in found[:_MOST_WITHHELD]), max(0, len(found) - _MOST_WITHHELD)
+
+    def _forget_silent(self, now: float) -> None:
+        for group, known in list(self._assigned.items()):
+            for mark in [mark for mark, each in known.items() if now - each.heard > _SESSION_S]:
+                self._forget_assigned(group, mark)
+
+    def _forget_assigned(self, group: str, mark: str) -> None:
+        if (known := self._assigned.get(group)) is not None:
+            known.pop(mark, None)
+            if not known:
+                del self._assigned[group]

@@ -1,0 +1,193 @@
+"""Guards first writes: decides after the flip which batch of a producer may be the target's first.
+
+A broker that does not know a producer id accepts any first sequence (B3). So right after a topic's flip only the router
+knows which sequence comes next, from the barrier table. Per partition, the table has the (id, epoch, last sequence) of
+each producer that the source holds below the barrier.
+
+A  A producer that is not in the table passes: its batch is its first anywhere.
+B  Until the target is known to hold the producer, only the batch right after the barrier passes (last + 1, or sequence
+   0 of a later epoch). That batch passes *alone*: were a second batch in flight, a refusal of the first would let the
+   second in (W3).
+C  Once such a write is acknowledged, or DescribeProducers shows that the target knows the id, the producer is open for
+   good. From then on the broker judges the producer.
+D  A batch at or below the barrier is a retry of a batch that the source has and the mirror has copied. The router
+   answers such a batch as a duplicate and never forwards it. A retry may also come when the batch after the barrier has
+   passed, because the source had stored the retried batch and answered an error. Such a retry is a duplicate through
+   whichever router it comes: the target is asked up to where the target's log holds the producer. A batch beyond that
+   is new: the producer's sequences have wrapped.
+E  A batch shortly after the batch that follows the barrier would be a gap. The router answers a retriable "not leader",
+   and forwards such a batch only after the client has insisted on the batch for seconds (`produce.ordering`). A batch
+   may be so far from the barrier that no client has as much under way. Such a batch follows something that the target
+   has forgotten (V6). Both kinds pass as in B.
+
+Sequences wrap at 2^31 and compare in that ring. The gate's state belongs to a single process. Another router, or a
+restarted router, learns of open producers by C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from kmigrate.model.ids import SEQUENCES
+from kmigrate.model.records import ProducerMark
+from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
+from kmigrate.records.batch import Batch
+
+__all__ = ["Gate", "GateKey", "Keyed", "Verdict", "ring_distance"]
+
+_NEAR = 1 << 24
+"""Number far above the records that a client has under way, and far below the number of sequences."""
+
+GateKey = tuple[str, int, int]
+"""Topic, partition, producer id as the client knows it."""
+
+
+class Keyed(Protocol):
+    """A batch under way, in any representation that the router uses."""
+
+    @property
+    def key(self) -> GateKey: ...
+
+
+class Verdict(Enum):
+    PASS = "pass"
+    PRIME = "prime"
+    """Pass alone; `settled` must be called with the outcome."""
+    WAIT = "wait"
+    """Another batch of this producer is priming."""
+    ASK = "ask"
+    """Ask whether the target knows the producer, then judge again."""
+    DUPLICATE = "duplicate"
+    FENCED = "fenced"
+    """The epoch is older than the barrier's."""
+    GAP = "gap"
+
+
+def ring_distance(later: int, earlier: int) -> int:
+    """Return how far `later` is ahead of `earlier` in the ring of sequences; negative where `later` is behind."""
+    ahead = (later - earlier) % SEQUENCES
+    return ahead - SEQUENCES if ahead >= SEQUENCES // 2 else ahead
+
+
+@dataclass(slots=True)
+class Gate:
+    """The gate's marks and the producers that have passed, shared by all client connections of a router."""
+
+    marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
+    _told: dict[tuple[str, int], tuple[ProducerMark, ...]] = field(default_factory=dict)
+    """Records that the marks were made from."""
+    _routes: Mapping[str, TopicRoute] | None = None
+    """Topics of the newest loaded table."""
+    opened: set[GateKey] = field(default_factory=set)
+    _round: set[GateKey] = field(default_factory=set)
+    """Producers whose sequences have wrapped past the barrier's: their batches repeat nothing below the barrier."""
+    priming: dict[GateKey, object] = field(default_factory=dict)
+    """Client connection that will get the outcome of the priming batch, by producer."""
+    _behind: dict[GateKey, dict[Callable[[], None], None]] = field(default_factory=dict)
+    """Callbacks at the outcome, by producer, in order of arrival.
+
+    After a flip thousands of writes wait, nearly all for other producers.
+    """
+
+    def load(self, table: RoutingTable) -> None:
+        """Take the barrier tables of all promoted topics; tables of topics that are not promoted are dropped."""
+        if self._routes is table.topics:
+            return
+        self._routes = table.topics
+        before, marks = self.marks, dict[tuple[str, int], dict[int, ProducerMark]]()
+        told: dict[tuple[str, int], tuple[ProducerMark, ...]] = {}
+        for topic, route in table.topics.items():
+            if route.serve is Serve.LOCAL:
+                for partition, producers in route.gate.items():
+                    key = (topic, partition)
+                    told[key] = producers
+                    known = before.get(key) if self._told.get(key) is producers else None
+                    # A topic may have thousands of producers, and a table is made at each change.
+                    marks[key] = {mark.producer_id: mark for mark in producers} if known is None else known
+        self.marks, self._told = marks, told
+        self.opened = {key for key in self.opened if key[:2] in marks}
+        self._round = {key for key in self._round if key[:2] in marks}
+
+    def judge(self, topic: str, partition: int, batch: Batch, known: Mapping[GateKey, ProducerMark]) -> Verdict:
+        """Return how to treat a batch; `known` has the target's answers to earlier ASK verdicts."""
+        mark = self.marks.get((topic, partition), {}).get(batch.producer_id)
+        if mark is None:
+            return Verdict.PASS
+        key = (topic, partition, batch.producer_id)
+        repeats = _may_repeat(mark, batch)
+        if key in self.opened and (not repeats or key in self._round):
+            return Verdict.PASS
+        if key in self.priming:
+            return Verdict.WAIT
+        if _is_next(mark, batch):
+            return Verdict.PRIME
+        if key not in known:
+            return Verdict.ASK
+        held = known[key]
+        if held.last_sequence < 0:
+            return _first_of(mark, batch)
+        self.opened.add(key)
+        if not repeats:
+            return Verdict.PASS
+        if held.epoch == batch.producer_epoch and ring_distance(_last(batch), held.last_sequence) <= 0:
+            return Verdict.DUPLICATE
+        self._round.add(key)
+        return Verdict.PASS
+
+    def prime(self, key: GateKey, connection: object) -> None:
+        """Note that a connection sends the priming batch of a producer."""
+        self.priming[key] = connection
+
+    def wait_for(self, key: GateKey, look: Callable[[], None]) -> None:
+        """Call `look` once the priming batch of the producer is settled."""
+        self._behind.setdefault(key, {})[look] = None
+
+    def look_again(self, keys: Iterable[GateKey]) -> None:
+        """Call everything that waits for these producers, in order of arrival."""
+        for look in [look for key in keys for look in self._behind.pop(key, ())]:
+            look()
+
+    def settled(self, key: GateKey, accepted: bool) -> None:
+        """Note the outcome of the priming batch."""
+        self.priming.pop(key, None)
+        if accepted:
+            self.opened.add(key)
+
+    def left(self, connection: object) -> list[GateKey]:
+        """Return the producers whose priming batch a closed connection has sent: their outcome will never be known.
+
+        The caller lets everything that waits for these producers look again.
+        """
+        unknown = [key for key, whose in self.priming.items() if whose is connection]
+        for key in unknown:
+            del self.priming[key]
+        return unknown
+
+
+def _is_next(mark: ProducerMark, batch: Batch) -> bool:
+    if batch.producer_epoch > mark.epoch:
+        return batch.base_sequence == 0
+    return batch.producer_epoch == mark.epoch and batch.base_sequence == (mark.last_sequence + 1) % SEQUENCES
+
+
+def _last(batch: Batch) -> int:
+    return (batch.base_sequence + batch.count - 1) % SEQUENCES
+
+
+def _may_repeat(mark: ProducerMark, batch: Batch) -> bool:
+    """Return whether a batch is below the barrier, or its producer's sequences have wrapped to there."""
+    of_mark = batch.producer_epoch == mark.epoch and mark.last_sequence >= 0
+    return of_mark and -_NEAR < ring_distance(_last(batch), mark.last_sequence) <= 0
+
+
+def _first_of(mark: ProducerMark, batch: Batch) -> Verdict:
+    """Return how to treat a batch of which the target's log holds nothing, and which is not next after the barrier."""
+    if batch.producer_epoch < mark.epoch:
+        return Verdict.FENCED
+    if _may_repeat(mark, batch):
+        return Verdict.DUPLICATE
+    after = mark.last_sequence if batch.producer_epoch == mark.epoch else -1
+    return Verdict.GAP if abs(ring_distance(batch.base_sequence, after)) <= _NEAR else Verdict.PRIME

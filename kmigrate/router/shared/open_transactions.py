@@ -1,0 +1,176 @@
+"""Open transactions of routed producers. A transaction at a source is a forward in flight until it ends.
+
+An open transaction counts as an unresolved forward at each topic that its id writes (`forwards`). So a fence is
+complete only when all these transactions have ended. The same holds at topics that the transaction has not reached yet,
+and may need before the end. A transaction is entered before the first AddPartitionsToTxn leaves. The entry ends when
+the source has answered its EndTxn, or an InitProducerId that ended the transaction, or reports the transaction as not
+open.
+
+For a transaction at the target, the coordinator there is the judge. An open transaction there matters only for the
+other writes of its client. So the router remembers such a transaction as long as a connection exists that has heard of
+the transactional id.
+
+Anybody may name an id, and only the id's cluster knows the holder. A transaction that a connection has asked for and
+the cluster has not granted yet counts at fences. Otherwise the transaction is open to that connection alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+
+from kmigrate.model.records import TransactionRecord
+from kmigrate.router.shared.forwards import Forwards
+
+__all__ = ["AtTarget", "Begun", "Entry"]
+
+_OVERTAKEN_S = 900.0
+"""Brokers' default limit of a transaction; no Kafka application works that long on what it has read."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An open transaction: the holder's epoch as the client has it, topics and groups, and requests in flight."""
+
+    epoch: int = -1
+    keys: set[str] = field(default_factory=set)
+    """Keys of the topics at which the transaction counts."""
+    groups: set[str] = field(default_factory=set)
+    """Groups for which the transaction may commit while they are frozen: it was reported as open before the freeze."""
+    asking: list[object] = field(default_factory=list)
+    """Connections with a request that the cluster has not answered; meanwhile the cluster's reports may be old."""
+    asked: int = 0
+    """Number of requests to the cluster so far."""
+    known: bool = False
+    """True if the cluster has reported the transaction as open; else the transaction may never have begun."""
+
+    def ask(self, who: object) -> None:
+        self.asking.append(who)
+        self.asked += 1
+
+    def answered(self, who: object, *, begun: bool) -> bool:
+        """Note an answer; return whether the transaction never began.
+
+        Clients may ask for several partitions at once.
+        """
+        self.asking.remove(who)
+        self.known = self.known or begun
+        return not (self.known or self.asking)
+
+    def is_open(self, who: object) -> bool:
+        """Return whether a connection sees the transaction as open.
+
+        The cluster has reported it as open, or the connection has a request in flight.
+        """
+        return self.known or who in self.asking
+
+
+@dataclass(slots=True)
+class AtTarget:
+    """Transactional ids with a transaction open at the target, as all connections of one router know together."""
+
+    open: dict[str, Entry] = field(default_factory=dict)
+    overtaken: dict[str, float] = field(default_factory=dict)
+    """Ids that commit positions of a group, with the time when the group opened.
+
+    The input of such an id's next transaction may have been read before the group opened.
+    """
+    _heard: Counter[str] = field(default_factory=Counter)
+    """Number of connections that have heard of each id."""
+
+    def hear(self, name: str) -> None:
+        self._heard[name] += 1
+
+    def opened(self, groups: Set[str], known: Iterable[Mapping[str, TransactionRecord]], now: float) -> None:
+        """Note that groups which followed belong to the target now.
+
+        `known`: the state log's records of each transactional id.
+        """
+        self.overtaken = {name: since for name, since in self.overtaken.items() if now - since < _OVERTAKEN_S}
+        if groups:
+            records = (record for each in known for record in each.values())
+            self.overtaken |= {r.name: now for r in records if not groups.isdisjoint(r.groups)}
+
+    def overtake(self, name: str, now: float) -> None:
+        """Note that an id's transaction waits for its group to open."""
+        self.overtaken[name] = now
+
+    def over(self, name: str) -> None:
+        """Note that an id's transaction is over: the input of the next transaction is read after the group opened."""
+        self.overtaken.pop(name, None)
+
+    def overtakes(self, name: str, now: float) -> bool:
+        """Return whether an id's input may have been read before its group opened; a client that hears so reads anew.
+
+        True is returned once. The end of that transaction and the begin of the next may be known only to another
+        router.
+        """
+        since = self.overtaken.pop(name, None)
+        return since is not None and now - since < _OVERTAKEN_S
+
+    def forget(self, name: str, who: object) -> None:
+        """Drop a connection's knowledge of an id; the last connection drops all that was known.
+
+        Nobody gets the answers to the connection's requests any more. A later connection asks the clusters what is
+        open.
+        """
+        self._heard[name] -= 1
+        if not self._heard[name]:
+            del self._heard[name]
+            self.open.pop(name, None)
+        elif (entry := self.open.get(name)) is not None:
+            entry.asking = [each for each in entry.asking if each is not who]
+            if not (entry.known or entry.asking):
+                del self.open[name]
+
+
+@dataclass(slots=True)
+class Begun:
+    """The transactions that one router knows to be open at sources, by link and transactional id."""
+
+    forwards: Forwards
+    entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
+
+    def enter(self, link: str, name: str, epoch: int, keys: Collection[str], groups: Collection[str] = ()) -> Entry:
+        entry = self.entries.setdefault((link, name), Entry(epoch))
+        entry.epoch = max(entry.epoch, epoch)
+        entry.groups.update(groups)
+        for key in set(keys) - entry.keys:
+            entry.keys.add(key)
+            self.forwards.enter(key)
+        return entry
+
+    def is_open(self, link: str, name: str, who: object) -> bool:
+        """Return whether a connection sees a transaction of the id as open at a link's source."""
+        entry = self.entries.get((link, name))
+        return entry is not None and entry.is_open(who)
+
+    def covers(self, link: str, name: str, key: str) -> bool:
+        """Return whether an open transaction already counts at a topic, so that a fence there waits for it."""
+        entry = self.entries.get((link, name))
+        return entry is not None and key in entry.keys
+
+    def may_commit(self, link: str, name: str, group: str) -> bool:
+        """Return whether an open transaction was reported as a transaction of the group before the group was frozen."""
+        entry = self.entries.get((link, name))
+        return entry is not None and group in entry.groups
+
+    def any_at(self, key: str) -> bool:
+        """Return whether a transaction is open that may write the topic."""
+        return next(self.at_any({key}), None) is not None
+
+    def where(self, name: str, who: object) -> str | None:
+        """Return the link at whose source a connection sees a transaction of the id as open; None for no link."""
+        return next((link for link, each in self.entries if each == name and self.is_open(link, name, who)), None)
+
+    def end(self, link: str, name: str) -> set[str]:
+        """Forget a transaction that is over; return the topic keys at which it counted, to be resolved."""
+        entry = self.entries.pop((link, name), None)
+        return set() if entry is None else entry.keys
+
+    def at_any(self, keys: Collection[str]) -> Iterator[tuple[str, str, Entry]]:
+        """Iterate over the open transactions that touch any of the topic keys."""
+        for (link, name), entry in self.entries.items():
+            if not entry.keys.isdisjoint(keys):
+                yield link, name, entry

@@ -1,0 +1,402 @@
+"""State that all client connections of one router share, and the two interfaces through which they act.
+
+`Core` is the shared state: the routing table, the gate, the counts of forwards in flight, the address book. `Outside`
+is the interface to the router process, `Edge` the interface to one client connection. `server` and `listeners`
+implement these interfaces, and tests fake them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from kmigrate.model.door import Door, Identity
+from kmigrate.model.presences import GroupWord
+from kmigrate.model.records import ProducerMark, TransactionRecord
+from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.protocol.frames import TakePiece
+from kmigrate.router.settings import RouterSettings
+from kmigrate.router.shared.aligning_partitions import Unready
+from kmigrate.router.shared.client_handoff import Farewell
+from kmigrate.router.shared.deferred_partitions import Holder, Late
+from kmigrate.router.shared.fallback_routers import StandIns
+from kmigrate.router.shared.followers import Followers
+from kmigrate.router.shared.forwards import Forwards
+from kmigrate.router.shared.gate import Gate
+from kmigrate.router.shared.limits import Limits
+from kmigrate.router.shared.open_transactions import AtTarget, Begun, Entry
+from kmigrate.router.shared.pending_positions import Untold
+from kmigrate.router.shared.read_ahead import Room
+from kmigrate.router.shared.session_timeouts import JoinBook
+from kmigrate.router.shared.share_members import ShareMembers
+from kmigrate.router.shared.time_lookups import Found
+from kmigrate.router.shared.trial_results import TrialBook
+from kmigrate.router.shared.waiting_groups import HeldGroups
+from kmigrate.router.wire.node_ids import AddressBook
+from kmigrate.router.wire.topic_ids import TopicIds
+
+__all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "StoredBatch", "Waiting"]
+
+TARGET = ""
+"""Name of the target where a link's name stands for the link's source."""
+Buffer = bytes | bytearray | memoryview
+BeginsAnswer = Callable[[], TakePiece | None]
+"""Callback at the start of a large answer: returns the receiver of the pieces, or None to collect the whole answer."""
+
+
+class Outcome(NamedTuple):
+    """The result of a forwarded request: an answer, a proof that it was never sent, or an unknown fate."""
+
+    frame: bytearray | None
+    sent: bool = True
+    refused: str = ""
+    """Reason why the source does not accept this client's login; the request was not sent."""
+
+
+class Edge(Protocol):
+    """The connection of one client and its upstream connections, as the session uses them. Calls never block."""
+
+    def now(self) -> float: ...
+
+    def reply(self, parts: Sequence[Buffer]) -> None: ...
+
+    def to_target(
+        self,
+        parts: Sequence[Buffer],
+        correlation: int,
+        answered: Callable[[bytearray], None] | None,
+        begins: BeginsAnswer | None = None,
+    ) -> None:
+        """Send to this connection's target broker; without `answered` no answer is due (acks=0).
+
+        `answered` receives the whole answer, except an answer that `begins` takes in pieces.
+
+        If the connection to the target is lost, the client's connection is closed: the order of requests cannot be
+        kept.
+        """
+
+    def to_source(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+    ) -> None:
+        """Send to a source broker; `done` is called exactly once, also after the client is gone."""
+
+    def to_coordinator(
+        self,
+        link: str,
+        node: int,
+        parts: Sequence[Buffer],
+        correlation: int,
+        done: Callable[[Outcome], None],
+        *,
+        waits: bool = False,
+    ) -> None:
+        """Send to a group coordinator of a source; the connection closes with the client's, whatever is in flight.
+
+        `waits`: the coordinator may hold the answer until other members have come. Such requests have a connection of
+        their own, because a broker reads no further on a connection while an answer on that connection is due.
+        """
+
+    def wake_at(self, when: float) -> None:
+        """Have the session advance at a moment of `now()`."""
+
+    def advanced(self, *, done: bool) -> None:
+        """Note that the session has looked at its requests, so that reading goes on or pauses.
+
+        `done`: nothing is left to send.
+        """
+
+    def close(self, reason: str) -> None:
+        """Close the client's connection and log the reason in one line."""
+
+    def part(self) -> None:
+        """End writing to the client; requests that want no answer are still taken."""
+
+    def identified(self, identity: Identity) -> None:
+        """Note that the target has accepted the client's login, or a renewal, on this connection's upstream."""
+
+    def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
+        """Replace the upstream by a target connection with the login that the table of clients has for the identity.
+
+        `arrived` receives the error text, or '' on success.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch as the source's log names it: translated id, epoch, first sequence."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+class Outside(Protocol):
+    """The router process, as its sessions use it. Calls never block; `then` is called later."""
+
+    def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
+        """Return the node id of the leader (−1: unknown) and the highest Produce version that the source speaks."""
+
+    def source_layout(self, link: str) -> object:
+        """Return the same object as long as no leader of a source is known to have moved."""
+
+    def source_node(self, link: str) -> int:
+        """Return the node id of any broker of a source, preferably of a broker that answers; −1 while unknown."""
+
+    def tells_transactions(self, link: str) -> bool:
+        """Return whether a link's source, or TARGET, answers DescribeTransactions (Kafka ≥ 3.0)."""
+
+    def source_version(self, link: str, api_key: int) -> int:
+        """Return the highest version of an API that a source speaks; −1 while the version is unknown."""
+
+    def refresh_source(self, link: str, topic: str = "") -> None:
+        """Refresh the metadata of a source: its brokers, and the leaders of a topic."""
+
+    def ends(
+        self,
+        link: str,
+        keys: Collection[tuple[str, int]],
+        seconds: float,
+        then: Callable[[Mapping[tuple[str, int], int]], None],
+    ) -> None:
+        """Find the log ends that readers of a source, or of TARGET, see.
+
+        `then` gets the ends that are known within `seconds`.
+        """
+
+    def when_copied(
+        self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
+    ) -> None:
+        """Call `then` with True once the target holds everything below these positions; with False after `seconds`.
+
+        A position beyond the end of the source's log is not waited for.
+        """
+
+    def look_up(
+        self,
+        link: str,
+        times: Mapping[tuple[str, int], int],
+        seconds: float,
+        then: Callable[[Mapping[tuple[str, int], Found]], None],
+        *,
+        read_committed: bool,
+    ) -> None:
+        """Look up partitions of mirrored or promoted topics by time at a link's source.
+
+        A partition without an answer within `seconds` is missing in the result. So is a topic that was created anew
+        since the topic was mirrored.
+        """
+
+    def refresh_target(self) -> None: ...
+
+    def target_versions(self) -> Any | None:
+        """Return the versions that all brokers of the target speak, as an ApiVersions answer; None while unknown."""
+
+    def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
+        """Find which of these topics the sources of unfinished links have; all of them if a source cannot be asked."""
+
+    def new_producer_id(self, then: Callable[[int], None]) -> None:
+        """Get a fresh producer id of the target; −1 if the target gave no id."""
+
+    def ask_target(
+        self, topic: str, partition: int, producer_id: int, then: Callable[[ProducerMark | None], None]
+    ) -> None:
+        """Find the producer's last sequence in the target's log of a partition: −1 if there is no record.
+
+        `then` gets None if the target has not answered in time.
+        """
+
+    def ask_source(
+        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
+    ) -> None:
+        """Find whether a source's log holds a producer's batches up to `stored`; None if the source did not answer."""
+
+    def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """Add a partition to a holder's transaction; `then` gets the error code.
+
+        The caller knows that the client may write the partition under this transactional id.
+        """
+
+    def find_on_source(
+        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
+    ) -> None:
+        """Find the base offset of a batch in the source's log; −1 if the batch is not near the log's end."""
+
+    def drained(self) -> None:
+        """Tell the controller at once that the last forward in flight of a fenced topic is resolved."""
+
+    def say(self, line: str) -> None:
+        """Write one log line."""
+
+    def warn(self, line: str) -> None:
+        """Write one log line about a fault that only the operator of the router can mend."""
+
+
+class Memory(Protocol):
+    """Facts on which all routers must agree, in the state log. Calls never block.
+
+    Before `then` is called, the routing table has the new facts.
+    """
+
+    def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        """Write down a transactional id's identities, merged with the record in the log.
+
+        `then` gets False if the record is not written: the log is not reachable, or the record in the log crosses the
+        new identities.
+        """
+
+    def catch_up(self, then: Callable[[bool], None]) -> None:
+        """Read what other processes have written up to now; `then` gets False if the log could not be read."""
+
+
+class Waiting(Protocol):
+    """A session whose first request waits for something; `advance` looks again."""
+
+    def advance(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Core:
+    """State shared by all sessions of a router; changed only between two events, never across an await."""
+
+    settings: RouterSettings
+    table: RoutingTable
+    book: AddressBook
+    outside: Outside
+    memory: Memory
+    stand_ins: StandIns
+    gate: Gate = field(default_factory=Gate)
+    forwards: Forwards = field(default_factory=Forwards)
+    door: Door = field(init=False)
+    """Rules for who may connect, and with which identity a client goes on, from the newest usable table of clients."""
+    fenced: frozenset[str] = field(init=False)
+    """Keys of fenced topics, whose unresolved forwards this router reports."""
+    ids: TopicIds = field(init=False)
+    """Ids of topics on both clusters, from the newest table."""
+    begun: Begun = field(init=False)
+    at_target: AtTarget = field(default_factory=AtTarget)
+    followers: Followers = field(default_factory=Followers)
+    untold: Untold = field(default_factory=Untold)
+    held: HeldGroups = field(default_factory=HeldGroups)
+    join_book: JoinBook = field(default_factory=JoinBook)
+    trials: TrialBook = field(default_factory=TrialBook)
+    share_members: ShareMembers = field(default_factory=ShareMembers)
+    late: Late = field(default_factory=Late)
+    unready: Unready = field(default_factory=Unready)
+    waiting: dict[Waiting, None] = field(default_factory=dict)
+    """Sessions whose first request is held, in the order in which the requests were held."""
+    farewell: Farewell = field(default_factory=Farewell)
+    limits: Limits = field(init=False)
+    room_ahead: Room = field(init=False)
+    requests: Counter[int] = field(default_factory=Counter)
+    """Requests of clients by API key."""
+    own_ids: frozenset[bytes] = frozenset()
+    """Ids of kmigrate's own topics at the target, which no client may name."""
+    own_refused: Counter[int] = field(default_factory=Counter)
+    """Requests of clients that named kmigrate's own topics and were refused, by API key."""
+    deaf: str = ""
+    """Reason why the state log cannot be read, '' while it can; meanwhile the last routing table stays in use."""
+    closing: bool = False
+    """True while this router stops: every connection is closed as soon as nothing of the connection is in flight."""
+    stood_still: Callable[[], bool] = lambda: False
+    """True if this process was just paused for so long that other processes may have declared it dead."""
+    _hidden: frozenset[str] | None = None
+    _mirrored: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.door = self.settings.door
+        self.fenced = _fenced(self.table)
+        self.ids = TopicIds(self.table.topics)
+        self.begun = Begun(self.forwards)
+        self.unready.follow(self.table, 0.0)
+        bounds = self.settings
+        self.room_ahead = Room(min(bounds.read_ahead, bounds.max_buffered // 8))
+        self.limits = Limits(
+            bounds.max_connections,
+            bounds.max_per_address,
+            bounds.max_buffered,
+            bounds.max_idle_s,
+            bounds.max_before_login,
+        )
+
+    def swap(self, table: RoutingTable, now: float) -> None:
+        """Take a newer table, which decides everything from this moment. Call `wake` afterwards."""
+        self.table = table
+        self.fenced = _fenced(table)
+        self.ids = TopicIds(table.topics)
+        self.unready.follow(table, now)
+        self._hidden = self._mirrored = None
+        self.gate.load(table)
+        self.forwards.follow(table)
+        self.untold.keep(table.followed)
+        self.at_target.opened(self.followers.follow(table, now), table.transactions.values(), now)
+        for (link, name), entry in list(self.begun.entries.items()):
+            known = table.transactions.get(name, {}).get(link)
+            if known is None or known.epoch > entry.epoch:
+                self.ended(link, name)  # another router has asked for the next epoch, which ended the transaction
+            elif not known.in_force and known.epoch == entry.epoch:
+                # the identity was revoked: nothing was open at that time, or the open transaction was cut off
+                self.ended(link, name)
+        self.farewell.follow(table, closing=self.closing)
+
+    def wake(self) -> None:
+        """Let every held session look again, in the order in which the sessions were held."""
+        for session in list(self.waiting):
+            session.advance()
+
+    def hidden(self) -> frozenset[str]:
+        """Return the topics that clients do not see yet; computed once per table."""
+        if self._hidden is None:
+            self._hidden = frozenset(t for t, r in self.table.topics.items() if r.serve is Serve.HIDDEN)
+        return self._hidden
+
+    def mirrored(self) -> Mapping[str, str]:
+        """Return the topics that are not promoted, with their ids at the target; computed once per table."""
+        if self._mirrored is None:
+            self._mirrored = {t: r.target_id for t, r in self.table.topics.items() if r.serve is not Serve.LOCAL}
+        return self._mirrored
+
+    def ended(self, link: str, name: str, entry: Entry | None = None) -> None:
+        """Note that a transaction at a source is over.
+
+        `entry`: the transaction that is over, if the answer may be about an earlier transaction of the same id.
+        """
+        if entry is not None and self.begun.entries.get((link, name)) is not entry:
+            return
+        for key in self.begun.end(link, name):
+            self.resolved(key)
+        if any(route.frozen for route in self.table.followed.values()):
+            self.outside.drained()
+
+    def group_words(self, now: float) -> dict[str, GroupWord]:
+        """Return this router's report on each group that follows, including open transactions."""
+        open_: Counter[str] = Counter()
+        for (link, name), entry in self.begun.entries.items():
+            record = self.table.transactions.get(name, {}).get(link)
+            open_.update(entry.groups.union(record.groups if record is not None else ()))
+        words = self.followers.words(self.table, open_, self.ids, now)
+        return {group: replace(word, trials=self.trials.trials(group)) for group, word in words.items()}
+
+    def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
+        """Find whether the target holds records of a producer; None as in `ask_target`.
+
+        If the target holds records, the producer's partition is never late again.
+        """
+
+        def told(held: ProducerMark | None) -> None:
+            written = held is not None and held.last_sequence >= 0
+            if written:
+                self.late.holds((topic, partition, producer_id))
+            then(None if held is None else written)
+
+        self.outside.ask_target(topic, partition, producer_id, told)
+
+    def resolved(self, key: str, count: int = 1) -> None:
+        """Count forwards of a topic as resolved; tell the controller about the last forward under a fence."""
+        if self.forwards.resolved(key, count) and key in self.fenced:
+            self.outside.drained()
+
+
+def _fenced(table: RoutingTable) -> frozenset[str]:
+    return frozenset(route.key for route in table.topics.values() if route.fenced)

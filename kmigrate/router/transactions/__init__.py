@@ -1,0 +1,15 @@
+"""Transactions of one client connection. A transaction meets one cluster, and the router knows which.
+
+InitProducerId makes an identity known at both clusters (`produce.own_producer`). `locate` finds the cluster of a
+running transaction. Partitions enter it through `add_partitions`; EndTxn ends it through `end_txn`.
+
+    handler            the transaction APIs, by lettered rules
+    request            one transaction request on its way through the rules
+    identities         producer ids and epochs of a transactional id, on both clusters
+    source_identities  identities that only a source knows
+    locate             where a transactional id has a transaction open
+    add_partitions     partitions that enter a transaction at the target
+    end_txn            how a transaction ends, and what a repeated EndTxn is answered
+    coordinator        the client's connections to transaction coordinators of a source
+    stale              open transactions whose end no client of this router will send
+"""

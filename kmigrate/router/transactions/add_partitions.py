@@ -1,0 +1,105 @@
+"""Adds partitions to a transaction at the target for one client connection: at once, or with a first batch
+(`shared.deferred_partitions`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code
+from kmigrate.router.shared.deferred_partitions import Holder
+from kmigrate.router.shared.state import Core, Edge
+from kmigrate.router.transactions.request import Errand
+from kmigrate.router.wire.transactions import (
+    frame_request,
+    partition_codes,
+    partitions_answer,
+    partitions_of,
+    partitions_request,
+    read_answer,
+)
+
+__all__ = ["Entrance"]
+
+_ADD = entity(24, 3, "request")
+
+
+@dataclass(slots=True, eq=False)
+class Entrance:
+    """Handles AddPartitionsToTxn for the target."""
+
+    _core: Core
+    _edge: Edge
+    _gone: bool = False
+
+    def add(self, errand: Errand) -> None:
+        """Ask the target about each partition that may be late, then pass on the other partitions (A)."""
+        late, table = self._core.late, self._core.table
+        asked = {
+            (topic, index)
+            for topic, partitions in partitions_of(errand.request).items()
+            for index in partitions
+            if late.may_be(table, errand.holder, topic, index)
+        }
+        if not asked:
+            self._without((), errand)
+            return
+        answers: dict[tuple[str, int], bool | None] = {}
+
+        def told(key: tuple[str, int], known: bool | None) -> None:
+            answers[key] = known
+            if len(answers) < len(asked):
+                return
+            if None not in answers.values():
+                self._without([key for key, known in answers.items() if not known], errand)
+            elif not self._gone:
+                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+        for key in sorted(asked):
+            self._core.ask_written(*key, errand.producer_id, partial(told, key))
+
+    @property
+    def owes(self) -> bool:
+        """True if this connection's client was told that a late partition is in before it is (D)."""
+        return self._core.late.owes(self)
+
+    def closed(self) -> None:
+        self._gone = True
+        self._core.late.left(self)
+
+    def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """Add a late partition to a transaction whose first batch for the partition came on this connection (B)."""
+
+        def told(frame: bytearray) -> None:
+            code = partition_codes(read_answer(_ADD, frame))[(topic, partition)]
+            if code == Code.NOT_COORDINATOR:
+                self._core.outside.join_at_target(holder, topic, partition, then)
+            else:
+                then(code)
+
+        frame = frame_request(partitions_request(_ADD, holder, {topic: (partition,)}), 0, None)
+        self._edge.to_target([frame], 0, told)
+
+    def _without(self, late: Collection[tuple[str, int]], errand: Errand) -> None:
+        """Pass on the partitions that are not late, and tell the client that all are in (A, D)."""
+        if self._gone:
+            return
+        if not late or self._core.table.finished:
+            self._edge.to_target([errand.frame], errand.head.correlation_id, errand.reply)
+            return
+        self._core.late.owe(errand.name, self, late)
+        wanted = partitions_of(errand.request)
+        rest = {t: left for t, parts in wanted.items() if (left := tuple(i for i in parts if (t, i) not in late))}
+        if not rest:
+            errand.fail(0)
+            return
+
+        def told(frame: bytearray) -> None:
+            codes = partition_codes(errand.read(frame))
+            errand.reply(partitions_answer(errand.head, errand.request, codes, 0))
+
+        message = partitions_request(type(errand.request), errand.holder, rest)
+        frame = frame_request(message, errand.head.correlation_id, errand.head.client_id)
+        self._edge.to_target([frame], errand.head.correlation_id, told)

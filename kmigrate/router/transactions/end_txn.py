@@ -1,0 +1,169 @@
+"""Ends a transaction: by an EndTxn where it is open, or by a repeated EndTxn where it was (`transactions.handler`,
+E)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kmigrate.model.records import LastEnd, TransactionRecord
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.router.shared.state import TARGET, Core
+from kmigrate.router.transactions.identities import Holders
+from kmigrate.router.transactions.locate import Whereabouts
+from kmigrate.router.transactions.request import Errand
+from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER
+
+__all__ = ["Ending"]
+
+_END = entity(26, 3, "request")
+_ENDED = {
+    LastEnd.COMMITTED: Code.NONE,
+    LastEnd.ABORTED: Code.INVALID_TXN_STATE,
+    LastEnd.CUT_OFF: Code.UNKNOWN_PRODUCER_ID,
+}
+"""Answer to a commit whose transaction's end is known only from the id's record; an abort has nothing left to do."""
+_OVER = frozenset({Code.NONE, Code.INVALID_TXN_STATE})
+"""Codes after which a transaction is no longer open.
+
+A client that is not the holder gets other codes, and ends nothing.
+"""
+
+
+@dataclass(slots=True)
+class Ending:
+    """Handles EndTxn on one client connection."""
+
+    _core: Core
+    _holders: Holders
+    _places: Whereabouts
+    _to_target: Callable[[Errand, Callable[[bytearray], None]], None]
+    """Sends the client's request to the target unchanged."""
+    _again: Callable[[Errand], None]
+    """Takes a request again once its holder is known."""
+
+    def take(self, errand: Errand) -> None:
+        """End an open transaction at its cluster; if none is open, ask the cluster of the id's last transaction."""
+        at = self._places.open_at(errand.name)
+        if at is None and errand.name in self._places.refused and not errand.request.committed:
+            # A coordinator answers the abort of a transaction that never began with INVALID_TXN_STATE, at which some
+            # clients end.
+            self._places.refused.discard(errand.name)
+            errand.fail(0)
+            return
+        self._places.refused.discard(errand.name)
+        if at == TARGET:
+            self._end_at_target(errand)
+        elif at is not None:
+            record = self._holders.identity(errand, at, self._again)
+            if record is not None:
+                self._end_at_source(errand, record, errand.fail)
+        else:
+            self._end_again(errand)
+
+    def _end_at_target(self, errand: Errand, *, nowhere_else: bool = False) -> None:
+        """End the transaction at the target.
+
+        `nowhere_else`: nothing is open at the source. If a fence held the transaction and its client aborts, the
+        transaction began nowhere.
+        """
+
+        def told(frame: bytearray) -> None:
+            code = errand.code_in(frame)
+            if code in NOT_THE_HOLDER:
+                self._holders.strangers.refuse(errand, lambda: errand.reply(frame))
+                return
+            if code in _OVER:
+                self._places.over(errand.name)
+            never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not errand.request.committed
+            if never_began or code != self._code(errand, code):
+                errand.fail(0)
+            else:
+                errand.reply(frame)
+
+        self._to_target(errand, told)
+
+    def _end_at_source(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
+        link = record.link
+        entry = self._core.begun.entries.get((link, errand.name))
+        if entry is not None:
+            entry.ask(self._places)
+        message = _END(
+            transactional_id=errand.name,
+            producer_id=record.source_id,
+            producer_epoch=record.source_epoch,
+            committed=errand.request.committed,
+        )
+
+        def told(answer: Any, code: int) -> None:
+            if entry is not None:
+                entry.answered(self._places, begun=True)
+            if answer is not None:
+                code = self._holders.talk.elsewhere(link, errand.name, code_of(answer.error_code))
+                if entry is not None and code in _OVER:
+                    self._core.ended(link, errand.name, entry)
+            if not self._holders.disowned(errand, link, {code}, self.take):
+                then(code)
+
+        self._holders.talk.ask(link, errand.name, errand.head.client_id, message, told)
+
+    def _end_again(self, errand: Errand) -> None:
+        """Handle an EndTxn whose first answer was lost: ask the cluster of the id's last transaction."""
+        records = self._holders.records(errand.name).values()
+        held = [r for r in records if (r.producer_id, r.epoch) == (errand.producer_id, errand.epoch) and r.topics]
+        if not held:
+            self._end_unlisted(errand)
+            return
+        record = held[0]
+        routes = self._core.table.topics
+        if any(topic in routes and routes[topic].serve is not Serve.LOCAL for topic in record.topics):
+
+            def at_source(code: int) -> None:
+                if code == Code.INVALID_TXN_STATE:
+                    self._end_at_target(errand, nowhere_else=True)
+                else:
+                    errand.fail(code)
+
+            self._end_where_it_was(errand, record, at_source)
+            return
+
+        def at_target(frame: bytearray) -> None:
+            if errand.code_in(frame) == Code.INVALID_TXN_STATE:
+                self._end_where_it_was(errand, record, lambda code: errand.fail(self._code(errand, code)))
+            else:
+                errand.reply(frame)
+
+        self._to_target(errand, at_target)
+
+    def _end_unlisted(self, errand: Errand) -> None:
+        """End a transaction whose holder's writes the state log does not know: at the target, or at a source."""
+
+        def told(frame: bytearray) -> None:
+            if errand.code_in(frame) in NOT_THE_HOLDER:
+                self._holders.strangers.refuse(errand, lambda: errand.reply(frame))
+            else:
+                errand.reply(frame)
+
+        self._to_target(errand, told)
+
+    def _end_where_it_was(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
+        """End the transaction at the source; if the identity is revoked, answer from the id's record."""
+        if record.revoked is None:
+            self._end_at_source(errand, record, then)
+        elif record.in_force:
+            then(Code.CONCURRENT_TRANSACTIONS)  # for a moment nobody can say
+        elif not errand.request.committed:
+            then(0)
+        else:
+            then(_ENDED[record.revoked.last_end])
+
+    def _code(self, errand: Errand, code: int) -> int:
+        """Return the code for the client from the cluster's code (`shared.deferred_partitions`, C)."""
+        if code != Code.INVALID_TXN_STATE or errand.request.committed:
+            return code
+        table = self._core.table
+        topics = {topic for record in self._holders.records(errand.name).values() for topic in record.topics}
+        return 0 if any(self._core.late.carried_over(table, errand.holder, topic) for topic in topics) else code

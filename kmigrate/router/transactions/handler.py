@@ -1,0 +1,484 @@
+"""The transactions of one client connection: each transaction meets one cluster, and the router knows which.
+
+The same transactional id lives on both clusters. While its topics are mirrored, the target has only the id, and the
+source has the transactions. A client knows the producer id and epoch of the target (T, te). Requests to the source
+carry the producer id and epoch of the source (S, se). `docs/decisions/0007` gives the reasons for these rules:
+
+A  InitProducerId goes to the target, then to the source of every link that still mirrors. The router answers once the
+   pair of identities is in the state log. Both clusters raise their epochs, so the older of two holders is known by its
+   te.
+B  A transaction is on the cluster of its first topics, or of its first group. A group that follows is at its link's
+   source, every other group at the target. Topics and groups of the other cluster are refused with an error that ends
+   the transaction and not the producer.
+C  Under a fence, a transaction may not begin if any topic of its transactional id is fenced or any group is frozen. A
+   transaction may not reach a fenced topic that its id had not written before the fence. An open transaction may go on
+   and end. Until its end the transaction counts as in flight at all topics that its id writes
+   (`shared.open_transactions`).
+D  If a request comes to a connection in the middle of a transaction, the router first asks both clusters about the
+   transaction.
+E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
+   knows how that transaction ended. While the topics are mirrored, the source knows. After the promote the target
+   knows, or the source if the target has never seen a transaction of the id (`transactions.end_txn`). If the identity
+   was revoked, the source has forgotten the end, and the id's record holds the end. If the source then refuses the
+   identity, the router reads the log and judges anew before the client gets an answer (`transactions.identities`).
+F  If a partition's sequences at the target go on from the source's, the partition enters the transaction with its first
+   batch (`shared.deferred_partitions`).
+G  A transactional id couples the topics and groups that the source has let it write. For a topic or group that the id's
+   record does not name, the router first asks the source. Then the router counts the transaction there, so that a fence
+   from now on waits for the transaction. Then the router writes the coupling down. Only then the client is answered,
+   and batches are written.
+H  After a group has opened at the target, the first transaction of an id that commits for the group is refused its
+   commit (ILLEGAL_GENERATION). The client does that transaction again. Its input may have been read before the group
+   opened, and another member reads that input again. The member epoch would not reveal this. A member of the new
+   protocol (KIP-848) joins the target's group by itself, under its old member id, in the middle of the application's
+   work. The application asks for member id and epoch when it commits.
+I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
+   a client is refused (`source_identities`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from kmigrate.model.records import TransactionRecord
+from kmigrate.model.routes import GroupRoute, Serve
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.groups.handler import FollowDesk
+from kmigrate.router.shared.deferred_partitions import Holder
+from kmigrate.router.shared.state import TARGET, Buffer, Core, Edge
+from kmigrate.router.transactions.add_partitions import Entrance
+from kmigrate.router.transactions.coordinator import SourceTalk
+from kmigrate.router.transactions.end_txn import Ending
+from kmigrate.router.transactions.identities import Holders
+from kmigrate.router.transactions.locate import Whereabouts
+from kmigrate.router.transactions.request import Errand
+from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER, SourceIdentities
+from kmigrate.router.wire.transactions import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    TXN_OFFSET_COMMIT,
+    holder_of,
+    partition_codes,
+    partitions_answer,
+    partitions_of,
+    partitions_request,
+)
+
+__all__ = ["TransactionDesk"]
+
+_ADD = entity(24, 3, "request")
+_OFFSETS = entity(25, 3, "request")
+
+
+def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*known, *more}))
+
+
+class TransactionDesk:
+    """Handles the transaction requests of one connection; answers may come later, in any order."""
+
+    def __init__(self, core: Core, edge: Edge, follow: FollowDesk) -> None:
+        self._core = core
+        self._edge = edge
+        self._follow = follow
+        self._talk = SourceTalk(core, edge)
+        self._holders = Holders(core, self._talk, SourceIdentities(core, self._talk))
+        self._places = Whereabouts(core, self._holders)
+        self._entrance = Entrance(core, edge)
+        self._ending = Ending(core, self._holders, self._places, self._to_target, self._go)
+        self._held: list[Errand] = []
+        self._gone = False
+
+    def take(self, head: RequestHead, frame: bytearray, request: Any, reply: Callable[[Buffer], None]) -> None:
+        """Take a client's request with a transactional id; `reply` is called with the answer."""
+        self._go(Errand(head, frame, request, reply, *holder_of(head, request)))
+
+    def advance(self) -> None:
+        """Try the held requests again."""
+        self._core.waiting.pop(self, None)
+        if not self._held:
+            return
+        held, self._held = self._held, []
+        for errand in held:
+            self._go(errand)
+
+    def closed(self) -> None:
+        self._gone = self._talk.gone = True
+        self._held.clear()
+        self._places.closed()
+        self._entrance.closed()
+        self._core.waiting.pop(self, None)
+
+    @property
+    def owes(self) -> bool:
+        """True if the client was told that a partition is in a transaction at the target before it is (rule F)."""
+        return self._entrance.owes
+
+    def look(self, name: str, then: Callable[[], None]) -> None:
+        """Find out whether a transactional id has a transaction open at a source (rule D)."""
+        self._places.look(name, then)
+
+    def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """Add a partition to a transaction at the target before the partition's first batch (rule F)."""
+        self._entrance.join(holder, topic, partition, then)
+
+    # one request
+
+    def _go(self, errand: Errand) -> None:
+        if self._gone:
+            return
+        key = errand.head.api_key
+        if key == INIT_PRODUCER_ID:
+            self._init(errand)
+        elif key != END_TXN and self._holders.cut_off(errand):
+            errand.fail(Code.ILLEGAL_GENERATION if key == TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
+        elif key == TXN_OFFSET_COMMIT:
+            self._commit_offsets(errand)
+        elif not self._core.table.mirroring:
+            self._at_target_alone(errand)
+        elif not self._places.knows(errand.name):
+            self._look_first(errand)
+        elif key == ADD_PARTITIONS:
+            self._add_partitions(errand)
+        elif key == ADD_OFFSETS:
+            self._add_offsets(errand)
+        else:
+            self._ending.take(errand)
+
+    def _at_target_alone(self, errand: Errand) -> None:
+        """Handle a request while nothing is mirrored any more, or yet."""
+        if errand.head.api_key == END_TXN:
+            self._ending.take(errand)
+        elif errand.head.api_key == ADD_PARTITIONS:
+            self._add_at_target(errand)
+        else:
+            self._begin_at_target(errand)
+            self._pass(errand)
+
+    def _pass(self, errand: Errand) -> None:
+        self._to_target(errand, errand.reply)
+
+    def _to_target(self, errand: Errand, told: Callable[[bytearray], None]) -> None:
+        """Send the request to the target unchanged."""
+        if not self._gone:
+            self._edge.to_target([errand.frame], errand.head.correlation_id, told)
+
+    def _hold(self, errand: Errand) -> None:
+        """Wait a moment for a newer table; then tell the client to retry.
+
+        Clients retry without an error to the application.
+        """
+        now = self._edge.now()
+        if errand.deadline is None:
+            errand.deadline = now + self._core.settings.group_hold_s
+            self._edge.wake_at(errand.deadline)
+        if now >= errand.deadline:
+            errand.fail(Code.CONCURRENT_TRANSACTIONS)
+            return
+        self._held.append(errand)
+        self._core.waiting.setdefault(self)
+
+    # InitProducerId (rule A)
+
+    def _init(self, errand: Errand) -> None:
+        links = self._holders.sources(errand.name)
+
+        def answered(frame: bytearray) -> None:
+            told = errand.read(frame)
+            if code_of(told.error_code):
+                errand.reply(frame)
+            else:
+                errand.producer_id, errand.epoch = int(told.producer_id), int(told.producer_epoch)
+                self._init_sources(errand, frame, links)
+
+        self._to_target(errand, answered)
+
+    def _init_sources(self, errand: Errand, frame: bytearray, links: list[str]) -> None:
+        if not links:
+            self._places.given(errand.name)
+            errand.reply(frame)
+            return
+        link = links.pop(0)
+        known = self._holders.records(errand.name).get(link)
+        resumed = int(getattr(errand.request, "producer_id", -1))
+        same = known is not None and known.producer_id == resumed and known.revoked is None
+        holder = (known.source_id, known.source_epoch) if known and same else (-1, -1)
+
+        def identified(code: int) -> None:
+            if known is None and (code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or link in self._talk.silent):
+                # The client has no rights there, or nobody answers. Neither matters for topics that are not mirrored.
+                # The first write to a mirrored topic asks again, which ends whatever an earlier holder had begun there.
+                code = 0
+            if code and self._holders.disowned(errand, link, {code}, again):
+                return
+            if code:
+                errand.fail(code)
+            else:
+                self._init_sources(errand, frame, links)
+
+        def again(_: Errand) -> None:
+            self._init_sources(errand, frame, [link, *links])
+
+        self._holders.identify(errand, link, holder, errand.request.transaction_timeout, identified)
+
+    def _look_first(self, errand: Errand) -> None:
+        """Ask the clusters about open transactions before the request is handled (rule D)."""
+
+        def looked(code: int) -> None:
+            if code:
+                errand.fail(code)
+            else:
+                self._go(errand)
+
+        self._places.learn(errand.name, errand.head, looked)
+
+    # AddPartitionsToTxn (rules B, C)
+
+    def _add_partitions(self, errand: Errand) -> None:
+        routes = self._core.table.topics
+        homes: dict[str, str] = {}
+        for topic in partitions_of(errand.request):
+            route = routes.get(topic)
+            homes[topic] = TARGET if route is None or route.serve is Serve.LOCAL else route.link
+        at = self._places.open_at(errand.name)
+        if self._waits(errand, at, homes):
+            self._hold(errand)
+            return
+        if at is None:
+            at = next(iter(homes.values())) if len(set(homes.values())) == 1 else TARGET
+        strangers = sorted(topic for topic, home in homes.items() if home != at)
+        if strangers:
+            self._refuse(errand, strangers, at)
+        elif at == TARGET:
+            self._add_at_target(errand)
+        else:
+            self._add_at_source(errand, at)
+
+    def _add_at_target(self, errand: Errand) -> None:
+        self._begin_at_target(errand)
+        self._entrance.add(errand)
+
+    def _begin_at_target(self, errand: Errand) -> None:
+        """Count the transaction as open at the target.
+
+        The transaction counts on this connection from now on, and on other connections once the target has granted the
+        request.
+        """
+        entry, reply = self._places.begins_at_target(errand.name), errand.reply
+        entry.ask(self._places)
+
+        def answered(answer: Buffer) -> None:
+            codes = errand.codes_in(answer)
+            if entry.answered(self._places, begun=0 in codes):
+                self._places.never_began_at_target(errand.name, entry)
+            errand.reply = reply
+            if codes and codes <= NOT_THE_HOLDER:
+                self._holders.strangers.refuse(errand, lambda: reply(answer))
+            else:
+                reply(answer)
+
+        errand.reply = answered
+
+    def _waits(self, errand: Errand, at: str | None, topics: Iterable[str]) -> bool:
+        """Return whether the request must wait for a fence (rule C), or for a topic that still aligns."""
+        named = set(topics)
+        if at is None:
+            records = self._holders.records(errand.name).values()
+            named.update(topic for record in records for topic in record.topics)
+            followed = self._core.table.followed
+            if any(group in followed and followed[group].frozen for record in records for group in record.groups):
+                return True
+        routes = [route for topic in named if (route := self._core.table.topics.get(topic)) is not None]
+        return any(
+            route.serve is Serve.HIDDEN
+            or (route.serve is Serve.HOLD and not self._core.begun.covers(route.link, errand.name, route.key))
+            for route in routes
+        )
+
+    def _refuse(self, errand: Errand, strangers: list[str], at: str) -> None:
+        if self._places.open_at(errand.name) is None:
+            self._places.refused.add(errand.name)
+        there, here = ("on the target", "mirrored") if at != TARGET else ("mirrored", "on the target")
+        self._core.outside.say(
+            f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot write to "
+            f"{', '.join(strangers)}, which is {there}, together with what is {here}: promote its topics together"
+        )
+        codes = {
+            (topic, index): int(Code.TOPIC_AUTHORIZATION_FAILED)
+            for topic in strangers
+            for index in partitions_of(errand.request)[topic]
+        }
+        errand.reply(partitions_answer(errand.head, errand.request, codes))
+
+    def _add_at_source(self, errand: Errand, link: str) -> None:
+        record = self._holders.identity(errand, link, self._go)
+        if record is None:
+            return
+        wanted = partitions_of(errand.request)
+        known = wanted.keys() & set(record.topics)
+        entry = self._places.enter(link, errand.name, errand.epoch, known)
+        entry.ask(self._places)
+        message = partitions_request(_ADD, (errand.name, record.source_id, record.source_epoch), wanted)
+
+        def told(answer: Any, code: int) -> None:
+            if answer is None:
+                entry.answered(self._places, begun=True)  # fate unknown
+                errand.fail(code)
+                return
+            codes = {
+                key: self._talk.elsewhere(link, errand.name, each) for key, each in partition_codes(answer).items()
+            }
+            if entry.answered(self._places, begun=not all(codes.values())):
+                self._core.ended(link, errand.name, entry)
+            if self._holders.disowned(errand, link, codes.values(), self._go):
+                return
+            if known == wanted.keys() or any(codes.values()):
+                errand.reply(partitions_answer(errand.head, errand.request, codes))
+            elif self._waits(errand, link, wanted):
+                self._hold(errand)  # the topic was fenced meanwhile, and drained of all that was counted there
+            else:
+                routes = [route for topic in wanted if (route := self._core.table.topics.get(topic)) is not None]
+                self._core.begun.enter(link, errand.name, errand.epoch, {route.key for route in routes})
+                self._couple(errand, replace(record, topics=_sorted(record.topics, wanted)))
+
+        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
+
+    def _couple(self, errand: Errand, record: TransactionRecord) -> None:
+        """Write down a coupling to which the source has agreed, then ask the source again and answer the client (G)."""
+
+        def kept(known: bool) -> None:
+            if known:
+                self._go(errand)
+            else:
+                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+        self._core.memory.remember(record, kept)
+
+    # AddOffsetsToTxn, TxnOffsetCommit (rule B)
+
+    def _add_offsets(self, errand: Errand) -> None:
+        group, at = str(errand.request.group_id), self._places.open_at(errand.name)
+        route = self._core.table.followed.get(group)
+        held = route is None and group in self._core.table.held_groups
+        frozen = route is not None and self._frozen(errand, group, route)
+        if frozen:
+            self._core.at_target.overtake(errand.name, self._edge.now())
+        if frozen or (not held and self._waits(errand, at, ())):
+            self._hold(errand)
+            return
+        home = TARGET if route is None else route.link
+        if held or at not in (None, home):
+            if at is None:
+                self._places.refused.add(errand.name)
+            self._refuse_group(errand, group)
+        elif route is not None:
+            self._add_offsets_at_source(errand, route.link, group)
+        else:
+            self._begin_at_target(errand)
+            self._pass(errand)
+
+    def _add_offsets_at_source(self, errand: Errand, link: str, group: str) -> None:
+        record = self._holders.identity(errand, link, self._go)
+        if record is None:
+            return
+        entry = self._places.enter(link, errand.name, errand.epoch, ())
+        entry.ask(self._places)
+        message = _OFFSETS(
+            transactional_id=errand.name,
+            producer_id=record.source_id,
+            producer_epoch=record.source_epoch,
+            group_id=errand.request.group_id,
+        )
+
+        def told(answer: Any, code: int) -> None:
+            if answer is not None:
+                code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
+            if entry.answered(self._places, begun=answer is None or not code):
+                self._core.ended(link, errand.name, entry)
+            if self._holders.disowned(errand, link, {code}, self._go):
+                return
+            route = self._core.table.followed.get(group)
+            if code or group in record.groups:
+                errand.fail(code)
+            elif route is not None and self._frozen(errand, group, route):
+                self._core.at_target.overtake(errand.name, self._edge.now())
+                self._hold(errand)
+            else:
+                self._core.begun.enter(link, errand.name, errand.epoch, (), (group,))
+                self._couple(errand, replace(record, groups=_sorted(record.groups, (group,))))
+
+        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
+
+    def _commit_offsets(self, errand: Errand) -> None:
+        """Commit at the group's cluster.
+
+        The group coordinator is not the transaction coordinator, and knows nothing of the transaction's identities.
+        """
+        group = str(errand.request.group_id)
+        route = self._core.table.followed.get(group)
+        late = route is None and (
+            self._core.begun.where(errand.name, self._places) is not None
+            or self._core.at_target.overtakes(errand.name, self._edge.now())
+        )
+        if late or (route is not None and self._frozen(errand, group, route)):
+            # The input was read before the group's members joined anew. The client must abort, and do the work again
+            # from the group's committed offsets.
+            errand.fail(Code.ILLEGAL_GENERATION)
+        elif route is not None:
+            self._commit_at_source(errand, route.link, group)
+        elif group in self._core.table.held_groups:
+            self._refuse_group(errand, group)
+        else:
+            self._pass(errand)
+
+    def _frozen(self, errand: Errand, group: str, route: GroupRoute) -> bool:
+        return route.frozen and not self._core.begun.may_commit(route.link, errand.name, group)
+
+    def _commit_at_source(self, errand: Errand, link: str, group: str) -> None:
+        record = self._holders.records(errand.name).get(link)
+        if record is None or record.epoch < errand.epoch:
+            self._commit_unlisted(errand)
+        elif (record.producer_id, record.epoch) != (errand.producer_id, errand.epoch):
+            errand.fail(Code.PRODUCER_FENCED)
+        elif not record.in_force:
+            errand.fail(Code.ILLEGAL_GENERATION)  # at this code every client aborts
+        else:
+            request = errand.request
+            named = replace(
+                request,
+                producer_id=type(request.producer_id)(record.source_id),
+                producer_epoch=type(request.producer_epoch)(record.source_epoch),
+            )
+            self._follow.commit(errand.head, named, group, link, errand.reply)
+
+    def _commit_unlisted(self, errand: Errand) -> None:
+        """Read what other routers have written; if that changes nothing, have the client abort.
+
+        AddOffsetsToTxn never added the group to this transaction (rule G).
+        """
+        if errand.caught_up:
+            errand.fail(Code.ILLEGAL_GENERATION)
+            return
+
+        def read(reached: bool) -> None:
+            if reached:
+                errand.caught_up = True
+                self._go(errand)
+            else:
+                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+        self._core.memory.catch_up(read)
+
+    def _refuse_group(self, errand: Errand, group: str) -> None:
+        why = "is mirrored" if group in self._core.table.held_groups else "is not where the transaction is"
+        self._core.outside.say(
+            f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot commit offsets of "
+            f"group {group}, which {why}: promote group and topics together"
+        )
+        errand.fail(Code.GROUP_AUTHORIZATION_FAILED)

@@ -1,0 +1,216 @@
+"""Finds where a transactional id has a transaction open: at a link's source, at the target, or nowhere.
+
+The router knows the transactions that began on its connections. A request may come to a connection in the middle of a
+transaction, because a router died or a connection was lost. Then the router first asks the source of each link that
+knows the id, and then the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of, row
+from kmigrate.protocol.described import OPEN_STATES
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.shared.open_transactions import Entry
+from kmigrate.router.shared.state import TARGET, Core
+from kmigrate.router.transactions.identities import Holders
+
+__all__ = ["Whereabouts"]
+
+_DESCRIBE = entity(65, 0, "request")
+_MOST_KNOWN = 16
+"""Maximum ids without an open transaction that a connection remembers: a producer has one id and its own connections.
+
+The client chooses the names, and a name has up to 32 KB. The clusters are asked again about a forgotten id.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Whereabouts:
+    """Knowledge of one client connection; the whole router knows which transactions are open
+    (`shared.open_transactions`)."""
+
+    core: Core
+    holders: Holders
+    refused: set[str] = field(default_factory=set)
+    """Transactional ids whose transaction has seen nothing but refusals."""
+    _heard: dict[str, bool] = field(default_factory=dict)
+    """Transactional ids, with True if the clusters were asked about the id or gave the id here; the newest last."""
+    _looking: set[str] = field(default_factory=set)
+    _gone: bool = False
+
+    def knows(self, name: str) -> bool:
+        """Return whether the clusters were asked about the id, or gave the id on this connection."""
+        return self._heard.get(name, False)
+
+    def given(self, name: str) -> None:
+        """Note that the clusters gave the id to a new holder, which ended an open transaction."""
+        self._hear(name, known=True)
+        self.over(name)
+        self.refused.discard(name)
+
+    def over(self, name: str) -> None:
+        """Note that the id's transaction has ended, or was ended, on whatever cluster."""
+        self.ended_at_target(name)
+        self.core.at_target.over(name)
+
+    def ended_at_target(self, name: str) -> None:
+        self.core.at_target.open.pop(name, None)
+        self.core.late.over(name)
+
+    def begins_at_target(self, name: str) -> Entry:
+        """Note that the target's coordinator gets the first request of a transaction, or reports it as open."""
+        self._hear(name, known=self.knows(name))
+        return self.core.at_target.open.setdefault(name, Entry())
+
+    def never_began_at_target(self, name: str, entry: Entry) -> None:
+        """Forget a transaction whose every request was refused."""
+        if self.core.at_target.open.get(name) is entry:
+            self.ended_at_target(name)
+
+    def closed(self) -> None:
+        self._gone = True
+        for name in list(self._heard):
+            self._forget(name)
+
+    def _hear(self, name: str, *, known: bool) -> None:
+        if self._gone:
+            return
+        if self._heard.pop(name, None) is None:
+            self.core.at_target.hear(name)
+        self._heard[name] = known
+        idle = [each for each in self._heard if each != name and self.open_at(each) is None]
+        for each in idle[: max(0, len(idle) - _MOST_KNOWN)]:
+            self._forget(each)
+
+    def _forget(self, name: str) -> None:
+        del self._heard[name]
+        self.refused.discard(name)
+        self.core.at_target.forget(name, self)
+
+    def open_at(self, name: str) -> str | None:
+        """Return the link, or TARGET, where a transaction is open; None for nowhere."""
+        link = self.core.begun.where(name, self)
+        if link is not None:
+            return link
+        entry = self.core.at_target.open.get(name)
+        return TARGET if entry is not None and entry.is_open(self) else None
+
+    def learn(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
+        """Ask all clusters, for a request on this connection; `then` receives 0, or the code for the client."""
+
+        def looked(code: int) -> None:
+            if not code:
+                self._hear(name, known=True)
+            then(code)
+
+        self._ask_sources(name, head, self._links(name), looked)
+
+    def look(self, name: str, then: Callable[[], None]) -> None:
+        """Ask only the sources, for a batch: this connection need not lead to the target's coordinator."""
+        if name in self._looking:
+            return
+        self._looking.add(name)
+
+        def looked(_: int) -> None:
+            self._looking.discard(name)
+            then()
+
+        self._ask_sources(name, None, self._links(name), looked)
+
+    def _links(self, name: str) -> list[str]:
+        """Return a link of each source where a transaction may be open; a source with all topics promoted has none."""
+        records = self.holders.records(name)
+        return [link for link in self.holders.sources(name) if link in records]
+
+    def _home(self, link: str, name: str, topics: Collection[str]) -> str:
+        """Return the link of a source to which an open transaction belongs, by its topics or the topics of its id."""
+        routes, records = self.core.table.topics, self.holders.records(name)
+        for each in self.core.table.of_one_source(link):
+            known = topics or (records[each].topics if each in records else ())
+            if any(topic in routes and routes[topic].link == each for topic in known):
+                return each
+        return link
+
+    def _ask_sources(
+        self, name: str, head: RequestHead | None, links: list[str], then: Callable[[int], None]
+    ) -> None:
+        if not links:
+            if head is None or not self.core.outside.tells_transactions(TARGET):
+                then(0)
+            else:
+                self._ask_target(name, head, then)
+            return
+        link = links.pop(0)
+        same_source = self.core.table.of_one_source(link)
+        is_open = any(self.core.begun.is_open(each, name, self) for each in same_source)
+        if is_open or not self.core.outside.tells_transactions(link):
+            self._ask_sources(name, head, links, then)
+            return
+
+        def told(answer: Any, code: int) -> None:
+            if answer is None:
+                then(code)
+                return
+            state = answer.transaction_states[0]
+            code = self.holders.talk.elsewhere(link, name, code_of(state.error_code))
+            if code == Code.COORDINATOR_LOAD_IN_PROGRESS:
+                then(code)
+                return
+            if not code and state.transaction_state in OPEN_STATES:
+                topics = [topic.topic for topic in state.topics]
+                home = self._home(link, name, topics)
+                holder = self.holders.records(name).get(home)
+                epoch = holder.epoch if holder is not None else -1
+                self.enter(home, name, epoch, topics).known = True
+            self._ask_sources(name, head, links, then)
+
+        client_id = head.client_id if head is not None else None
+        self.holders.talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
+
+    def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
+        open_, late = self.core.at_target.open, self.core.late.owed
+        entry = open_.get(name)
+        asked = entry.asked if entry is not None else 0
+
+        def told(state: Any) -> None:
+            code = code_of(state.error_code)
+            if not code and state.transaction_state in OPEN_STATES:
+                self.begins_at_target(name).known = True
+            elif not code and name not in late and _unasked_since(entry, asked) and open_.get(name) is entry:
+                # the transaction has ended over another router; no coordinator knows of late partitions
+                del open_[name]
+            # A coordinator that moves or loads has said nothing yet. Any other code comes again as the answer to the
+            # request.
+            then(code if row(code).retriable else 0)
+
+        self.holders.described(name, head, told)
+
+    def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> Entry:
+        """Count the id's transaction as open: at these topics, and at other topics and groups that it may still reach.
+
+        The id's record names these topics and groups, which are promoted together. If a topic among them were fenced
+        without the transaction, fence and transaction would wait for each other. A topic that is fenced or a group that
+        is frozen already may have been reported as drained, and is not reached. Nobody else knows of a topic that the
+        record does not name: nothing of the transaction is written there yet.
+        """
+        routes = self.core.table.topics
+        record = self.holders.records(name).get(link)
+        topics_known, groups_known = (record.topics, record.groups) if record is not None else ((), ())
+        coupled = {topic for topic in topics_known if topic in routes}
+        begun = set(topics)
+        written = {topic for topic in coupled if topic in begun or routes[topic].serve is Serve.FORWARD}
+        keys = {routes[topic].key for topic in written if routes[topic].link == link}
+        followed = self.core.table.followed
+        groups = {group for group in groups_known if group in followed and not followed[group].frozen}
+        return self.core.begun.enter(link, name, epoch, keys, groups)
+
+
+def _unasked_since(entry: Entry | None, asked: int) -> bool:
+    """Return whether no request was in flight that the answer may be older than."""
+    return entry is not None and not entry.asking and entry.asked == asked

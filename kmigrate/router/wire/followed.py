@@ -1,0 +1,241 @@
+"""Splits, merges and recasts messages of groups that follow, and removes leader epochs.
+
+The messages go to the source in the source's versions. A leader epoch of one cluster means something else on the other
+cluster: a client that gets a foreign epoch rewinds or reads nothing (C1, V5). So no leader epoch passes in either
+direction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.router.wire.blank import blank, element
+from kmigrate.router.wire.groups import (
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+    groups_of,
+)
+from kmigrate.router.wire.recast import recast
+from kmigrate.router.wire.transactions import frame_request
+
+__all__ = [
+    "FOLLOWED_APIS",
+    "Asked",
+    "as_no_member",
+    "codes_in",
+    "committed_in",
+    "leave_request",
+    "merged",
+    "named_groups",
+    "of_groups",
+    "positions_of",
+    "question_for",
+    "source_request",
+    "told_and_left_out",
+    "topics_of",
+    "without_epochs",
+]
+
+FOLLOWED_APIS = frozenset(
+    {
+        OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, DELETE_GROUPS,
+        OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE,
+    }
+)  # fmt: skip
+_EPOCH = "committed_leader_epoch"
+_FIRST_BATCHED = 8
+_LAST_OF_ONE_GROUP = 7
+_FIRST_OF_MEMBERS = 9
+_LEAVE_VERSION = 4
+
+
+def named_groups(request: Any) -> dict[str, Any]:
+    """Return what a request says of each of several groups; the first element counts where a group is named twice."""
+    named: dict[str, Any] = {}
+    for name, group in zip(groups_of(request), getattr(request, _asked_as(request)), strict=True):
+        named.setdefault(name, group)
+    return named
+
+
+def of_groups(request: Any, groups: Iterable[Any]) -> Any:
+    """Return a request for several groups, cut down to some of its groups."""
+    return dataclasses.replace(request, **{_asked_as(request): tuple(groups)})
+
+
+def _asked_as(request: Any) -> str:
+    return next(name for name in ("groups_names", "group_ids", "groups") if hasattr(request, name))
+
+
+def merged(request: Any, answers: Iterable[Any], kind: type[Any]) -> Any:
+    """Return several answers as a single answer, groups in the request's order."""
+    told = {str(group.group_id): group for answer in answers for group in _groups(answer)}
+    groups = tuple(told[name] for name in groups_of(request) if name in told)
+    return blank(kind, groups=groups, results=groups)
+
+
+def _groups(answer: Any) -> tuple[Any, ...]:
+    """Return the groups of an answer about several groups; nothing where the answer is about a single group."""
+    return tuple(getattr(answer, "groups", ())) + tuple(getattr(answer, "results", ()))
+
+
+def without_epochs(message: Any) -> Any:
+    """Return a commit, or an answer with committed offsets, without leader epochs."""
+    if hasattr(message, "groups"):
+        return dataclasses.replace(message, groups=tuple(without_epochs(group) for group in message.groups))
+    topics = []
+    for topic in message.topics or ():
+        parts = tuple(
+            dataclasses.replace(part, **{_EPOCH: -1}) if hasattr(part, _EPOCH) else part for part in topic.partitions
+        )
+        topics.append(dataclasses.replace(topic, partitions=parts))
+    return dataclasses.replace(message, topics=tuple(topics))
+
+
+def _positions(message: Any) -> Iterable[Any]:
+    """Return the parts that have topics: the groups of a batched OffsetFetch message, or the message itself."""
+    return message.groups if hasattr(message, "groups") else (message,)
+
+
+def positions_of(answer: Any) -> dict[tuple[str, int], int]:
+    """Return the committed offsets of an OffsetFetch answer."""
+    return {
+        (str(topic.name), int(part.partition_index)): int(part.committed_offset)
+        for each in _positions(answer)
+        for topic in each.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0
+    }
+
+
+def committed_in(request: Any) -> dict[tuple[str, int], int]:
+    """Return the offsets that an OffsetCommit or TxnOffsetCommit request commits."""
+    return {
+        (str(topic.name), int(part.partition_index)): int(part.committed_offset)
+        for topic in request.topics
+        for part in topic.partitions
+    }
+
+
+def told_and_left_out(request: Any, answer: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """Split the partitions of an OffsetFetch request about a single group: told in the answer, and left out.
+
+    A partition without a committed offset counts as told.
+    """
+    (asked,), (told,) = _positions(request), _positions(answer)
+    named = {(str(topic.name), int(index)) for topic in asked.topics or () for index in topic.partition_indexes}
+    found = {
+        (str(topic.name), int(part.partition_index))
+        for topic in told.topics
+        for part in topic.partitions
+        if not code_of(part.error_code)
+    }
+    if code_of(getattr(told, "error_code", 0)):
+        found.clear()
+    return found, named - found
+
+
+def question_for(group: str, partitions: Iterable[tuple[str, int]], client_id: str | None) -> tuple[RequestHead, Any]:
+    """Return an OffsetFetch request about partitions of a group, and its head."""
+    kind = entity(OFFSET_FETCH, _LAST_OF_ONE_GROUP, "request")
+    topic_type = element(kind, "topics")
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    topics = tuple(blank(topic_type, name=name, partition_indexes=tuple(parts)) for name, parts in by_topic.items())
+    head = RequestHead(OFFSET_FETCH, _LAST_OF_ONE_GROUP, 0, client_id, 0)
+    return head, blank(kind, group_id=group, topics=topics)
+
+
+def topics_of(message: Any) -> set[str]:
+    """Return the topics of a message on committed offsets."""
+    return {str(topic.name) for each in _positions(message) for topic in each.topics or ()}
+
+
+def codes_in(answer: Any) -> set[int]:
+    """Return every error code of an answer, for a whole group or for partitions."""
+    found: set[int] = set()
+    for each in (answer, *_groups(answer)):
+        if hasattr(each, "error_code"):
+            found.add(code_of(each.error_code))
+        for topic in getattr(each, "topics", None) or ():
+            found.update(code_of(part.error_code) for part in topic.partitions)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """A request in a form that the source understands."""
+
+    message: Any
+    answer_kind: type[Any]
+    """The class of the client's answer."""
+    unbatched: str = ""
+    """Group of a batched OffsetFetch that the source must be asked for without a batch; '' otherwise."""
+
+    def told(self, answer: Any) -> Any:
+        """Return the source's answer in the client's version."""
+        if self.unbatched:
+            group_type = element(self.answer_kind, "groups")
+            group = dataclasses.replace(recast(answer, group_type), group_id=self.unbatched)
+            return blank(self.answer_kind, groups=(group,))
+        return recast(answer, self.answer_kind)
+
+
+def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
+    """Return a request about a group in a version that the source speaks; `newest` is the source's highest version."""
+    answer_kind = entity(head.api_key, head.version, "response")
+    if head.version <= newest:
+        return Asked(request, answer_kind)
+    kind = entity(head.api_key, newest, "request")
+    if head.api_key == OFFSET_FETCH and head.version >= _FIRST_BATCHED > newest:
+        (group,) = request.groups
+        message = recast(group, kind)
+        if hasattr(message, "require_stable"):
+            message = dataclasses.replace(message, require_stable=request.require_stable)
+        return Asked(message, answer_kind, str(group.group_id))
+    return Asked(recast(request, kind), answer_kind)
+
+
+def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | None:
+    """Return an OffsetFetch request without member ids for groups whose members the target does not know.
+
+    None where the target knows all members, or where the rejected members belong to groups other than `opened`, the
+    groups that have opened a moment ago.
+    """
+    if head.api_key != OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
+        return None
+    kind = entity(OFFSET_FETCH, head.version, "response")
+    told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    unknown = {str(g.group_id) for g in told.groups if code_of(g.error_code) == Code.UNKNOWN_MEMBER_ID} & set(opened)
+    if not unknown:
+        return None
+    request = decode_body(entity(OFFSET_FETCH, head.version, "request"), frame, head.body)
+    groups = tuple(
+        dataclasses.replace(group, member_id=None, member_epoch=type(group.member_epoch)(-1))
+        if str(group.group_id) in unknown
+        else group
+        for group in request.groups
+    )
+    return frame_request(dataclasses.replace(request, groups=groups), head.correlation_id, head.client_id)
+
+
+def leave_request(group: str, member_id: str, newest: int) -> Any:
+    """Return a LeaveGroup request for a member, in a version that the source speaks."""
+    if newest < _LEAVE_VERSION:
+        return blank(entity(LEAVE_GROUP, 0, "request"), group_id=group, member_id=member_id)
+    kind = entity(LEAVE_GROUP, _LEAVE_VERSION, "request")
+    return blank(kind, group_id=group, members=(blank(element(kind, "members"), member_id=member_id),))

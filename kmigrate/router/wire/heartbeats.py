@@ -1,0 +1,183 @@
+"""Translates topic ids in ConsumerGroupHeartbeat and ConsumerGroupDescribe messages of groups that follow.
+
+Each side gets its own topic ids. Answers to heartbeats tell a member of the new protocol (KIP-848) which partitions are
+its own; heartbeats say which partitions the member has. Both sides leave out what has not changed: `None` stands for
+"as before". A heartbeat with all fields gets the whole assignment as an answer. Clients send such a heartbeat when they
+join and after every error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.router.wire.blank import blank, frame_answer, part
+from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, group_error
+from kmigrate.router.wire.topic_ids import TopicIds
+
+__all__ = [
+    "Partitions",
+    "from_target",
+    "leaving",
+    "letting_go",
+    "needs_regex",
+    "owned",
+    "says_everything",
+    "sooner",
+    "with_source_ids",
+    "with_target_ids",
+    "with_target_names",
+]
+
+Partitions = frozenset[tuple[UUID | None, int]]
+"""Partitions by topic id."""
+_UNCHANGED = dt.timedelta(milliseconds=-1)
+_JOINS, _LEAVES = 0, -1
+_OFTEN = dt.timedelta(seconds=0.5)
+"""Heartbeat interval of a member while its group is promoted, and for a while after; brokers ask for five seconds."""
+
+
+def owned(message: Any) -> Partitions | None:
+    """Return the partitions that a member says that it owns, or that an assignment names; None where neither is said.
+    """
+    if message is None or message.topic_partitions is None:
+        return None
+    return frozenset((t.topic_id, int(index)) for t in message.topic_partitions for index in t.partitions)
+
+
+def says_everything(request: Any) -> bool:
+    """Return whether a heartbeat has all fields, so that the answer has the whole assignment, as Kafka decides."""
+    subscribed = request.subscribed_topic_names is not None or needs_regex(request)
+    return subscribed and request.rebalance_timeout != _UNCHANGED and request.topic_partitions is not None
+
+
+def needs_regex(request: Any) -> bool:
+    """Return whether a heartbeat subscribes to a pattern that the coordinator applies (since version 1)."""
+    return bool(getattr(request, "subscribed_topic_regex", None))
+
+
+def with_source_ids(request: Any, ids: TopicIds) -> Any:
+    """Return a heartbeat with the source's topic ids.
+
+    If the member owns a topic that has no id at the source, the heartbeat names no partitions at all. The source would
+    take a left-out partition as given back, and would give the partition to another member while this member still
+    reads it.
+    """
+    if request.topic_partitions is None:
+        return request
+    topics: Any = []
+    for topic in request.topic_partitions:
+        known = ids.at_source(topic.topic_id)
+        if known is None:
+            topics = None
+            break
+        topics.append(dataclasses.replace(topic, topic_id=known))
+    return dataclasses.replace(request, topic_partitions=None if topics is None else tuple(topics))
+
+
+def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
+    """Return an answer with the target's topic ids, and the source's ids of topics that are withheld from the member.
+    """
+    if answer.assignment is None:
+        return answer, frozenset()
+    told, withheld = [], set()
+    for topic in answer.assignment.topic_partitions:
+        known = ids.at_target(topic.topic_id)
+        if known is not None:
+            told.append(dataclasses.replace(topic, topic_id=known))
+        elif topic.topic_id is not None:
+            withheld.add(topic.topic_id)
+    assignment = dataclasses.replace(answer.assignment, topic_partitions=tuple(told))
+    return dataclasses.replace(answer, assignment=assignment), frozenset(withheld)
+
+
+def letting_go(answer: Any) -> Any:
+    """Return the answer to a member that shall own nothing."""
+    return dataclasses.replace(answer, assignment=blank(part(type(answer), "assignment"), topic_partitions=()))
+
+
+def sooner(answer: Any) -> Any:
+    """Return the same answer with a short heartbeat interval."""
+    return dataclasses.replace(answer, heartbeat_interval=_OFTEN)
+
+
+def leaving(heartbeat: Any) -> Any:
+    """Return the heartbeat by which a member leaves for good; a static member's place is not kept, either."""
+    kind = entity(CONSUMER_GROUP_HEARTBEAT, 0, "request")
+    return blank(
+        kind,
+        group_id=heartbeat.group_id,
+        member_id=heartbeat.member_id,
+        member_epoch=_LEAVES,
+        instance_id=heartbeat.instance_id,
+        rebalance_timeout=_UNCHANGED,
+    )
+
+
+def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
+    """Return the target's answer to a heartbeat as the member gets it; `opened` are groups that opened a moment ago."""
+    kind = entity(CONSUMER_GROUP_HEARTBEAT, head.version, "response")
+    told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    code = code_of(told.error_code)
+    if code == Code.GROUP_ID_NOT_FOUND:
+        return _as_stranger(head, _heartbeat(head, frame), answer)
+    if not opened or code not in (Code.NONE, Code.UNKNOWN_SERVER_ERROR):
+        return answer
+    request = _heartbeat(head, frame)
+    if str(request.group_id) not in opened:
+        return answer
+    return _as_one_that_comes(head, request, answer) if code else frame_answer(sooner(told), head.correlation_id)
+
+
+def _as_stranger(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
+    """Answer UNKNOWN_MEMBER_ID to a member of a group that the target does not have.
+
+    A joining member gets the target's own error. A group that only has committed offsets carried over has no protocol,
+    and a heartbeat does not find such a group.
+    """
+    if int(request.member_epoch) <= _JOINS:
+        return answer
+    return frame_answer(group_error(head, request, Code.UNKNOWN_MEMBER_ID), head.correlation_id)
+
+
+def _as_one_that_comes(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
+    """Make a joining member try again while members of the classic protocol have their group's first rebalance.
+
+    The first rebalance takes 3 s by default. Meanwhile a coordinator cannot make the group a group of the new protocol,
+    and answers with an error (C17) at which clients end.
+    """
+    if int(request.member_epoch) != _JOINS:
+        return answer
+    return frame_answer(group_error(head, request, Code.COORDINATOR_LOAD_IN_PROGRESS), head.correlation_id)
+
+
+def _heartbeat(head: RequestHead, frame: bytearray) -> Any:
+    return decode_body(entity(CONSUMER_GROUP_HEARTBEAT, head.version, "request"), frame, head.body)
+
+
+def with_target_names(answer: Any, ids: TopicIds) -> Any:
+    """Return a description of groups with the topics' ids at the target; a topic that the target lacks has no id."""
+
+    def shown(assignment: Any) -> Any:
+        topics = tuple(
+            dataclasses.replace(topic, topic_id=ids.named(str(topic.topic_name)))
+            for topic in assignment.topic_partitions
+        )
+        return dataclasses.replace(assignment, topic_partitions=topics)
+
+    groups = []
+    for group in answer.groups:
+        members = tuple(
+            dataclasses.replace(
+                member, assignment=shown(member.assignment), target_assignment=shown(member.target_assignment)
+            )
+            for member in group.members
+        )
+        groups.append(dataclasses.replace(group, members=members))
+    return dataclasses.replace(answer, groups=tuple(groups))

@@ -1,0 +1,86 @@
+"""Answers ListGroups while groups follow: followed groups appear as their source has them.
+
+A broker lists the groups that the broker coordinates, and clients put together the lists of all brokers. So a group
+that follows is left out of every broker's list. The first broker that clients see lists all groups that follow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.router.wire.blank import blank, element
+from kmigrate.router.wire.groups import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
+
+__all__ = [
+    "DESCRIBE",
+    "DESCRIBE_NEW",
+    "DESCRIBE_VERSION",
+    "dead",
+    "describe_new_request",
+    "describe_request",
+    "with_followed",
+    "without_followed",
+]
+
+DESCRIBE_VERSION = 5
+DESCRIBE = entity(DESCRIBE_GROUPS, DESCRIBE_VERSION, "request")
+DESCRIBE_NEW = entity(CONSUMER_GROUP_DESCRIBE, 0, "request")
+_DEAD = "Dead"
+_CLASSIC, _NEW = "classic", "consumer"
+_CONSUMERS = "consumer"
+"""Protocol type by which clients recognise groups of consumers; groups of the new protocol (KIP-848) have only this."""
+_NOT_NOW = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
+
+
+def describe_request(groups: Collection[str]) -> Any:
+    """Return the DescribeGroups request for a source about groups that follow."""
+    return blank(DESCRIBE, groups=tuple(sorted(groups)))
+
+
+def dead(described: Any) -> tuple[str, ...]:
+    """Return the groups that the source does not have as groups of the classic protocol."""
+    return tuple(str(g.group_id) for g in described.groups if str(g.group_state) == _DEAD and not code_of(g.error_code))
+
+
+def describe_new_request(groups: Collection[str]) -> Any:
+    """Return the ConsumerGroupDescribe request for a source about groups that may be of the new protocol."""
+    return blank(DESCRIBE_NEW, group_ids=tuple(groups))
+
+
+def without_followed(answer: Any, followed: Collection[str]) -> Any:
+    """Return a broker's list without the groups that are coordinated at a source."""
+    return dataclasses.replace(answer, groups=tuple(g for g in answer.groups if str(g.group_id) not in followed))
+
+
+def with_followed(request: Any, answer: Any, *answers: Any) -> Any:
+    """Return a list with the described groups, as far as the request's filters and the client's rights go.
+
+    If a group cannot be described now, the list would be incomplete. Then the answer is the error of a broker that
+    still loads its groups.
+    """
+    described = [group for each in answers for group in each.groups]
+    if any(code_of(group.error_code) in _NOT_NOW for group in described):
+        return blank(type(answer), error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
+    states = {str(state).lower() for state in getattr(request, "states_filter", None) or ()}
+    kinds = {str(kind).lower() for kind in getattr(request, "types_filter", None) or ()}
+    group_type = element(type(answer), "groups")
+    has = {field.name for field in dataclasses.fields(group_type)}
+    told = list(answer.groups)
+    for group in described:
+        state, kind = str(group.group_state), _CLASSIC if hasattr(group, "protocol_type") else _NEW
+        if code_of(group.error_code) or state == _DEAD or (kinds and kind not in kinds):
+            continue
+        if states and state.lower() not in states:
+            continue
+        known = {
+            "group_id": group.group_id,
+            "protocol_type": getattr(group, "protocol_type", _CONSUMERS),
+            "group_state": state,
+            "group_type": kind,
+        }
+        told.append(blank(group_type, **{name: value for name, value in known.items() if name in has}))
+    return dataclasses.replace(answer, groups=tuple(told))

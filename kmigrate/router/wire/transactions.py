@@ -1,0 +1,143 @@
+"""Reads the transaction APIs' requests, and builds the router's own answers in the client's version.
+
+The APIs are InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit.
+`router.transactions.handler` decides about the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kmigrate.protocol.api import decode_answer, encode_body, entity, is_flexible, response_type
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead, encode_request_head
+from kmigrate.router.wire.blank import blank, element, frame_answer
+
+__all__ = [
+    "ADD_OFFSETS",
+    "ADD_PARTITIONS",
+    "END_TXN",
+    "INIT_PRODUCER_ID",
+    "TRANSACTION_APIS",
+    "TXN_OFFSET_COMMIT",
+    "error_answer",
+    "fenced_code",
+    "frame_request",
+    "holder_of",
+    "partition_codes",
+    "partitions_answer",
+    "partitions_of",
+    "partitions_request",
+    "read_answer",
+]
+
+INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
+TRANSACTION_APIS = frozenset({ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT})
+_FIRST_WITH_FENCED = {INIT_PRODUCER_ID: 4, ADD_PARTITIONS: 2, ADD_OFFSETS: 2, END_TXN: 2}
+_NOT_ATTEMPTED = 55
+
+
+def holder_of(head: RequestHead, request: Any) -> tuple[str, int, int]:
+    """Return transactional id, producer id and epoch of a request; −1 where the request has none."""
+    prefix = "v3_and_below_" if head.api_key == ADD_PARTITIONS else ""
+    name = str(getattr(request, prefix + "transactional_id"))
+    producer_id, epoch = (int(getattr(request, prefix + field, -1)) for field in ("producer_id", "producer_epoch"))
+    return name, producer_id, epoch
+
+
+def partitions_of(request: Any) -> dict[str, tuple[int, ...]]:
+    """Return the partitions that an AddPartitionsToTxn request names, by topic."""
+    return {str(topic.name): tuple(map(int, topic.partitions)) for topic in request.v3_and_below_topics}
+
+
+def partitions_request(
+    kind: type[Any], holder: tuple[str, int, int], partitions: Mapping[str, tuple[int, ...]]
+) -> Any:
+    """Return an AddPartitionsToTxn request for a holder: transactional id, producer id, epoch."""
+    topic_type = element(kind, "v3_and_below_topics")
+    return blank(
+        kind,
+        v3_and_below_transactional_id=holder[0],
+        v3_and_below_producer_id=holder[1],
+        v3_and_below_producer_epoch=holder[2],
+        v3_and_below_topics=tuple(topic_type(name=name, partitions=parts) for name, parts in partitions.items()),
+    )
+
+
+def fenced_code(head: RequestHead) -> int:
+    """Return the error code by which this version of an API refuses a holder of an older epoch."""
+    new = head.version >= _FIRST_WITH_FENCED.get(head.api_key, 1 << 15)
+    return Code.PRODUCER_FENCED if new else Code.INVALID_PRODUCER_EPOCH
+
+
+def error_answer(head: RequestHead, request: Any, code: int) -> bytes:
+    """Return an answer with the same code for everything in the request; 0 is a plain success."""
+    if code == Code.PRODUCER_FENCED:
+        code = fenced_code(head)
+    kind = entity(head.api_key, head.version, "response")
+    if head.api_key == ADD_PARTITIONS:
+        return partitions_answer(head, request, {}, code)
+    if head.api_key == TXN_OFFSET_COMMIT:
+        return frame_answer(_commits(kind, request, code), head.correlation_id)
+    empty = {"producer_id": -1, "producer_epoch": -1} if code and head.api_key == INIT_PRODUCER_ID else {}
+    return frame_answer(blank(kind, error_code=code, **empty), head.correlation_id)
+
+
+def partitions_answer(
+    head: RequestHead, request: Any, codes: Mapping[tuple[str, int], int], other: int = _NOT_ATTEMPTED
+) -> bytes:
+    """Return an AddPartitionsToTxn answer: the given codes, and `other` for partitions without a code."""
+    kind = entity(head.api_key, head.version, "response")
+    topic_type = element(kind, "results_by_topic_v3_and_below")
+    part_type = element(topic_type, "results_by_partition")
+    topics = []
+    for name, partitions in partitions_of(request).items():
+        told = {index: codes.get((name, index), other) for index in partitions}
+        parts = tuple(
+            blank(
+                part_type,
+                partition_index=index,
+                partition_error_code=fenced_code(head) if code == Code.PRODUCER_FENCED else code,
+            )
+            for index, code in told.items()
+        )
+        topics.append(blank(topic_type, name=name, results_by_partition=parts))
+    return frame_answer(blank(kind, results_by_topic_v3_and_below=tuple(topics)), head.correlation_id)
+
+
+def partition_codes(answer: Any) -> dict[tuple[str, int], int]:
+    """Return the error codes of an AddPartitionsToTxn answer."""
+    return {
+        (str(topic.name), int(part.partition_index)): code_of(part.partition_error_code)
+        for topic in answer.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    }
+
+
+def _commits(kind: type[Any], request: Any, code: int) -> Any:
+    topic_type = element(kind, "topics")
+    part_type = element(topic_type, "partitions")
+    topics = []
+    for topic in request.topics:
+        parts = tuple(
+            blank(part_type, partition_index=part.partition_index, error_code=code) for part in topic.partitions
+        )
+        topics.append(blank(topic_type, name=topic.name, partitions=parts))
+    return blank(kind, topics=tuple(topics))
+
+
+def frame_request(message: Any, correlation: int, client_id: str | None) -> bytes:
+    """Return a request of the router's own for a client's connection, as a whole frame."""
+    kind = type(message)
+    key, version = int(kind.__api_key__), int(kind.__version__)
+    head = encode_request_head(key, version, correlation, (client_id or "").encode(), is_flexible(key, version))
+    body = encode_body(message)
+    return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+
+def read_answer(kind: type[Any], frame: bytearray) -> Any:
+    """Return the answer to a request of class `kind`."""
+    answer = response_type(kind)
+    return decode_answer(answer, frame)
+

@@ -1,0 +1,87 @@
+"""The target's `producer.id.expiration.ms`: the cost of raising the setting, and its restoration."""
+
+from __future__ import annotations
+
+from kmigrate.cluster.client import PRODUCER_EXPIRATION
+from kmigrate.cluster.memory import ONE_AT_A_TIME, RAISED_EXPIRATION, producer_memory, restore_memory, short_memory
+from kmigrate.cluster.producer_load import ENTRY_BYTES, producer_load
+from kmigrate.errors import KmigrateError
+from kmigrate.model.records import LinkRecord
+from kmigrate.model.state import State
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding
+
+__all__ = ["memory_findings", "put_back_after_finish", "raised_alone"]
+
+_WITHOUT = (
+    "[mirror] raise_producer_expiration = false leaves the setting as it is, and each partition then has one batch on "
+    "its way at a time (slower); link finish and link delete put the setting back"
+)
+
+
+async def memory_findings(estate: Estate, *, raises: bool) -> list[Finding]:
+    """Return a warning where the setting cannot be raised (W1), or with an estimate of what raising it costs."""
+    name = estate.target.settings.name
+    if not raises:
+        what = f"target {name}: {PRODUCER_EXPIRATION} is left as it is; {ONE_AT_A_TIME}"
+        return [Finding("ok", "short-memory", what)]
+    why = await short_memory(estate.target, estate.target_admin)
+    if why:
+        what = f"target {name}: {why}; {ONE_AT_A_TIME}"
+        next_step = "grant ALTER_CONFIGS on the target's cluster, where that can be had"
+        return [Finding("warn", "short-memory", what, next_step)]
+    return await _cost(estate)
+
+
+async def _cost(estate: Estate) -> list[Finding]:
+    """Return the warning with the estimate; nothing where the setting is raised already."""
+    try:
+        now = await producer_memory(estate.target, estate.target_admin)
+    except KmigrateError:
+        return []
+    if now is None or now.value == RAISED_EXPIRATION:
+        return []
+    raised = (
+        f"while a link mirrors, {PRODUCER_EXPIRATION} of target {estate.target.settings.name} is raised from "
+        f"{int(now.value):,} to {int(RAISED_EXPIRATION):,} (24.8 days) for all its clients"
+    )
+    try:
+        load = await producer_load(estate.target)
+    except KmigrateError as error:
+        what = f"{raised}; what that costs is unknown: {error.what}"
+        return [Finding("warn", "producer-memory-raised", what, _WITHOUT)]
+    grown = load.after(int(now.value), int(RAISED_EXPIRATION))
+    cost = (
+        f"the target's partitions remember {load.entries:,} producer ids today; at today's rate of new ids these "
+        f"become up to {grown:,}, about {grown * ENTRY_BYTES / 1e6:,.1f} MB of broker memory in each set of replicas"
+    )
+    return [Finding("warn", "producer-memory-raised", f"{raised}: {cost}", _WITHOUT)]
+
+
+def raised_alone(state: State, link: LinkRecord) -> bool:
+    """Return whether the link has raised the setting, and no other link that still mirrors has."""
+    others = (other for other in state.links() if other.name != link.name and not other.finished_ms)
+    return link.restore_expiration is not None and all(other.restore_expiration is None for other in others)
+
+
+async def put_back_after_finish(estate: Estate, link: LinkRecord) -> list[Finding]:
+    """Put the setting back after the finish; return a warning where the target refuses."""
+    if not raised_alone(estate.log.state, link):
+        return []
+    former = link.restore_expiration or ""
+    try:
+        against = await restore_memory(estate.target, estate.target_admin, former)
+    except KmigrateError as error:
+        against = error.what
+    if not against:
+        return []
+    return [
+        Finding(
+            "warn",
+            "not-put-back",
+            f"the target does not let {PRODUCER_EXPIRATION} be put back: {against}",
+            f"set {PRODUCER_EXPIRATION}={former} as the brokers' default by hand"
+            if former
+            else f"remove {PRODUCER_EXPIRATION} from the brokers' defaults by hand",
+        )
+    ]

@@ -1,0 +1,233 @@
+"""Group members at the wrong cluster: at the target before the group's promote, at the source after the promote.
+
+A member that comes back to the source reads all records a second time. A member at the target's own address commits
+positions that the promote overwrites. `GroupWatch` records both until `link finish`; the verbs and `status` ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.group_hold import without_hold
+from kmigrate.cluster.group_members import group_members
+from kmigrate.cluster.group_place import place_of
+from kmigrate.cluster.positions import read_positions
+from kmigrate.errors import KmigrateError
+from kmigrate.model.lifecycle import GroupPhase
+from kmigrate.model.members import member_mark
+from kmigrate.model.records import ClusterSide, GroupRecord, LinkRecord, MisplacedMember, MisplacedRecord
+from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.plan import Finding
+
+__all__ = [
+    "ACCEPT_MISPLACED",
+    "COMMITS_WAY_ON",
+    "Seen",
+    "commits_sentence",
+    "late_commits",
+    "member_sentence",
+    "members_at_target",
+    "misplaced_findings",
+    "misplaced_members",
+    "not_former",
+    "promoted_group_findings",
+    "seen_members",
+    "way_on",
+    "with_sightings",
+    "wrong_side",
+]
+
+COMMITS_WAY_ON = "find that consumer, and restart it with the router's address"
+ACCEPT_MISPLACED = "--accept-misplaced-members"
+_MOST = 20
+"""Sightings that a record keeps; a client that restarts again and again gets a new member id each time."""
+_REFRESH_MS = 60_000
+"""Age at which a recorded sighting is written again."""
+_THERE_MS = 15_000
+"""Age up to which a sighting counts as present: three rounds of the watch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The sightings of one group, and the members that are at the wrong cluster now."""
+
+    record: MisplacedRecord
+    there: tuple[MisplacedMember, ...]
+    gone: tuple[MisplacedMember, ...]
+
+
+def wrong_side(record: GroupRecord) -> ClusterSide | None:
+    """Return the cluster at which the group has no members; None while its promote is under way."""
+    if record.phase is GroupPhase.PROMOTED:
+        return ClusterSide.SOURCE
+    return ClusterSide.TARGET if record.phase is GroupPhase.MIRRORED else None
+
+
+async def misplaced_members(client: ClusterClient, record: GroupRecord) -> tuple[GroupMember, ...]:
+    """Ask the wrong cluster for the group's members, without kmigrate's own. Raises BrokerRefused or Unreachable."""
+    if wrong_side(record) is ClusterSide.TARGET:
+        return await members_at_target(client, record.group)
+    return not_former(without_hold(await group_members(client, record.group)), record)
+
+
+def not_former(members: Sequence[GroupMember], record: GroupRecord) -> tuple[GroupMember, ...]:
+    """Leave out the members that were at routers until the promote: the source lists them until their sessions end."""
+    former = frozenset(record.former)
+    return tuple(member for member in members if member_mark(member.member_id) not in former)
+
+
+async def members_at_target(target: ClusterClient, group: str) -> tuple[GroupMember, ...]:
+    """Ask the target for the group's members, without the placeholder of a promote."""
+    place = place_of(group)
+    return tuple(member for member in await group_members(target, group) if member.member_id != place)
+
+
+async def late_commits(source: ClusterClient, record: GroupRecord) -> dict[str, dict[int, int]]:
+    """Return the positions on the source that a commit has moved since the group's promote."""
+    found: dict[str, dict[int, int]] = {}
+    for (topic, partition), committed in (await read_positions(source, record.group, stable=False)).items():
+        if record.left_at.get(topic, {}).get(partition) != committed.offset:
+            found.setdefault(topic, {})[partition] = committed.offset
+    return found
+
+
+def with_sightings(
+    known: MisplacedRecord,
+    side: ClusterSide,
+    members: Sequence[GroupMember],
+    now_ms: int,
+    *,
+    refresh_ms: int = _REFRESH_MS,
+) -> MisplacedRecord:
+    """Return the record with these members in it; the same record where nothing justifies a write."""
+    before = {(each.cluster, each.member_id): each for each in known.members}
+    found = dict(before)
+    for member in members:
+        key = (side, member.member_id)
+        old = before.get(key)
+        if old is None:
+            found[key] = MisplacedMember(side, member.member_id, member.client_id, member.host, now_ms, now_ms)
+        elif now_ms - old.last_ms >= refresh_ms:
+            found[key] = replace(old, last_ms=now_ms)
+    newest = sorted(found.values(), key=lambda each: (-each.last_ms, each.member_id))
+    kept = tuple(newest[:_MOST])
+    if kept == known.members:
+        return known
+    more = known.more_members + max(0, len(newest) - _MOST)
+    return replace(known, members=kept, more_members=more)
+
+
+def seen_members(
+    known: MisplacedRecord, record: GroupRecord, now_there: Sequence[GroupMember] | None, now_ms: int
+) -> Seen:
+    """Merge the record with what a cluster has just answered; None where the cluster was not asked, or did not answer.
+    """
+    side = wrong_side(record)
+    if side is None:
+        return Seen(known, (), ())
+    if now_there is not None:
+        known = with_sightings(known, side, now_there, now_ms, refresh_ms=0)
+    ids = {member.member_id for member in now_there} if now_there is not None else None
+    of_side = [each for each in known.members if each.cluster is side]
+    there = tuple(e for e in of_side if (e.member_id in ids if ids is not None else now_ms - e.last_ms <= _THERE_MS))
+    return Seen(known, there, tuple(each for each in of_side if each not in there))
+
+
+def member_sentence(group: str, member: MisplacedMember, now_ms: int, *, there: bool) -> str:
+    """Name a member, its host and the cluster that the member is at, and say what follows."""
+    who = f"member {member.client_id} at {member.host} ({member.member_id}) of group {group}"
+    ago = max(0, now_ms - member.last_ms) / 1000
+    verb, when = ("is", "") if there else ("was", f", last seen {ago:,.0f} s ago")
+    if member.cluster is ClusterSide.SOURCE:
+        read = "reads" if there else "read"
+        place = f"{verb} on the source after the group's promote{when}"
+        return f"{who} {place}: what this member {read} there is read twice"
+    commits = "commits" if there else "has committed"
+    return (
+        f"{who} {verb} on the target before the group's promote, past every router{when}: "
+        f"the promote overwrites the positions that this member {commits}"
+    )
+
+
+def way_on(member: MisplacedMember) -> str:
+    """Return the next step for a member that is at the wrong cluster."""
+    if member.cluster is ClusterSide.SOURCE:
+        return f"restart {member.client_id} with the router's address"
+    return f"restart {member.client_id} with the router's address, not the target's own"
+
+
+def commits_sentence(group: str, commits: Mapping[str, Mapping[int, int]]) -> str:
+    """Name the positions that were committed on the source after the promote; '' for none."""
+    named = [
+        f"{topic}-{partition} to {offset:,}"
+        for topic, parts in sorted(commits.items())
+        for partition, offset in sorted(parts.items())
+    ]
+    if not named:
+        return ""
+    more = f" and {len(named) - 5} more" if len(named) > 5 else ""
+    return (
+        f"group {group} has commits on the source after its promote: {', '.join(named[:5])}{more}: "
+        "a consumer that came through no router has read there"
+    )
+
+
+def misplaced_findings(
+    record: GroupRecord, seen: Seen, now_ms: int, *, accepted: bool = False, verb: str = ""
+) -> list[Finding]:
+    """Return the findings for one group: a refusal for each member that is there, a warning for each past sighting."""
+    ref = "member-on-source" if wrong_side(record) is ClusterSide.SOURCE else "member-on-target"
+    may_accept = f"; or, where its reading does no harm: {verb} {ACCEPT_MISPLACED}" if verb else ""
+    found = [
+        Finding(
+            "warn" if accepted else "refuse",
+            ref,
+            member_sentence(record.group, each, now_ms, there=True),
+            way_on(each) + may_accept,
+        )
+        for each in seen.there
+    ]
+    found += [
+        Finding("warn", ref, member_sentence(record.group, each, now_ms, there=False), way_on(each))
+        for each in seen.gone
+    ]
+    if record.phase is GroupPhase.PROMOTED and (said := commits_sentence(record.group, seen.record.commits)):
+        found.append(Finding("warn", "commits-on-source", said, COMMITS_WAY_ON))
+    return found
+
+
+async def promoted_group_findings(
+    estate: Estate,
+    link: LinkRecord,
+    source: ClusterClient,
+    *,
+    topics: Collection[str] | None = None,
+    accepted: bool = False,
+    verb: str = "",
+) -> list[Finding]:
+    """Return the findings for the link's promoted groups, or for the groups that have positions in some topics.
+
+    A group whose members cannot be read does not keep the verb back: a warning says so.
+    """
+    found: list[Finding] = []
+    for record in estate.log.state.groups(link.name):
+        if record.phase is not GroupPhase.PROMOTED or not _reads(record.written, topics):
+            continue
+        now = estate.log.now_ms()
+        known = estate.log.state.misplaced(link.name, record.group)
+        there: tuple[GroupMember, ...] | None = None
+        try:
+            there = await misplaced_members(source, record)
+            known = replace(known, commits=await late_commits(source, record) or known.commits)
+        except KmigrateError as error:
+            what = f"whether group {record.group} is used on the source could not be asked: {error.what}"
+            found.append(Finding("warn", "members-unknown", what, error.next_step))
+        found += misplaced_findings(record, seen_members(known, record, there, now), now, accepted=accepted, verb=verb)
+    return found
+
+
+def _reads(written: Mapping[str, Mapping[int, int]], topics: Collection[str] | None) -> bool:
+    return topics is None or not written or any(topic in written for topic in topics)

@@ -1,0 +1,167 @@
+"""Finds what groups read, and the groups that a topic has to wait for.
+
+A group reads the topics of its committed offsets and the topics of its members' assignments. A member that was assigned
+a partition a moment ago has committed nothing there yet, and goes on reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from kmigrate.cluster.admin import Admin, GroupState
+from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.positions import read_positions
+from kmigrate.errors import Refused
+from kmigrate.model.coupling import unit_of
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern, chosen_groups
+from kmigrate.model.records import GroupRecord
+from kmigrate.model.state import State
+from kmigrate.model.words import advised
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import together
+from kmigrate.workflow.base.plan import Finding
+
+__all__ = ["GroupReads", "group_reads", "read_logs", "readers_at", "reading_groups", "refuse_readers"]
+
+_REBALANCING = frozenset({"preparing_rebalancing", "completing_rebalancing"})
+"""States in which a coordinator does not tell assignments."""
+_REBALANCE_S = 5.0
+"""Longest wait for a rebalance; a rebalance may take as long as a dead member's session."""
+_PAUSE_S = 0.1
+_AT_ONCE = 16
+"""Groups whose positions are asked for at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReads:
+    """The topics that a group reads on the source, and the group's protocol."""
+
+    kind: str
+    topics: frozenset[str]
+
+
+async def group_reads(source: ClusterClient, admin: Admin, group: str) -> GroupReads:
+    described = (await _assigned(admin, [group]))[group]
+    return await _reads(source, described)
+
+
+async def reading_groups(
+    state: State, link: str, topics: Collection[str], source: ClusterClient, admin: Admin
+) -> list[Finding]:
+    """Return a finding for each mirrored group that reads a topic and is not promoted.
+
+    The topic has to wait for such a group.
+    """
+    groups = _unpromoted(state, link)
+    if not topics or not groups:
+        return []
+    described = await _assigned(admin, list(groups))
+    read = {name: (await _reads(source, described[name])).topics for name in groups}
+    return _waits_for(state, groups, read, topics)
+
+
+async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[str]) -> dict[str, list[str]]:
+    """Return the groups of a cluster that have a position in a topic, or members that are assigned the topic, by topic.
+    """
+    names = chosen_groups([NamePattern(".*")], await admin.groups())
+    described = await _assigned(admin, names)
+    turn = asyncio.Semaphore(_AT_ONCE)
+    found: dict[str, list[str]] = {topic: [] for topic in topics}
+
+    async def ask(group: str) -> None:
+        async with turn:
+            read = (await _reads(cluster, described[group])).topics
+        for topic in read & found.keys():
+            found[topic].append(group)
+
+    await together(*map(ask, names))
+    return {topic: sorted(groups) for topic, groups in found.items() if groups}
+
+
+async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> None:
+    """Refuse a fence where a group has come to read the topic since its promote was asked for.
+
+    Only assignments count by now: a member that has committed an offset and left does not read on.
+    """
+    groups = _unpromoted(state, link)
+    described = await _assigned(admin, list(groups))
+    found = _waits_for(state, groups, {name: described[name].assigned for name in groups}, [topic])
+    if found:
+        raise Refused(found[0].ref, "; ".join(finding.what for finding in found))
+
+
+async def read_logs(
+    state: State, link: str, wanted: Mapping[tuple[str, int], int], source: ClusterClient, target: ClusterClient
+) -> dict[tuple[str, int], LogOffset]:
+    """Return offsets of the logs in which groups that are not promoted have their positions.
+
+    That is the source's log, except for a promoted topic with identical offsets. Up to the barrier of such a topic both
+    logs are equal. Beyond the barrier only members of a group that follows can read, on the target.
+    """
+    moved = {
+        record.topic for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and not record.mapped
+    }
+    found: dict[tuple[str, int], LogOffset] = {}
+    for client, theirs in ((source, False), (target, True)):
+        asked = {key: what for key, what in wanted.items() if (key[0] in moved) is theirs}
+        if asked:
+            await client.refresh({topic for topic, _ in asked})
+            found |= await client.list_offsets(asked)
+    return found
+
+
+def _unpromoted(state: State, link: str) -> dict[str, GroupRecord]:
+    return {record.group: record for record in state.groups(link) if record.phase is not GroupPhase.PROMOTED}
+
+
+async def _assigned(admin: Admin, groups: Sequence[str]) -> dict[str, GroupState]:
+    """Describe each group once the group does not rebalance, or after a moment."""
+    deadline = monotonic() + _REBALANCE_S
+    described: dict[str, GroupState] = {}
+    while True:
+        described |= await admin.describe_groups(groups)
+        groups = [group for group in groups if described[group].state in _REBALANCING]
+        if not groups or monotonic() > deadline:
+            return described
+        await sleep(_PAUSE_S)
+
+
+async def _reads(source: ClusterClient, described: GroupState) -> GroupReads:
+    positions = await read_positions(source, described.group, stable=False)
+    return GroupReads(described.kind, described.assigned | {topic for topic, _ in positions})
+
+
+def _waits_for(
+    state: State, groups: Mapping[str, GroupRecord], read: Mapping[str, Collection[str]], topics: Collection[str]
+) -> list[Finding]:
+    found: list[Finding] = []
+    for name, group in groups.items():
+        with_it = _written_with(state, group)
+        found += [
+            Finding(
+                "refuse",
+                "group-not-promoted",
+                f"group {name} reads {topic} and is {group.phase}",
+                f"{advised('promote', group.link, *with_it)}, with which it goes; then this one"
+                if with_it
+                else advised("group promote", group.link, name),
+            )
+            for topic in topics
+            if topic in read[name] and topic not in with_it
+        ]
+    return found
+
+
+def _written_with(state: State, group: GroupRecord) -> list[str]:
+    """Return the topics that are written in the transactions that commit a group's offsets.
+
+    The group is promoted with these topics. Topics that are promoted already, or were forgotten, are left out.
+    """
+    if group.mode is not GroupMode.FOLLOW:
+        return []
+    names, _ = unit_of(state.couplings(group.link), groups=[group.group])
+    found = [record for name in sorted(names) if (record := state.topic(group.link, name)) is not None]
+    return [record.topic for record in found if record.phase is not TopicPhase.PROMOTED]

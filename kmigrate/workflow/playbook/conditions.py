@@ -1,0 +1,117 @@
+"""Conditions of a playbook: short sentences about a snapshot, parsed once, judged without I/O.
+
+    lag <= 1000            every chosen topic lags at most that (a promoted topic lags 0)
+    topics mirroring       every chosen topic is in that phase or beyond
+    groups promoted        every chosen group is in that phase or beyond
+    mirror running         (or: router running, controller running)
+    seconds 5              that time has passed; always false in `unless`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kmigrate.model.digits import whole_number
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.workflow.status.snapshot import Snapshot
+
+__all__ = ["EXPECTED", "Condition", "Verdict", "parse_condition"]
+
+EXPECTED = "'lag <= N', 'topics PHASE', 'groups PHASE', 'mirror|router|controller running' or 'seconds N'"
+
+Kind = Literal["lag", "topics", "groups", "running", "seconds"]
+
+_LAG = re.compile(r"lag <= (\d+)")
+_SECONDS = re.compile(r"seconds ([0-9]{1,8}(?:\.[0-9]{1,9})?)")
+_RUNNING = ("mirror", "router", "controller")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on a condition: true or not, and the number or phase that the condition waits for."""
+
+    holds: bool
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One parsed sentence."""
+
+    text: str
+    kind: Kind
+    word: str = ""
+    number: float = 0.0
+
+    @property
+    def needs_figures(self) -> bool:
+        """True if the condition needs figures from the clusters.
+
+        A condition that the state log alone can judge must not wait for a cluster that is gone.
+        """
+        return self.kind == "lag"
+
+    def judge(
+        self, shot: Snapshot, *, link: str | None = None, topics: Sequence[str] = (), groups: Sequence[str] = ()
+    ) -> Verdict:
+        """Return the verdict on a snapshot; without names all that the link (or every link) mirrors is judged."""
+        match self.kind:
+            case "lag":
+                return self._lag(shot, link, topics)
+            case "topics":
+                phases = {t.topic: t.phase for t in shot.topics if link in (None, t.link)}
+                return self._phases("topic", topics or sorted(phases), phases, list(TopicPhase))
+            case "groups":
+                states = {g.group: g.phase for g in shot.groups if link in (None, g.link)}
+                return self._phases("group", groups or sorted(states), states, list(GroupPhase))
+            case "running":
+                return self._running(shot, link)
+            case "seconds":
+                return Verdict(False, f"{self.number:g} s to pass")
+
+    def _lag(self, shot: Snapshot, link: str | None, topics: Sequence[str]) -> Verdict:
+        lags = {t.topic: t.lag for t in shot.topics if link in (None, t.link)}
+        for topic in topics or sorted(lags):
+            lag = lags.get(topic)
+            if lag is None:
+                return Verdict(False, f"topic {topic} is not mirrored")
+            if lag < 0 or lag > self.number:
+                return Verdict(False, f"topic {topic} lags {lag if lag >= 0 else 'an unknown number of'} records")
+        return Verdict(bool(lags), "" if lags else "no topic is mirrored")
+
+    def _phases(self, noun: str, names: Sequence[str], found: Mapping[str, str], order: Sequence[str]) -> Verdict:
+        for name in names:
+            if name not in found:
+                return Verdict(False, f"{noun} {name} is not mirrored")
+            if order.index(found[name]) < order.index(self.word):
+                return Verdict(False, f"{noun} {name} is {found[name]}")
+        return Verdict(bool(names), "" if names else f"no {noun} is mirrored")
+
+    def _running(self, shot: Snapshot, link: str | None) -> Verdict:
+        match self.word:
+            case "mirror":
+                holds = any(m.active and link in (None, m.link) for m in shot.mirrors)
+            case "router":
+                holds = any(r.instance in shot.routers_alive for r in shot.routers)
+            case _:
+                holds = any(c.active for c in shot.controllers)
+        return Verdict(holds, "" if holds else f"no {self.word} is running")
+
+
+def parse_condition(text: str) -> Condition | None:
+    """Return the condition that a sentence states, or None if the sentence states none."""
+    if (found := _LAG.fullmatch(text)) and (number := whole_number(found[1])) is not None:
+        return Condition(text, "lag", number=number)
+    if found := _SECONDS.fullmatch(text):
+        return Condition(text, "seconds", number=float(found[1]))
+    subject, _, word = text.partition(" ")
+    if subject in _RUNNING and word == "running":
+        return Condition(text, "running", subject)
+    if subject == "topics" and word in list(TopicPhase):
+        return Condition(text, "topics", word)
+    if subject == "groups" and word in list(GroupPhase):
+        return Condition(text, "groups", word)
+    return None

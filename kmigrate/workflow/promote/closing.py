@@ -1,0 +1,178 @@
+"""Closes the source topic after its flip, so that a late writer is refused instead of acknowledged.
+
+A  The source topic gets `max.message.bytes` of the size of a transaction marker (`CLOSED_SIZE`). The broker refuses
+   every larger batch with MESSAGE_TOO_LARGE. Markers still pass: a coordinator whose marker is refused never ends that
+   transaction, and the transactional id is lost (tried on 3.9.1). So open transactions do not matter here. A late
+   transactional writer is refused and aborts, and the coordinator ends the transaction as usual.
+B  A lone record with a key and a value of ten bytes together is as small as a marker. The broker takes such a record,
+   and the watch names the record (`promote.late_writes`).
+C  The topic's own value is in the record before the seal is on the broker. `promote --no-seal` and `link delete` put
+   the own value back.
+D  Where the source does not let kmigrate alter the topic, the record says so, and the topic stays open: only the watch
+   is left.
+E  A seal that stands in for silent routers (`sealing`) comes off first.
+F  No topic is closed on behalf of a link that is being deleted: nobody would know the topic's own value any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.refusal import Takes, asked_to_append
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import CLOSED_SIZE, SIZE_LIMIT, Closed, LinkRecord, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import together
+from kmigrate.protocol.codes import Code
+from kmigrate.state.log import StateLog
+
+__all__ = ["SourceCloser", "closed_topics", "put_back_size_limit"]
+
+_log = logging.getLogger("kmigrate.controller")
+_LOOK_S = 0.5
+_AT_ONCE = 20
+_PROOF_S = 30.0
+_DENIED = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.UNSUPPORTED_VERSION,
+        Code.INVALID_CONFIG,
+        Code.INVALID_REQUEST,
+        Code.POLICY_VIOLATION,
+    }
+)
+"""Codes by which a cluster refuses the alteration for good."""
+
+
+@dataclass(slots=True)
+class SourceCloser:
+    """Closes and opens the source topics of promoted topics, as their records demand."""
+
+    log: StateLog
+    source_of: Callable[[LinkRecord], Awaitable[tuple[ClusterClient, Admin]]]
+    troubles: dict[str, str] = field(default_factory=dict)
+    """Reasons by record why a topic is not closed or opened yet; the controller tries again."""
+
+    async def run(self) -> None:
+        """Close and open topics at every change of the state log, until cancelled."""
+        while True:
+            await self.look()
+            await self.log.changed(_LOOK_S)
+
+    async def look(self) -> None:
+        """Close or open each topic that is due."""
+        due = [record for record in self.log.state.topics() if _due(record)]
+        for key in self.troubles.keys() - {record.key for record in due}:
+            del self.troubles[key]
+        for at in range(0, len(due), _AT_ONCE):
+            await together(*(self._try(record) for record in due[at : at + _AT_ONCE]))
+        if self.troubles:
+            await sleep(_LOOK_S)
+
+    async def _try(self, record: TopicRecord) -> None:
+        link = self.log.state.link(record.link)
+        if link is None or (record.late.seal and self._is_leaving(self.log.state, record)):
+            return
+        try:
+            source, admin = await self.source_of(link)
+            if not record.late.seal:
+                await self._open(record, source, admin)
+            else:
+                await self._close(record, source, admin)
+        except KmigrateError as error:
+            self.troubles[record.key] = f"tried again: {error.ref}: {error.what}"
+
+    async def _close(self, record: TopicRecord, source: ClusterClient, admin: Admin) -> None:
+        topic, closed = record.topic, record.closed
+        if closed is None:
+            try:
+                await admin.alter_topic_configs(topic, {SIZE_LIMIT: CLOSED_SIZE}, try_only=True)
+                told = (await admin.topic_configs([topic]))[topic].get(SIZE_LIMIT)
+            except BrokerRefused as refused:
+                if refused.code not in _DENIED:
+                    raise
+                await self._write(record, Closed("", denied=f"{refused.ref}: {refused.what}"))
+                return
+            closed = Closed(told.value if told is not None and told.own else "")
+            if not await self._write(record, closed):
+                return
+        await admin.alter_topic_configs(topic, {SIZE_LIMIT: CLOSED_SIZE})
+        if self._is_leaving(self.log.state, record):
+            await put_back_size_limit(admin, replace(record, closed=closed))
+            return
+        await self._shown(record, source, Takes.NOTHING)
+        await self._write(replace(record, closed=closed), replace(closed, proven=True))
+
+    async def _open(self, record: TopicRecord, source: ClusterClient, admin: Admin) -> None:
+        assert record.closed is not None
+        if not record.closed.denied:
+            await put_back_size_limit(admin, record)
+            await self._shown(record, source, Takes.WRITES)
+        await self._write(record, None)
+
+    async def _shown(self, record: TopicRecord, source: ClusterClient, wanted: Takes) -> None:
+        """Wait until the leader of every partition shows that the limit is in force, where kmigrate may ask."""
+        left, deadline = list(range(record.partitions)), monotonic() + _PROOF_S
+        if record.topic not in source.metadata.topics:
+            await source.refresh([record.topic])
+        while left:
+            try:
+                told = await asked_to_append(source, record.topic, left)
+                left = [partition for partition in left if told.get(partition) is not wanted]
+            except Unreachable:
+                await source.refresh([record.topic])
+            except BrokerRefused:
+                return  # without the right to WRITE kmigrate cannot ask; the config is set all the same
+            if left and monotonic() > deadline:
+                raise Refused("seal-unproven", f"the leader of {record.topic}-{left[0]} does not follow the config yet")
+            await sleep(0.02 if left else 0)
+
+    @staticmethod
+    def _is_leaving(state: State, record: TopicRecord) -> bool:
+        """Return whether the link of a topic is deleted, or being deleted (F)."""
+        link = state.link(record.link)
+        return link is None or bool(link.deleting_ms)
+
+    async def _write(self, record: TopicRecord, closed: Closed | None) -> bool:
+        """Write the seal's state, unless the topic's record has changed."""
+
+        def decide(state: State) -> TopicRecord | None:
+            now = state.topic(record.link, record.topic)
+            if now is None or now.closed != record.closed or now.phase is not TopicPhase.PROMOTED:
+                return None
+            return None if closed is not None and self._is_leaving(state, record) else replace(now, closed=closed)
+
+        state = await self.log.append(decide)
+        now = state.topic(record.link, record.topic)
+        return now is not None and now.closed == closed
+
+
+async def put_back_size_limit(admin: Admin, record: TopicRecord) -> None:
+    """Give a source topic back the `max.message.bytes` from before the seal."""
+    assert record.closed is not None
+    if record.closed.before:
+        await admin.alter_topic_configs(record.topic, {SIZE_LIMIT: record.closed.before})
+    else:
+        await admin.alter_topic_configs(record.topic, {}, (SIZE_LIMIT,))
+
+
+def _due(record: TopicRecord) -> bool:
+    """Return whether a promoted topic's source has to be closed or opened (E)."""
+    if record.phase is not TopicPhase.PROMOTED or record.seal is not None:
+        return False
+    closed = record.closed
+    if record.late.seal:
+        return closed is None or not (closed.proven or closed.denied)
+    return closed is not None
+
+
+def closed_topics(records: Iterable[TopicRecord]) -> list[TopicRecord]:
+    """Return the topics with a limit on the source that is to be put back."""
+    return [record for record in records if record.closed is not None and not record.closed.denied]

@@ -1,0 +1,237 @@
+"""A fence that the source broker holds, in place of routers that do not answer (decision 10).
+
+A silent router may have stopped between its look at the routing table and its write. Or its bytes may lie in the socket
+of a broker that stands still (V2). No clock says when that is over. So where a router does not acknowledge a fence, the
+topic is sealed on the source: `max.message.bytes=1` refuses every append (V4), whoever sends the append.
+
+A  A topic is sealed for each router that has not acknowledged this fence with nothing in flight. That router is also
+   silent for `silent_s`, or left without a word (`StrayRecord`). The time only decides when to give up waiting: safety
+   rests on the broker.
+B  The seal, with the value to put back, is in the topic's record before the seal is on the broker. The seal leaves the
+   record only when every leader takes writes again. The next process that drives the topic finds the seal in the
+   record.
+C  The seal is in force when the leader of each partition has shown so (`cluster.refusal`). The barrier is read after
+   that.
+D  After an un-fence the seal is taken off at once. After a flip the seal stays until each router in the seal is
+   accounted for: the router has acknowledged the fence, left with a word, or was declared dead.
+E  When a topic is sealed no transaction is open on the topic, and none may begin. A coordinator whose marker meets the
+   seal never ends that transaction, not even without the seal (tried on 3.9.1), and the transactional id is lost. So
+   open transactions may end first. Then the identities under which routers write the topic are revoked (`revoking`).
+   The topic is sealed when no identity has a transaction open. After the proof, kmigrate asks once more for open
+   transactions. A late request of an id that had not written the topic before may have come between; then the seal is
+   taken off until that transaction has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.refusal import Takes, asked_to_append
+from kmigrate.cluster.transactions import open_writers
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import SEALED_SIZE, SIZE_LIMIT, Seal, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.state.log import StateLog
+from kmigrate.workflow.promote.revoking import Revoker, begun
+
+__all__ = ["Sealer", "acknowledged", "may_come_off", "strays"]
+
+_PAUSE_S = 0.005
+_AGAIN_S = 1.0
+_OPENS_S = 30.0
+
+
+def acknowledged(log: StateLog, record: TopicRecord, instance: str) -> bool:
+    """Return True if a router has acknowledged this topic's newest fence with nothing in flight.
+
+    The acknowledgement stays true when the router falls silent: only a newer record lets the router forward again.
+    """
+    told = log.presence.get(f"router/{instance}")
+    ack = told[0].fences.get(record.key) if told is not None and isinstance(told[0], RouterPresence) else None
+    return ack is not None and ack.epoch == record.fence_epoch and ack.in_flight == 0
+
+
+def strays(state: State) -> dict[str, str]:
+    """Return the instances that left without a word, with their names."""
+    return {instance: stray.name for stray in state.strays() for instance in stray.instances}
+
+
+def may_come_off(log: StateLog, record: TopicRecord) -> bool:
+    """Return True if a topic's seal has done its work (rule D)."""
+    if record.seal is None:
+        return False
+    if record.phase is not TopicPhase.PROMOTED:
+        return record.phase in (TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING)
+    present = {router.instance for router in log.state.routers()} | strays(log.state).keys()
+    return all(
+        acknowledged(log, record, instance) or present.isdisjoint((instance, f"stray/{name}"))
+        for instance, name in record.seal.routers.items()
+    )
+
+
+def _without_right(record: TopicRecord, routers: Mapping[str, str], refused: BrokerRefused) -> BrokerRefused:
+    """Return the refusal of a seal with the routers that the seal is for, and both ways on."""
+    names = sorted(set(routers.values()))
+    commands = ", ".join(f"kmigrate router forget {name} --dead" for name in names)
+    grant = f"{refused.next_step}; or, if" if refused.next_step else "if"
+    return BrokerRefused(
+        refused.ref,
+        f"{refused.what}. Topic {record.topic} has to be sealed on the source, because a process of router "
+        f"{', '.join(names)} is silent or left without a word, and may live",
+        code=refused.code,
+        still_true=refused.still_true,
+        next_step=f"{grant} no such process runs any more: {commands}",
+    )
+
+
+@dataclass(slots=True)
+class Sealer:
+    """Puts seals on a source's topics and takes them off."""
+
+    log: StateLog
+    source: ClusterClient
+    admin: Admin
+    silent_s: float = 5.0
+    revoker: Revoker = field(init=False)
+    _began: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self.revoker = Revoker(self.log, self.source)
+
+    def given_up(self, instance: str) -> bool:
+        """Return True if a registered router has been silent for so long that no promote waits any more (rule A)."""
+        if instance in {presence.instance for presence in self.log.alive(RouterPresence, self.silent_s)}:
+            return False
+        return f"router/{instance}" in self.log.presence or monotonic() - self._began > self.silent_s
+
+    def unheard(self, record: TopicRecord) -> dict[str, str]:
+        """Return the routers that a fence is sealed for: names by instance."""
+        found = strays(self.log.state)
+        found.update({r.instance: r.name for r in self.log.state.routers() if self.given_up(r.instance)})
+        return {one: name for one, name in found.items() if not acknowledged(self.log, record, one)}
+
+    async def put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
+        """Seal a fenced topic and prove the seal (rules B, C, E).
+
+        Returns False where the topic's record must be looked at again first.
+        """
+        try:
+            return await self._put_on(record, routers, deadline)
+        except BrokerRefused as refused:
+            raise _without_right(record, routers, refused) from refused
+
+    async def try_rights(self, record: TopicRecord, routers: Mapping[str, str]) -> None:
+        """Raise BrokerRefused where the source does not let kmigrate seal the topic; change nothing."""
+        try:
+            await self._tried(record)
+        except BrokerRefused as refused:
+            raise _without_right(record, routers, refused) from refused
+
+    async def _put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
+        known = record.seal
+        if known is None or not routers.keys() <= known.routers.keys():
+            before = known.before if known is not None else await self._tried(record)
+            names = {**(known.routers if known is not None else {}), **routers}
+            await self._write(record, Seal(before, names))
+            return False
+        await self._none_left(record, await self._open(record), deadline)
+        while True:
+            if not await self.revoker.revoke(record, deadline):
+                return False
+            while begun_late := await self._open(record):
+                await self._none_left(record, begun_late, deadline)
+            await self.admin.alter_topic_configs(record.topic, {SIZE_LIMIT: SEALED_SIZE})
+            await self.log.read_to_end()
+            now = self.log.state.topic(record.link, record.topic)
+            if now is None or now.seal is None:  # another controller has lifted the fence meanwhile
+                await self._restore(record.topic, known)
+                return False
+            await self._shown(record, Takes.NOTHING, deadline)
+            if not await self._open(record):
+                return True
+            await self._restore(record.topic, known)
+
+    async def _open(self, record: TopicRecord) -> dict[str, frozenset[int]]:
+        """Return the transactions that are open on the topic, through routers or past them."""
+        return await open_writers(self.source, record.topic, record.partitions)
+
+    async def _none_left(self, record: TopicRecord, seen: Mapping[str, frozenset[int]], deadline: float) -> None:
+        """Wait until none of the transactions in `seen` is open any more.
+
+        Other open transactions do not matter here. A router that is cut off from the state log goes on. So a
+        transaction may be open at any time until all identities are revoked.
+        """
+        left = sorted(seen)
+        while left:
+            if monotonic() > deadline:
+                names = ", ".join(left)
+                raise Refused("open-transaction", f"{names} has a transaction open on {record.topic} at the source")
+            await sleep(_PAUSE_S)
+            now = await self._open(record)
+            left = [name for name in left if seen[name] & now.get(name, frozenset())]
+
+    async def take_off(self, record: TopicRecord) -> None:
+        """Have the source take writes again; the next look tries again where the source does not answer."""
+        assert record.seal is not None
+        try:
+            await self._restore(record.topic, record.seal)
+            await self._shown(record, Takes.WRITES, monotonic() + _OPENS_S)
+            await self.revoker.finish(record, monotonic() + _OPENS_S)
+        except KmigrateError:
+            await sleep(_AGAIN_S)
+            raise
+        await self._write(record, None)
+
+    async def _tried(self, record: TopicRecord) -> str:
+        """Return the topic's own limit, after a trial has shown that kmigrate may seal.
+
+        A refusal at this moment leaves nothing to undo.
+        """
+        topic = record.topic
+        await self.source.refresh([topic])
+        await self.revoker.refuse_denied(record)
+        await asked_to_append(self.source, topic, range(record.partitions))
+        await self.admin.alter_topic_configs(topic, {SIZE_LIMIT: SEALED_SIZE}, try_only=True)
+        told = (await self.admin.topic_configs([topic]))[topic].get(SIZE_LIMIT)
+        return told.value if told is not None and told.own else ""
+
+    async def _restore(self, topic: str, seal: Seal) -> None:
+        if seal.before:
+            await self.admin.alter_topic_configs(topic, {SIZE_LIMIT: seal.before})
+        else:
+            await self.admin.alter_topic_configs(topic, {}, (SIZE_LIMIT,))
+
+    async def _shown(self, record: TopicRecord, wanted: Takes, deadline: float) -> None:
+        """Wait until the leader of every partition shows that the seal is on, or off."""
+        left = list(range(record.partitions))
+        while True:
+            try:
+                told = await asked_to_append(self.source, record.topic, left)
+                left = [partition for partition in left if told.get(partition) is not wanted]
+                if not left:
+                    return
+                problem = f"the source still takes {told[left[0]].value}" if left[0] in told else "no answer"
+            except Unreachable as away:
+                problem = away.what
+                await self.source.refresh([record.topic])
+            if monotonic() > deadline:
+                raise Refused("seal-unproven", f"{record.topic}-{left[0]}: {problem}")
+            await sleep(_PAUSE_S)
+
+    async def _write(self, record: TopicRecord, seal: Seal | None) -> None:
+        def decide(state: State) -> Record | None:
+            now = state.topic(record.link, record.topic)
+            if now is None or now.seal != record.seal or (seal is not None and now != record):
+                return None
+            if seal is None and begun(state, record):
+                return None  # a controller that was taken for dead still revokes: that must end first
+            return replace(now, seal=seal)
+
+        await self.log.append(decide)

@@ -1,0 +1,523 @@
+"""Promotes one topic: fence, drain, barrier, lag zero, flip; or goes back to mirroring with a reason.
+
+Each step waits for facts and writes one record. Only the state log remembers anything between steps. So another
+controller can read on where a controller dies. Lettered rules:
+
+A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
+B  The barrier is read after the drain, and after the markers of routed transactions. The barrier is the source's log
+   end (replica_id −2, V1), confirmed by its replicas, too (`cluster.witnesses`). The producers are read after the
+   barrier. Then the log end must be the same once more (C), so that no mark is newer than the barrier.
+C  The flip needs three facts (`promote.final_check`). Each partition's owner reports that the mirror stopped exactly at
+   the barrier of this fence. The target's log end equals the barrier (where offsets are mapped: the barrier's place
+   there). The source's log end and leader epoch are still the same.
+D  Any deadline or guard before the flip un-fences, and until the fence a person may take the promote back. After the
+   flip, or the first flip of its unit, there is no way but forward (`outcome`).
+E  The topic's ACLs for writing are in force on every broker of the target before the flip. The ACLs are in the record
+   before they are put there, so that the mirror takes them back after an un-fence. Configs come after the flip:
+   retention must not begin while there is a way back. An `unsettled` record says that the configs are still to come.
+F  Topics that transactions couple are fenced only when all of them are to be promoted and ready, and are flipped
+   together (`unit`). A group whose offsets these transactions commit is handed over before the fence, and opens after
+   the flip.
+G  A router may fail to acknowledge the fence because the router is silent, or left without a word. A seal that the
+   source broker holds then replaces the acknowledgement (`sealing`). The seal is put on and proven after the other
+   routers have drained, before the barrier is read.
+H  The barrier table (`barrier_table`) is in the state log before the flip: routers read the table there.
+I  Where many topics are promoted at once they are fenced in rounds, with rests between (`promote.fence_rounds`).
+   Writers wait for a topic until the mirror has brought all fenced topics to their barriers, and then catch up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.transactions import open_writers
+from kmigrate.cluster.witnesses import refuse_unwitnessed, witnessed_ends
+from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
+from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.presences import MirrorPresence, PartitionProgress, RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, TopicRecord, topic_key
+from kmigrate.model.sharing import progress_of
+from kmigrate.model.state import State
+from kmigrate.model.stops import DISK_LOW, WITHOUT_BATCH
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import together
+from kmigrate.state.log import StateLog
+from kmigrate.workflow.base.open_transactions import begun_elsewhere, refuse_lost_ids, wait_for_ends
+from kmigrate.workflow.base.unit import (
+    Rendezvous,
+    decided,
+    not_asked_for,
+    not_ready_with,
+    not_staged,
+    unit_records,
+    unit_to_flip,
+    wait_for_unit,
+)
+from kmigrate.workflow.groups.readers import refuse_readers
+from kmigrate.workflow.promote.barrier_table import BarrierTable
+from kmigrate.workflow.promote.direct_writers import direct_writers
+from kmigrate.workflow.promote.fence_rounds import Turns
+from kmigrate.workflow.promote.final_check import Proof
+from kmigrate.workflow.promote.outcome import flipped, flipped_as_decided, given_up, go_forward, no_way_back
+from kmigrate.workflow.promote.sealing import Sealer, may_come_off
+from kmigrate.workflow.promote.settling import put_in_force, with_promote_rules
+
+__all__ = ["TopicPromotion"]
+
+_LOOK_S = 0.1
+_SHORT_S = 1.0
+"""Longer than transactions take that do not hang; a transaction that begins behind a hanging one may hang as well."""
+
+
+@dataclass(slots=True)
+class TopicPromotion:
+    """Drives one topic from promote-pending to promoted."""
+
+    link: str
+    topic: str
+    log: StateLog
+    source: ClusterClient
+    target: ClusterClient
+    source_admin: Admin
+    target_admin: Admin
+    sealer: Sealer
+    straggler_window_s: float = 5.0
+    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    """Progress of coupled topics, shared by all promotes of a controller (F)."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """Reasons why topics wait, by record key; shared by all promotes of a controller, which reports the reasons."""
+    turns: Turns = field(default_factory=Turns)
+    """Order of the fences, shared by all promotes of a controller (I)."""
+    table: BarrierTable = field(init=False)
+    proof: Proof = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = BarrierTable(self.log, self.source)
+        self.proof = Proof(self.topic, self.source, self.target)
+
+    async def run(self) -> None:
+        """Go on from whatever phase the state log shows; un-fence on failure before the flip (D).
+
+        A failure without a way back is raised: the controller must try again.
+        """
+        try:
+            while (record := self._record()) is not None:
+                self._hold_turn(record)
+                if may_come_off(self.log, record):
+                    await self.sealer.take_off(record)
+                    continue
+                if no_way_back(self.log.state, record):
+                    await go_forward(record, self.log, self.target_admin)
+                    continue
+                match record.phase:
+                    case TopicPhase.PROMOTE_PENDING:
+                        await self._pending(record)
+                    case TopicPhase.FENCING:
+                        await self._fencing(record)
+                    case TopicPhase.FENCED:
+                        await self._fenced(record)
+                    case _:
+                        return
+        except KmigrateError as error:
+            if self._may_go_back(self.log.state) is None:
+                raise
+            await self._unfence(error)
+        finally:
+            self.rendezvous.leave(self.link, self.topic)
+            self.turns.over((self.link, self.topic))
+            self.waits.pop(topic_key(self.link, self.topic), None)
+
+    # facts
+
+    def _record(self) -> TopicRecord | None:
+        return self.log.state.topic(self.link, self.topic)
+
+    def _terms(self, record: TopicRecord) -> PromoteTerms:
+        return record.terms or PromoteTerms(asked_ms=now_ms())
+
+    def _progress(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
+        """Return each partition as its present owner reports, after the owner has read of this fence (rule C)."""
+        fence = record.fence_epoch if record.phase is not TopicPhase.PROMOTE_PENDING else -1
+        return progress_of(self.log.state, record, self.log.alive(MirrorPresence), applied=fence)
+
+    def _keys(self, record: TopicRecord) -> list[tuple[str, int]]:
+        return [(self.topic, p) for p in range(record.partitions)]
+
+    def _waits_for(self, record: TopicRecord, why: str | None) -> bool | None:
+        """Note the reason for the wait; return True where nothing is waited for."""
+        if why:
+            self.waits[record.key] = why
+            return None
+        self.waits.pop(record.key, None)
+        return True
+
+    async def _advance(self, record: TopicRecord, event: TopicEvent, changed: TopicRecord) -> None:
+        """Write the next phase, unless the record has changed since it was looked at."""
+
+        def decide(state: State) -> Record | None:
+            if state.topic(self.link, self.topic) != record:
+                return None
+            phase = advance_topic(record.phase, event)
+            epoch = state.epoch + 1 if event is TopicEvent.FENCE else changed.fence_epoch
+            return replace(changed, phase=phase, since_ms=now_ms(), fence_epoch=epoch)
+
+        await self.log.append(decide)
+
+    # promote-pending
+
+    async def _pending(self, record: TopicRecord) -> None:
+        if not await self._ready(record) or not await self._none_hangs(record):
+            return  # the next pass looks at the record anew
+        if not await self._none_begun_elsewhere(record) or not await self._turn(record):
+            return
+        await self._refuse_direct_writers(record)
+        await refuse_lost_ids(self.log.state, self.source, self.target, record)
+        await refuse_readers(self.log.state, self.link, self.topic, self.source_admin)
+        await self._rehearse(record)
+        await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
+
+    async def _none_hangs(self, record: TopicRecord) -> bool:
+        """Wait, where a seal is to come, until no transaction on the topic is open for long.
+
+        Returns False where the topic's record changed. A transaction whose client hangs on a silent router stays open
+        for as long as that client has patience. A fence would have all other writers wait for that transaction. Where a
+        group is promoted with the topic, its members wait already.
+        """
+        writers = any(self.topic in each.topics for each in self.log.state.transactions(self.link))
+        _, groups = unit_records(self.log.state, record)
+        if not writers or groups or not self.sealer.unheard(record):
+            return True
+        deadline = monotonic() + self._terms(record).pending_timeout_s
+        seen: dict[tuple[str, int], float] = {}
+        calm_since = monotonic()
+        while self._record() == record:
+            self.rendezvous.pending.discard((self.link, self.topic))
+            told = await open_writers(self.source, record.topic, record.partitions)
+            now = monotonic()
+            seen = {(name, began): seen.get((name, began), now) for name, all_ in told.items() for began in all_}
+            names = ", ".join(sorted({name for (name, _), since in seen.items() if now - since >= _SHORT_S}))
+            if names:
+                calm_since = now
+                self._waits_for(record, f"the open transaction of {names}, which may hang on a router")
+                if now > deadline:
+                    raise Refused("open-transaction", f"{names} has had one open on {record.topic} for long")
+            elif now - calm_since >= 2 * _SHORT_S:
+                return await self._ready(record)
+            await sleep(_LOOK_S)
+        return False
+
+    async def _direct_writers(self, record: TopicRecord) -> list[str]:
+        if self._terms(record).accept_direct:
+            return []
+        return await direct_writers(self.log, self.source, record, self.straggler_window_s)
+
+    async def _begun_elsewhere(self, record: TopicRecord) -> list[str]:
+        return await begun_elsewhere(self.log.state, self.source, record, self.log.now_ms())
+
+    async def _refuse_direct_writers(self, record: TopicRecord) -> None:
+        found = await self._direct_writers(record)
+        if found:
+            raise Refused("direct-writers", "; ".join(found))
+
+    async def _none_begun_elsewhere(self, record: TopicRecord) -> bool:
+        """Return True where no transaction is open that began past the routers; otherwise wait for the end of all.
+
+        No copy comes to a barrier behind such a transaction, and routers cannot end it: writers would wait in vain. Its
+        marker counts as a write past the routers, so the wait goes on until no such write is recent.
+        """
+        deadline = monotonic() + self._terms(record).pending_timeout_s
+        waited = False
+        while self._record() == record:
+            ref, found = "open-transaction", await self._begun_elsewhere(record)
+            if found and not waited:
+                await self._refuse_direct_writers(record)
+            if not found and waited:
+                ref, found = "direct-writers", await self._direct_writers(record)
+            if not found:
+                return not waited
+            waited = True
+            self.rendezvous.pending.discard((self.link, self.topic))
+            self._waits_for(record, "; ".join(found))
+            if monotonic() > deadline:
+                raise Refused(ref, "; ".join(found))
+            await sleep(_LOOK_S)
+        return False
+
+    async def _turn(self, record: TopicRecord) -> bool:
+        """Wait for this topic's turn (I); return False where by then the topic is not ready, or in another unit."""
+        key = (self.link, self.topic)
+        mates, groups = unit_records(self.log.state, record)
+        if groups:
+            self.turns.go(key)  # the members of the groups wait already
+            return True
+        together = record.partitions + sum(mate.partitions for mate in mates)
+        names = {(mate.link, mate.topic) for mate in mates}
+        self._waits_for(record, "its turn: other topics are fenced before it")
+        waited = await self.turns.take(key, together, names)
+        self._waits_for(record, None)
+        if not waited:
+            return True
+        mates, groups = unit_records(self.log.state, record)
+        same = not groups and names == {(mate.link, mate.topic) for mate in mates}
+        return same and self._record() == record and self._why_not_ready(record, self._terms(record)) is None
+
+    def _hold_turn(self, record: TopicRecord) -> None:
+        """Hold a turn while the topic is behind its fence; leave the turn otherwise.
+
+        Behind the fence writers wait for this topic, whichever controller fenced the topic. A topic that is looked at
+        anew before its fence leaves its turn: otherwise others would wait with nothing fenced.
+        """
+        if record.phase in BEHIND_FENCE:
+            self.turns.go((self.link, self.topic))
+        else:
+            self.turns.over((self.link, self.topic))
+
+    async def _ready(self, record: TopicRecord) -> bool:
+        """Wait until the topic can be fenced; return False where the record has changed or is gone."""
+        terms = self._terms(record)
+
+        def ready(state: State) -> bool | None:
+            if state.topic(self.link, self.topic) != record:
+                return False
+            why = self._why_not_ready(record, terms)
+            if why is None:
+                self.rendezvous.pending.add((self.link, self.topic))
+            else:
+                self.rendezvous.pending.discard((self.link, self.topic))
+            return self._waits_for(record, why or self._mates_not_ready(state, record))
+
+        try:
+            return await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
+        except WaitTimedOut as late:
+            why = self._why_not_ready(record, terms) or self._mates_not_ready(self.log.state, record) or late.what
+            raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late
+
+    def _mates_not_ready(self, state: State, record: TopicRecord) -> str | None:
+        return not_staged(state, record) or not_ready_with(state, record, self.rendezvous)
+
+    async def _rehearse(self, record: TopicRecord) -> None:
+        """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
+        questions = together(self.proof.ends(record), self.source.describe_producers(self._keys(record)))
+        _, ((witnessed, _), _) = await together(self.proof.refresh(), questions)
+        refuse_unwitnessed(self.source, witnessed)
+        ends = await self.source.list_offsets(dict.fromkeys(self._keys(record), LATEST))
+        readable = {key: end for key, end in ends.items() if not end.error}
+        await self.table.recent.read_to(readable, self._deadline(record))
+
+    def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:
+        progress = self._progress(record)
+        for partition in range(record.partitions):
+            seen = progress.get(partition)
+            if seen is None:
+                return f"no running mirror reports partition {partition}"
+            if seen.problem:
+                return f"partition {partition} has stopped: {seen.problem}"
+            if DISK_LOW in seen.trouble:
+                return f"partition {partition} is not copied on: {seen.trouble}"
+            if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
+                return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
+            if WITHOUT_BATCH in seen.trouble:
+                return f"partition {partition} does not come to the source's end: {seen.trouble}"
+        return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router(record)
+
+    def _not_upkept(self, record: TopicRecord) -> str | None:
+        """Return why the target topic is not up to date; None where the topic is.
+
+        The mirror must have compared partitions, configs and ACLs since this promote was asked for.
+        """
+        for presence in self.log.alive(MirrorPresence):
+            word = presence.upkeep.get(self.topic) if presence.link == self.link else None
+            if word is not None and word.since_ms == record.since_ms:
+                return f"the target does not follow the source: {word.problem}" if word.problem else None
+        return "the mirror has not compared its partitions, configs and ACLs with the source yet"
+
+    def _silent_router(self, record: TopicRecord) -> str | None:
+        """Name a router that cannot acknowledge a fence, and that no seal replaces yet (rule G)."""
+        alive = {p.instance for p in self.log.alive(RouterPresence)}
+        for router in self.log.state.routers():
+            if router.instance not in alive and not self.sealer.given_up(router.instance):
+                return f"router {router.name} on {router.host} is registered but silent"
+        return self._speechless_router(self.log.state)
+
+    def _speechless_router(self, state: State) -> str | None:
+        """Return the trouble of a router that lives and cannot acknowledge a fence."""
+        heard = {p.instance: p for p in self.log.alive(RouterPresence)}
+        told = (heard[router.instance].trouble for router in state.routers() if router.instance in heard)
+        return next((trouble for trouble in told if trouble), None)
+
+    # fencing
+
+    async def _fencing(self, record: TopicRecord) -> None:
+        deadline = self._deadline(record)
+
+        def drained(state: State) -> bool | None:
+            if trouble := self._speechless_router(state):
+                raise Refused("not-drained", trouble)  # writers would wait for that router until the fence timeout
+            return self._waits_for(record, self._undrained(state, record))
+
+        try:
+            await self.log.wait(drained, max(0.0, deadline - monotonic()), "every router to drain")
+        except WaitTimedOut as late:
+            why = self._undrained(self.log.state, record) or late.what
+            undrained = Refused("not-drained", f"{why} within the fence timeout")
+            raise await self._open_at_fence(record) or undrained from late
+        if record.seal is None and not self.sealer.unheard(record):
+            await wait_for_ends(self.log.state, self.source, record, deadline)
+        unheard = self.sealer.unheard(record)
+        if (unheard or record.seal is not None) and not await self.sealer.put_on(record, unheard, deadline):
+            return
+        ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.target))
+        barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
+        await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
+
+    async def _open_at_fence(self, record: TopicRecord) -> Refused | None:
+        """Return the refusal that names the transactions which outlast the fence; None where the source tells none."""
+        try:
+            names = sorted(await open_writers(self.source, record.topic, record.partitions))
+        except KmigrateError:
+            return None
+        if not names:
+            return None
+        return Refused(
+            "open-transaction",
+            f"{', '.join(names)} has a transaction open on {record.topic} at the source for longer than the fence may "
+            f"last ({self._terms(record).fence_timeout_s:g} s)",
+            next_step="end that transaction, or wait until the source ends it (transaction.timeout.ms); where "
+            "transactions are that long by design, raise fence_timeout_s of [promote]",
+        )
+
+    def _deadline(self, record: TopicRecord) -> float:
+        """Return when this fence is given up, on this process's monotonic clock.
+
+        A new controller gives the fence a full span again.
+        """
+        return monotonic() + self._terms(record).fence_timeout_s
+
+    def _undrained(self, state: State, record: TopicRecord) -> str | None:
+        presence = {p.instance: p for p in self.log.alive(RouterPresence)}
+        for router in state.routers():
+            told = presence.get(router.instance)
+            ack = told.fences.get(record.key) if told else None
+            if told is None and self.sealer.given_up(router.instance):
+                continue  # a seal replaces this router (rule G)
+            if ack is None or ack.epoch != record.fence_epoch:
+                return f"router {router.name} on {router.host} has not acknowledged the fence"
+            if ack.in_flight:
+                return f"router {router.name} still waits for {ack.in_flight} answer(s) of the source or transaction(s)"
+        return None
+
+    async def _ends(self, record: TopicRecord, deadline: float) -> dict[tuple[str, int], LogOffset]:
+        """Return the source's log ends after the drain (rule B); read again while a leader is away."""
+        while True:
+            ends = await witnessed_ends(self.source, self._keys(record))
+            refuse_unwitnessed(self.source, ends)
+            away = [f"{topic}-{partition}" for (topic, partition), end in ends.items() if end.error]
+            if not away:
+                return ends
+            if monotonic() > deadline:
+                raise Refused("no-barrier", f"the log end of {', '.join(away)} cannot be read")
+            await self.source.refresh([self.topic])
+            await sleep(0.01)
+
+    # fenced
+
+    async def _fenced(self, record: TopicRecord) -> None:
+        deadline = self._deadline(record)
+
+        def arrived(_: State) -> bool | None:
+            return self._waits_for(record, self._not_arrived(record))
+
+        async def arrival() -> None:
+            try:
+                await self.log.wait(arrived, max(0.0, deadline - monotonic()), "the mirror to reach the barrier")
+            except WaitTimedOut as late:
+                raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
+
+        rules = put_in_force(record, self.target, self.target_admin, deadline)
+        _, (marks, _) = await together(arrival(), together(self.table.read(record, deadline), rules))
+        self.rendezvous.at_barrier.add((self.link, self.topic))
+        await wait_for_unit(self.log, record, self.rendezvous, deadline)
+        # Writers wait now. Rule B asks for the log end again after the marks are read, not after they are written.
+        proof = self.proof.given(record, partial(self._target_ends, record), deadline)
+        ends, _ = await together(proof, self.table.write(record, marks))
+        proven = ProvenTopic(record.fence_epoch, ends if record.mapped else {})
+        self.rendezvous.proven[self.link, self.topic] = (record, proven)
+        await self._unit_proven(record, deadline)
+        await self._flip(record)
+
+    async def _unit_proven(self, record: TopicRecord, deadline: float) -> None:
+        """Wait until the last topic of the unit is proven.
+
+        The promote of that topic goes on at once; the others follow its record.
+        """
+
+        def proven(state: State) -> bool | None:
+            over = state.topic(self.link, self.topic) != record or decided(state, record) is not None
+            return True if over or unit_to_flip(state, record, self.rendezvous) is not None else None
+
+        try:
+            await self.log.wait(proven, max(0.0, deadline - monotonic()), "its unit to be proven")
+        except WaitTimedOut as late:
+            raise Refused("coupled-topics", "not all topics that are written with it were proven in time") from late
+
+    async def _flip(self, record: TopicRecord) -> None:
+        """Write the record that decides for the unit, or follow the record that has decided (rule F)."""
+
+        def decide(state: State) -> Record | None:
+            if state.topic(self.link, self.topic) != record:
+                return None
+            if decided(state, record) is not None:
+                return flipped_as_decided(record, self.log.now_ms(), state)
+            unit = unit_to_flip(state, record, self.rendezvous)
+            if unit is None:
+                return None
+            proven = self.rendezvous.proven[self.link, self.topic][1]
+            return replace(flipped(record, self.log.now_ms(), proven), unit=unit)
+
+        await self.log.append(decide)
+
+    def _not_arrived(self, record: TopicRecord) -> str | None:
+        progress = self._progress(record)
+        for partition, barrier in record.barrier.items():
+            seen = progress.get(partition)
+            if seen is None:
+                return f"no running mirror reports partition {partition}"
+            if seen.problem:
+                return f"partition {partition} has stopped: {seen.problem}"
+            if seen.at_barrier != barrier.offset:
+                return f"waiting: mirror at {seen.position} of barrier {barrier.offset}, partition {partition}"
+        return None
+
+    def _target_ends(self, record: TopicRecord) -> dict[int, int]:
+        """Return where the target's logs must end now: at the barrier; the mirror's position where offsets are mapped.
+        """
+        if not record.mapped:
+            return {p: barrier.offset for p, barrier in record.barrier.items()}
+        progress = self._progress(record)
+        return {
+            p: seen.target_position if (seen := progress.get(p)) and seen.at_barrier == barrier.offset else -1
+            for p, barrier in record.barrier.items()
+        }
+
+    # the way back
+
+    def _may_go_back(self, state: State) -> TopicRecord | None:
+        record = state.topic(self.link, self.topic)
+        going = record is not None and record.phase in PROMOTING and decided(state, record) is None
+        return record if going else None
+
+    async def _unfence(self, error: KmigrateError) -> None:
+        """Return to mirroring with the reason, unless a flip has decided already (rule D)."""
+
+        def decide(state: State) -> Record | None:
+            record = self._may_go_back(state)
+            if record is None:
+                return None
+            return given_up(record, f"{error.ref}: {error.what}", error.next_step)
+
+        await self.log.append(decide)

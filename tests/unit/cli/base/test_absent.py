@@ -1,0 +1,70 @@
+"""Tests that a verb or an option of a missing feature is refused by name, and that README lists each such feature."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from kmigrate.cli.app import app, main
+from kmigrate.cli.base.absent import ABSENT
+
+README = Path(__file__).parents[4] / "README.md"
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "feature"),
+    [
+        (["rollback", "orders"], "kmigrate rollback", "rollback"),
+        (["group", "rollback", "billing"], "kmigrate group rollback", "rollback"),
+        (["group", "promote", "billing", "--auto"], "kmigrate group promote --auto", "automatic group promote"),
+        (["promote", "orders", "--not-before", "22:00"], "kmigrate promote --not-before", "scheduled promotes"),
+        (["rehearse", "orders"], "kmigrate rehearse", "rehearsal"),
+        (["--version"], "kmigrate --version", "version flag"),
+    ],
+)
+def test_a_verb_or_option_of_a_missing_feature_is_refused_by_name(
+    words: list[str], asked: str, feature: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["error"], told["what"]) == (
+        "not-in-this-version",
+        f"{asked}: this version lacks this feature: {feature}",
+    )
+    assert "README.md" in told["next"]
+
+
+@pytest.mark.parametrize("words", [["promte", "orders"], ["promote", "orders", "--frobnicate"], ["topic", "rollback"]])
+def test_any_other_unknown_word_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"] == "usage"
+
+
+def test_readme_names_each_missing_feature_and_its_words() -> None:
+    section = README.read_text(encoding="utf-8").partition("## Not in this version")[2].partition("\n## ")[0]
+    text = re.sub(r"\s+", " ", section)
+    spoken = {"revert", "failback", "demote", "--target-lost", "--no-way-back"}
+    for words, absent in ABSENT.items():
+        assert absent.feature in text, absent.feature
+        assert words in spoken or words in text, words
+
+
+def test_no_missing_feature_is_there() -> None:
+    """The entry of a feature goes when the feature is added."""
+    found: set[str] = set()
+
+    def walk(command: object, path: str) -> None:
+        found.add(path)
+        for parameter in getattr(command, "params", ()):
+            found.update(parameter.opts)
+        for name, sub in getattr(command, "commands", {}).items():
+            walk(sub, f"{path} {name}".strip())
+
+    walk(typer.main.get_command(app), "")
+    assert "group promote" in found
+    assert "--plan" in found
+    assert not found & ABSENT.keys()

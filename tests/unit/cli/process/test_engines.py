@@ -1,0 +1,218 @@
+"""The engines of a process: the objects that each engine gets for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.cli.process import engines
+from kmigrate.cli.process.engine_kinds import Engine
+from kmigrate.cli.process.engine_settings import mirror_settings
+from kmigrate.config.load import load
+from kmigrate.errors import Refused, StateLogBroken
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.records import ClusterRef, LinkRecord
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("first", "a:1"), ClusterRef("target", "c:1"), 1)
+
+
+class _Router:
+    """A router that keeps the function that makes clients of sources."""
+
+    source_client: Any
+    bootstrap = "router:9092"
+
+    def __init__(self, _settings: Any, _target: Any, source_client: Any, _log: Any, _instance: str) -> None:
+        type(self).source_client = staticmethod(source_client)
+
+    def show_in(self, registry: Any) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def test_the_mirror_is_given_every_limit_of_its_section(tmp_path: Path) -> None:
+    config = tmp_path / "kmigrate.toml"
+    config.write_text("[mirror]\nhole_limit = 7\nalign_limit = 8\n", encoding="utf-8")
+    made = mirror_settings(load(config, {}))
+    assert (made.hole_limit, made.align_limit) == (7, 8)
+    assert mirror_settings(load(None, {})) == MirrorSettings()
+
+
+def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "kmigrate.toml"
+    config.write_text(
+        "".join(f'[clusters.{name}]\n"bootstrap.servers" = "{name}:9092"\n' for name in ("first", "second", "target")),
+        encoding="utf-8",
+    )
+    settings = load(config, {})
+    call = SimpleNamespace(settings=settings, out=SimpleNamespace(line=lambda *_: None))
+    estate = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
+    monkeypatch.setattr(engines, "Router", _Router)
+    monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)
+
+    async def sources() -> list[str]:
+        process: Any = engines._Process(call, estate, asyncio.Event(), 0)  # type: ignore[arg-type]
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(process._tasks.close)
+            await process._start_router(stack, shared=False)
+            anew = replace(LINK, uuid="v", source=ClusterRef("second", "b:1"))
+            return [_Router.source_client(link).settings.name for link in (LINK, anew)]
+
+    assert asyncio.run(sources()) == ["first", "second"]
+
+
+def test_what_engines_say_of_clients_is_seen_also_where_it_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client gets an error code for its refused transaction; only the router's log has the reason."""
+    log = logging.getLogger("kmigrate")
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(logging.root, "handlers", [])
+    before = log.level
+    try:
+        for _ in range(2):
+            engines._log_to_stderr()
+        logging.getLogger("kmigrate.router").info("till: promote its topics together")
+        logging.getLogger("somebody.else").info("what is not ours")
+    finally:
+        log.setLevel(before)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} till: promote its topics together", line)
+
+
+def test_a_name_in_a_log_makes_no_second_line_and_nothing_that_a_terminal_obeys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any client chooses its client id: an invented log line would look like a line of ours."""
+    log = logging.getLogger("kmigrate")
+    monkeypatch.setattr(log, "handlers", [])
+    before = log.level
+    name = "app\n2026-01-01 00:00:00,000 link l: promoted\r\x1b[2J\x9b31m\u202e\u2028é"
+    try:
+        engines._log_to_stderr()
+        logging.getLogger("kmigrate.router").warning("%s: its transaction is refused", name)
+        logging.getLogger("kmigrate.router").warning("%s", "x" * 100_000)
+    finally:
+        log.setLevel(before)
+    first, second = capsys.readouterr().err.splitlines()
+    assert "app\\n2026-01-01" in first and first.endswith("é: its transaction is refused")
+    assert not set(first) & set("\r\x1b\x9b\u202e\u2028")
+    assert len(second) < 5000 and second.endswith("xxx… and 96,000 characters more")
+
+
+def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, said = MemoryLog(LINK), list[str]()
+    call = SimpleNamespace(out=SimpleNamespace(line=lambda event, _: said.append(event["event"])))
+
+    async def scenario() -> None:
+        process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]
+        running, started = set[str](), asyncio.Queue[str]()
+
+        async def keep(*_: Any) -> None:
+            link = log.state.link("l")
+            assert link is not None
+            assert not running, "the one before it has ended"
+            running.add(link.uuid)
+            started.put_nowait(link.uuid)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                running.discard(link.uuid)
+
+        monkeypatch.setattr(process, "_keep", keep)
+        async with asyncio.timeout(10):
+            process._tasks.start(process._follow_links(None))
+            assert await started.get() == "u"
+            await log.append(lambda _: replace(LINK, uuid="v"))
+            assert await started.get() == "v"
+        assert (running, said) == ({"v"}, ["mirror-dropped"])
+        await process._tasks.close()
+        assert process._fatal is None
+
+    asyncio.run(scenario())
+
+
+def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with a controller alone used to restart it for ever, and a supervisor saw a healthy process."""
+    newer = StateLogBroken("newer-state-log", "the state log was written by a newer kmigrate")
+
+    async def broken(*_: object) -> None:
+        raise newer
+
+    async def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(engines, "serve_metrics", nothing)
+    monkeypatch.setattr(engines._Process, "_control", broken)
+    call = SimpleNamespace(out=SimpleNamespace(line=lambda *_: None))
+    log = SimpleNamespace(changed=broken)
+
+    async def ended(kinds: Engine) -> None:
+        process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]
+        async with asyncio.timeout(5):
+            await process.run(kinds, None, 1, take_over=False)
+
+    for kinds in (Engine.CONTROLLER, Engine.MIRROR):
+        with pytest.raises(StateLogBroken, match="newer kmigrate"):
+            asyncio.run(ended(kinds))
+
+
+class _ReplacedRouter(_Router):
+    """A router that loses its name to another process at once."""
+
+    closed = 0
+
+    async def run(self) -> None:
+        raise Refused("router-replaced", "another router has registered")
+
+    async def close(self) -> None:
+        type(self).closed += 1
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_process_goes_on_without_its_replaced_router_unless_the_router_is_all_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    config = tmp_path / "kmigrate.toml"
+    config.write_text('[clusters.target]\n"bootstrap.servers" = "target:9092"\n', encoding="utf-8")
+    settings = load(config, {})
+    said: list[str] = []
+    out = SimpleNamespace(line=lambda fields, _: said.append(fields["event"]))
+    estate = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
+    monkeypatch.setattr(engines, "Router", _ReplacedRouter)
+    monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)
+    monkeypatch.setattr(_ReplacedRouter, "closed", 0)
+
+    async def fatal() -> BaseException | None:
+        call = SimpleNamespace(settings=settings, out=out)
+        process: Any = engines._Process(call, estate, asyncio.Event(), 0)  # type: ignore[arg-type]
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(process._tasks.close)
+            await process._start_router(stack, shared=False, alone=alone)
+            await asyncio.sleep(0.01)
+        found: BaseException | None = process._fatal
+        return found
+
+    error = asyncio.run(fatal())
+    assert _ReplacedRouter.closed == 1
+    if alone:
+        assert isinstance(error, Refused)
+        assert said == ["router-listening"]
+    else:
+        assert error is None
+        assert sorted(said) == ["router-listening", "router-replaced"]

@@ -1,0 +1,301 @@
+"""Two lanes with the same producer id merge small batches in different places, under faults of every kind.
+
+The broker follows rule M1. The faults are:
+
+- A request is lost before or after the broker stores the batch.
+- A request is refused although other requests follow behind it (W3).
+- A leader stores a batch and dies before a follower has the batch.
+- A request is still on its way when its copier is killed.
+- A barrier comes after batches across the barrier are merged.
+- The other copier owns the holes under the next term, while markers of the former owner are still on their way.
+
+The target gets the source log exactly once, in order, and each record has its offset. The codec of another project
+builds and reads the batches.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from kmigrate.mirror.partition.lane import Lane
+from kmigrate.mirror.partition.steps import Append
+from kmigrate.protocol.codes import Code
+from kmigrate.records import merge
+from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+
+CONNECTION = object()
+HOLE = b""
+
+
+def data(base: int, count: int) -> bytes:
+    """Return a small batch without transaction whose record values are their offsets."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, 4711, 0, 0, 1 << 20)
+    for number in range(count):
+        assert builder.append(number, 1_760_000_000_000 + base + number, None, b"%d" % (base + number), [])
+    made = bytearray(builder.build())
+    struct.pack_into(">qii", made, 0, base, len(made) - 12, 3)
+    return bytes(made)
+
+
+@dataclass
+class Request:
+    """A request to the broker, with the bytes of the moment when it was sent."""
+
+    step: Append
+    sent: bytes
+
+    @property
+    def sequence(self) -> int:
+        return int(struct.unpack_from(">i", self.sent, 53)[0])
+
+    @property
+    def values(self) -> list[bytes]:
+        read = DefaultRecordBatch(bytearray(self.sent))
+        assert read.validate_crc()
+        return [record.value for record in read]
+
+
+@dataclass
+class Broker:
+    """The target's log by offset, and Kafka's state of the producer id: next sequence and last five batches."""
+
+    log: list[bytes] = field(default_factory=list)
+    next_sequence: int | None = None
+    data_end: int = 0
+    stored: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
+    replicated: int = 0
+    """End of the offsets that every new leader has: all offsets that were acknowledged or read."""
+    marked_under: int = 0
+    """Newest term with a marker in the log; markers of older terms are refused (V3)."""
+
+    def produce(self, request: Request) -> tuple[int, int]:
+        values = request.values
+        for sequence, count, base in self.stored:
+            if (sequence, count) == (request.sequence, len(values)):
+                return 0, base
+        if self.next_sequence not in (None, request.sequence):
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        base = len(self.log)
+        self.stored.append((request.sequence, len(values), base))
+        self.log += values
+        self.next_sequence = request.sequence + len(values)
+        self.data_end = len(self.log)
+        return 0, base
+
+    def mark(self, count: int, term: int) -> int:
+        if term < self.marked_under:
+            return Code.TRANSACTION_COORDINATOR_FENCED
+        self.marked_under = term
+        self.log += [HOLE] * count
+        self.replicated = len(self.log)
+        return 0
+
+    def fail_over(self) -> None:
+        """Elect a leader that has only the replicated offsets."""
+        del self.log[self.replicated :]
+        while self.stored and self.stored[-1][2] >= self.replicated:
+            self.next_sequence = self.stored.pop()[0]
+        self.data_end = max((at + 1 for at, value in enumerate(self.log) if value != HOLE), default=0)
+        if not self.data_end:
+            self.next_sequence = None
+
+
+@dataclass
+class Scene:
+    """A source log, the target and two copiers; the owner among the copiers fills the holes."""
+
+    source: list[bytes]
+    ends: list[int]
+    """Ends of the source's batches: the possible offsets of a barrier."""
+    target: Broker = field(default_factory=Broker)
+    lanes: list[Lane] = field(default_factory=list)
+    wire: list[list[Request]] = field(default_factory=lambda: [[], []])
+    orphans: list[Request] = field(default_factory=list)
+    barrier: int | None = None
+    owner: int = 0
+    """Index of the copier that fills the holes."""
+    term: int = 1
+    late: list[tuple[int, int]] = field(default_factory=list)
+    """Markers of a former owner, by count and term, that arrive after the next owner's first markers."""
+
+    def start(self, who: int) -> None:
+        """Start a process in place of a killed process, whose requests may still arrive."""
+        self.orphans += self.wire[who]
+        self.wire[who] = []
+        self.lanes[who] = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
+        self.lanes[who].barrier = self.barrier
+
+    def act(self, who: int, what: str, much: int) -> None:
+        lane = self.lanes[who]
+        if what == "let_go":
+            lane.let_go()  # also records in a lane that has lost its place
+        if lane.must_recover:
+            tail = self.target
+            tail.replicated = len(tail.log)
+            lane.recovered(len(tail.log), tail.next_sequence or 0, tail.data_end)
+        getattr(self, what)(who, lane, much)
+        assert not lane.stopped, lane.problem
+        assert self.barrier is None or len(self.target.log) <= self.barrier
+
+    def read(self, who: int, lane: Lane, much: int) -> None:
+        if lane.reads:
+            found = [each for each, end in zip(self.source, self.ends, strict=True) if end > lane.read_at]
+            lane.take(lane.read_at, fetched(b"".join(found[: much + 1])), 0)
+
+    def send(self, who: int, lane: Lane, much: int) -> None:
+        sent = lane.send_next(CONNECTION, 5)
+        if sent is not None:
+            self.wire[who].append(Request(sent.step, bytes(sent.step.view)))
+
+    def answer(self, who: int, lane: Lane, much: int) -> None:
+        if self.wire[who]:
+            request = self.wire[who].pop(0)
+            lane.answered(request.step, *self.target.produce(request))
+            self.target.replicated = len(self.target.log)
+            self.fill(who, lane, much, told=True)
+
+    def pause(self, who: int, lane: Lane, much: int) -> None:
+        lane.paused = not lane.paused
+
+    def let_go(self, who: int, lane: Lane, much: int) -> None:
+        lane.let_go()
+        assert lane.queued_bytes == 0 or not (lane.paused and not lane.in_flight)
+
+    def refuse(self, who: int, lane: Lane, much: int) -> None:
+        if self.wire[who]:
+            lane.answered(self.wire[who].pop(0).step, Code.NOT_ENOUGH_REPLICAS, -1)
+
+    def disconnect(self, who: int, lane: Lane, much: int) -> None:
+        """Store the first `much % 4` requests, and lose all answers."""
+        for request in self.wire[who][: much % 4]:
+            self.target.produce(request)
+        for request in self.wire[who]:
+            lane.unanswered(request.step, "lost")
+        self.wire[who] = []
+
+    def kill(self, who: int, lane: Lane, much: int) -> None:
+        self.start(who)
+
+    def arrive(self, who: int, lane: Lane, much: int) -> None:
+        if self.orphans:
+            self.target.produce(self.orphans.pop(0))
+
+    def fill(self, who: int, lane: Lane, much: int, *, told: bool = False) -> None:
+        """Fill a hole as `Mender.fill` does.
+
+        The log end is read before the hole unless an answer has just told the log end (D), and always after the hole.
+        """
+        hole = lane.hole_due() if who == self.owner else None
+        if hole is None:
+            return
+        lane.fill()
+        if not (told and lane.marked_under == self.term) and len(self.target.log) != hole.start:
+            lane.fill_failed("moved", unknown=False)
+            return
+        if much == 9:
+            lane.fill_failed("no answer", unknown=True)  # the markers have not arrived
+            return
+        assert self.target.mark(hole.end - hole.start, self.term) == 0
+        assert len(self.target.log) == hole.end, "a marker in another place"
+        if much == 8:
+            lane.fill_failed("no answer", unknown=True)  # the markers have arrived
+        else:
+            lane.filled(hole.end, self.term)
+
+    def take_over(self, who: int, lane: Lane, much: int) -> None:
+        """Make the other copier the owner of the holes; markers of the former owner arrive in time or too late."""
+        before = self.lanes[self.owner]
+        hole = before.hole_due()
+        if hole is not None and hole.start == len(self.target.log):
+            before.fill()
+            if much % 2:
+                assert self.target.mark(hole.end - hole.start, self.term) == 0
+            else:
+                self.late.append((hole.end - hole.start, self.term))
+            before.fill_failed("no answer", unknown=True)
+        self.owner, self.term = 1 - self.owner, self.term + 1
+
+    def come_late(self, who: int, lane: Lane, much: int) -> None:
+        while self.late and self.late[0][1] < self.target.marked_under:
+            assert self.target.mark(*self.late.pop(0)) == Code.TRANSACTION_COORDINATOR_FENCED
+
+    def elect(self, who: int, lane: Lane, much: int) -> None:
+        """Kill the leader with the offsets that no follower has; requests on their way get no answer."""
+        for each in (0, 1):
+            self.disconnect(each, self.lanes[each], 0)
+        self.orphans = []
+        self.target.fail_over()
+
+    def fence(self, who: int, lane: Lane, much: int) -> None:
+        """Set a barrier at the end of a batch, behind all sent requests, but within the batches read and merged."""
+        if self.barrier is None:
+            sent = [request.step.end for wire in (*self.wire, self.orphans) for request in wire]
+            behind = max([len(self.target.log), *sent])
+            ahead = [end for end in self.ends if end >= behind]
+            self.set_barrier(ahead[much % len(ahead)])
+
+    def set_barrier(self, offset: int | None) -> None:
+        self.barrier = offset
+        for lane in self.lanes:
+            lane.barrier = offset
+
+    def drain(self) -> None:
+        """Let the first copier alone reach the end, with nothing lost any more."""
+        while self.orphans:
+            self.target.produce(self.orphans.pop(0))
+        self.owner, self.term = 0, self.term + 1
+        self.lanes[0].paused = False
+        end = self.ends[-1] if self.barrier is None else self.barrier
+        for _ in range(100):
+            for what in ("read", "send", "answer", "fill"):
+                self.act(0, what, 3)
+            if self.lanes[0].position == end == len(self.target.log) and not self.lanes[0].must_recover:
+                break
+
+
+ACTIONS = {
+    "read": 6, "send": 8, "answer": 6, "fill": 3, "refuse": 1, "disconnect": 1, "kill": 1, "arrive": 2, "elect": 1,
+    "fence": 0.3, "take_over": 0.7, "come_late": 1, "pause": 0.5, "let_go": 1,
+}  # fmt: skip
+
+
+def scene_of(dice: random.Random) -> tuple[Scene, list[bytes]]:
+    """Return a source of small batches and some markers, and the content that the target must get."""
+    scene = Scene([], [])
+    wanted: list[bytes] = []
+    for _ in range(dice.randint(1, 30)):
+        base, count = len(wanted), dice.randint(1, 4)
+        if dice.random() < 0.15:
+            scene.source.append(batch(base, 1, attributes=CONTROL | TRANSACTIONAL))
+            wanted.append(HOLE)
+        else:
+            scene.source.append(data(base, count))
+            wanted += [b"%d" % offset for offset in range(base, base + count)]
+        scene.ends.append(len(wanted))
+    scene.lanes = [Lane("t", 0, producer_id=77, epoch=0, hole_limit=100) for _ in range(2)]
+    return scene, wanted
+
+
+@pytest.mark.parametrize("seeds", [range(at, at + 100) for at in range(0, 600, 100)], ids=str)
+def test_copiers_that_merge_in_different_places_write_the_source_log_once_and_in_order(seeds: range) -> None:
+    for seed in seeds:
+        dice = random.Random(seed)
+        scene, wanted = scene_of(dice)
+        alone = dice.random() < 0.5
+        with patch.object(merge, "_FEW", 2), patch.object(merge, "_FULL", 60):
+            for what in dice.choices(list(ACTIONS), list(ACTIONS.values()), k=dice.randint(5, 150)):
+                scene.act(0 if alone else dice.randrange(2), what, dice.randrange(10))
+            scene.drain()
+            if scene.barrier is not None:
+                reached = scene.lanes[0].at_barrier, len(scene.target.log)
+                assert reached == (scene.barrier, scene.barrier), f"seed {seed}"
+                scene.set_barrier(None)
+                scene.drain()
+        assert scene.target.log == wanted, f"seed {seed}"

@@ -1,0 +1,26 @@
+"""The docstring of each package is a map: the map names every module and subpackage, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import kmigrate
+
+_ROOT = Path(kmigrate.__file__).parent
+_DRIVERS = _ROOT / "sandbox" / "drivers"  # programs for environments of their own
+_PACKAGES = sorted(path.parent for path in _ROOT.rglob("__init__.py") if path.parent not in {_ROOT, _DRIVERS})
+_ROW = re.compile(r"^ *([a-z_0-9]+(?:, [a-z_0-9]+)*)  +[^ ]", re.MULTILINE)
+
+
+@pytest.mark.parametrize("package", _PACKAGES, ids=lambda path: str(path.relative_to(_ROOT)))
+def test_the_map_of_a_package_names_each_of_its_files(package: Path) -> None:
+    text = (package / "__init__.py").read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(text), clean=False) or ""
+    modules = {path.stem for path in package.glob("*.py")} - {"__init__"}
+    folders = {path.parent.name for path in package.glob("*/__init__.py")} - {_DRIVERS.name}
+    named = [name for row in _ROW.findall(docstring) for name in row.split(", ")]
+    assert sorted(named) == sorted(modules | folders)

@@ -1,0 +1,57 @@
+"""A promote puts the target's own configs back once, and does not overwrite later changes by a person."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from kmigrate.model.acls import Acl
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import TopicRecord
+from kmigrate.workflow.promote.settling import settle
+from tests.fakes.state_log import MemoryLog
+
+FLIPPED = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, restore_configs={"retention.ms": "1"}, unsettled=True)
+
+
+class Admin:
+    def __init__(self) -> None:
+        self.altered: list[Mapping[str, str]] = []
+
+    async def alter_topic_configs(self, _: str, put: Mapping[str, str], remove: Collection[str] = ()) -> None:
+        self.altered.append(put)
+
+    async def delete_acls(self, _: Collection[Acl]) -> None: ...
+
+
+class Behind(MemoryLog):
+    """A state log whose reader has missed the newest record; a read to the end delivers the record."""
+
+    def __init__(self, known: TopicRecord, now: TopicRecord) -> None:
+        super().__init__(known)
+        self._now = now
+
+    async def read_to_end(self, timeout: float = 30.0) -> Any:
+        await self.append(lambda _: self._now)
+        return self.state
+
+
+def settled(log: MemoryLog) -> Admin:
+    admin = Admin()
+    asyncio.run(settle(FLIPPED, cast("Any", log), cast("Any", admin)))
+    return admin
+
+
+def test_what_is_flipped_gets_its_own_configs_and_that_is_written_down() -> None:
+    log = MemoryLog(FLIPPED)
+    assert settled(log).altered == [{"retention.ms": "1"}]
+    assert log.state.topic("l", "t") == replace(FLIPPED, unsettled=False)
+
+
+def test_a_controller_that_stood_still_does_not_take_back_what_a_person_set_when_another_one_had_settled_it() -> None:
+    done = replace(FLIPPED, unsettled=False)
+    log = Behind(FLIPPED, done)
+    assert settled(log).altered == []
+    assert log.state.topic("l", "t") == done

@@ -1,0 +1,301 @@
+"""The verb `link finish`, on a state log in memory.
+
+Each guard refuses by name, the record is written once, and the wait ends by what routers report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.errors import Refused, UsageError, WaitTimedOut
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import Record, decode_record, encode_record
+from kmigrate.model.records import RouterRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import now_ms
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.bootstraps import Bootstrap, Leads, ask_bootstraps, bootstrap_findings, host_and_port
+from kmigrate.workflow.verbs import finish, topics
+from tests.fakes.finishing import CLIENT, FINISHED, GROUP, LINK, ROUTER, TOPIC, WORD, Estate, run
+
+
+def test_a_finish_is_one_field_of_the_links_record_and_repeats_change_nothing() -> None:
+    estate = Estate()
+    assert estate.finish(plan=True).changes
+    assert estate.finished_ms == 0
+    assert estate.finish().applied
+    when = estate.finished_ms
+    assert when > 0
+    again = estate.finish()
+    assert (again.changes, again.findings[0].ref, estate.finished_ms) == ((), "already-finished", when)
+
+
+def test_a_link_of_an_older_version_is_not_finished() -> None:
+    told = encode_record(LINK)
+    del told["finished_ms"]
+    assert decode_record(told) == LINK
+
+
+@pytest.mark.parametrize(
+    ("records", "ref"),
+    [
+        ((replace(TOPIC, phase=TopicPhase.MIRRORING),), "topic-not-promoted"),
+        ((replace(TOPIC, phase=TopicPhase.FENCED),), "topic-not-promoted"),
+        ((replace(TOPIC, phase=TopicPhase.MIRRORING, forgotten_ms=7),), "being-forgotten"),
+        ((TOPIC, replace(GROUP, phase=GroupPhase.MIRRORED, forgotten_ms=7)), "being-forgotten"),
+        ((replace(TOPIC, unsettled=True),), "topic-not-settled"),
+        ((TOPIC, replace(GROUP, phase=GroupPhase.MIRRORED)), "group-not-promoted"),
+        ((replace(TOPIC, generation=1),), "former-ids"),
+        ((), "nothing-mirrored"),
+    ],
+)
+def test_what_still_needs_the_routers_is_named(records: tuple[Record, ...], ref: str) -> None:
+    estate = Estate(LINK, ROUTER, *records)
+    with pytest.raises(Refused) as caught:
+        estate.finish()
+    assert caught.value.ref == ref
+    assert caught.value.still_true == "nothing was changed"
+    assert caught.value.next_step
+    assert estate.finished_ms == 0
+
+
+def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:
+    estate = Estate(LINK, TOPIC, replace(TOPIC, topic="late", promoted_ms=now_ms() - 20_000), ROUTER)
+    with pytest.raises(Refused) as caught:
+        estate.finish()
+    assert caught.value.ref == "retries-not-over"
+    assert "promote of late, for 100 s" in caught.value.what
+    assert "repeat in 100 s" in caught.value.next_step
+    assert estate.finish(delivery_s=19.0).applied
+
+
+@pytest.mark.parametrize(
+    ("words", "ref"),
+    [
+        ((), "router-silent"),
+        ((replace(WORD, on_brokers=-1),), "router-too-old"),
+        ((replace(WORD, protocol="SASL_SSL"),), "protocol-differs"),
+        ((replace(WORD, maps_clients=True),), "clients-mapped"),
+    ],
+)
+def test_a_router_that_would_leave_clients_outside_is_named(words: tuple[RouterPresence, ...], ref: str) -> None:
+    with pytest.raises(Refused) as caught:
+        Estate(LINK, TOPIC, ROUTER, words=words).finish()
+    assert caught.value.ref == ref
+    assert caught.value.next_step
+
+
+def test_processes_that_share_an_address_cannot_see_clients_off_together() -> None:
+    """Processes behind a shared address cannot send their clients to the target together.
+
+    The connections of a client are spread over the processes. A process would give the target's addresses while another
+    process still has the client's writes.
+    """
+    second = RouterRecord("r-2", "r2", "host", ROUTER.bootstrap, 1)
+    estate = Estate(LINK, TOPIC, ROUTER, second, words=(WORD, replace(WORD, instance="r2", name="r-2")))
+    with pytest.raises(Refused) as refused:
+        estate.finish()
+    assert refused.value.ref == "address-shared"
+    assert "r, r-2" in refused.value.what
+    with pytest.raises(Refused, match="r, r-2"):
+        Estate(FINISHED, TOPIC, ROUTER, second).finish()  # more processes were started after the finish
+    elsewhere = replace(second, bootstrap="other:9092")
+    Estate(LINK, TOPIC, ROUTER, elsewhere, words=(WORD, replace(WORD, instance="r2", name="r-2"))).finish()
+
+
+def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
+    estate = Estate(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
+    with estate.asking():
+        made, _ = run(verbs.finish_link(estate, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
+    assert made.applied
+    assert ("warn", "clients-mapped") in {(f.level, f.ref) for f in made.findings}
+
+
+def test_another_link_and_names_to_come_are_said_and_stop_nobody() -> None:
+    other = replace(LINK, name="m")
+    patterned = replace(LINK, topic_patterns=(NamePattern("a.*"),))
+    made = Estate(patterned, other, TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER).finish()
+    assert made.applied
+    assert {"other-link", "patterns-rest"} <= {f.ref for f in made.findings if f.level == "warn"}
+
+
+def test_the_addresses_that_clients_hold_are_those_of_the_routers_unless_they_are_given() -> None:
+    estate = Estate()
+    estate.finish(plan=True)
+    assert estate.addresses == ["router:9092"]
+    estate.finish("kafka.example:9092", plan=True)
+    assert estate.addresses == ["kafka.example:9092"]
+    assert "no-bootstrap-known" in {f.ref for f in Estate(LINK, TOPIC).finish().findings}
+
+
+@pytest.mark.parametrize(
+    ("leads", "level", "ref"),
+    [
+        (Leads.TARGET, "ok", "bootstrap-stays"),
+        (Leads.ROUTER, "warn", "bootstrap-at-router"),
+        (Leads.ELSEWHERE, "refuse", "bootstrap-elsewhere"),
+        (Leads.NOWHERE, "refuse", "bootstrap-silent"),
+    ],
+)
+def test_where_a_bootstrap_address_leads_decides_what_is_said(leads: Leads, level: str, ref: str) -> None:
+    (found,) = bootstrap_findings([Bootstrap("kafka:9092", leads, "told")], [("real", 9)])
+    assert (found.level, found.ref) == (level, ref)
+    assert "kafka:9092" in found.what
+    assert level == "ok" or "real:9" in found.next_step
+
+
+def test_an_address_where_nobody_answers_is_found_out_by_asking() -> None:
+    async def ask() -> list[Bootstrap]:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        addresses = [f"127.0.0.1:{port}", "no-such-host.invalid:9092"]
+        return await ask_bootstraps(Target(port), addresses)  # type: ignore[arg-type]
+
+    assert [each.leads for each in run(ask())] == [Leads.NOWHERE, Leads.NOWHERE]
+
+
+class Target:
+    """A target whose broker addresses cannot be resolved from this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.settings = ClusterSettings("t", (("127.0.0.1", port),))
+        self.metadata = SimpleNamespace(brokers={1: ("no-such-host.invalid", 9)}, cluster_id="target-id")
+
+    async def refresh(self, _: Any) -> None: ...
+
+
+@pytest.mark.parametrize("text", ["kafka", ":9092", "kafka:", "kafka:0", "kafka:70000", "kafka:x", "kafka:٣"])
+def test_what_is_no_address_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        host_and_port(text)
+    assert caught.value.ref == "bad-address"
+
+
+def test_addresses_have_a_host_and_a_port() -> None:
+    assert [host_and_port(text) for text in ("kafka:9092", " [::1]:1 ")] == [("kafka", 9092), ("::1", 1)]
+
+
+def test_a_finish_is_taken_back_while_a_router_runs() -> None:
+    estate = Estate()
+    estate.finish()
+    assert run(verbs.undo_finish(estate, "l", plan=True)).changes  # type: ignore[arg-type]
+    assert estate.finished_ms
+    assert run(verbs.undo_finish(estate, "l")).applied  # type: ignore[arg-type]
+    assert estate.finished_ms == 0
+    assert not run(verbs.undo_finish(estate, "l")).changes  # type: ignore[arg-type]
+    estate.finish()
+    estate.log.silence(WORD.key)
+    with pytest.raises(Refused) as caught:
+        run(verbs.undo_finish(estate, "l"))  # type: ignore[arg-type]
+    assert caught.value.ref == "no-router"
+
+
+def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> None:
+    estate = Estate(FINISHED, TOPIC, ROUTER)
+    for verb, ref in (
+        (verbs.delete_link(estate, "l", 1.0), "routers-stay"),  # type: ignore[arg-type]
+        (verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"), "link-finished"),  # type: ignore[arg-type]
+        (verbs.mirror_groups(estate, "l", ["n"]), "link-finished"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(Refused) as caught:
+            run(verb)
+        assert caught.value.ref == ref
+
+
+class Meanwhile(Estate):
+    """Connections whose clusters have only the group `n` and the topic `n`.
+
+    The link is finished while the clusters are asked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(LINK, TOPIC, ROUTER)
+        self.target_admin = None
+        self.target.refresh, self.target.list_offsets = self.refresh, self.list_offsets
+
+    async def source(self, _: Any) -> tuple[Meanwhile, Meanwhile]:
+        return self, self
+
+    async def refresh(self, _: Any) -> SimpleNamespace:
+        self.log._put(FINISHED.key, FINISHED)
+        return SimpleNamespace(topics={"n": SimpleNamespace(name="n", partitions={})})
+
+    async def topic_configs(self, _: Any) -> dict[str, Any]:
+        return {}
+
+    async def list_offsets(self, _: Any) -> dict[str, Any]:
+        return {}
+
+    async def groups(self) -> dict[str, str]:
+        self.log._put(FINISHED.key, FINISHED)
+        return {"n": "stable"}
+
+
+def test_a_link_that_is_finished_while_the_guards_look_mirrors_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_loops(*_: Any) -> list[Any]:
+        return []
+
+    async def no_readers(*_: Any) -> dict[str, list[str]]:
+        return {}
+
+    monkeypatch.setattr(topics, "loop_findings", no_loops)
+    monkeypatch.setattr(topics, "readers_at", no_readers)
+    estate = Meanwhile()
+    with pytest.raises(Refused) as caught:
+        run(verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"))  # type: ignore[arg-type]
+    assert (caught.value.ref, estate.log.state.topic("l", "n")) == ("link-finished", None)
+    estate = Meanwhile()
+    with pytest.raises(Refused) as caught:
+        run(verbs.mirror_groups(estate, "l", ["n"]))  # type: ignore[arg-type]
+    assert (caught.value.ref, estate.log.state.group("l", "n")) == ("link-finished", None)
+
+
+def _wait(estate: Estate, timeout: float, say: verbs.SayLeft = lambda _: None) -> None:
+    run(verbs.wait_left(estate, "l", timeout, say))  # type: ignore[arg-type]
+
+
+def test_the_wait_ends_when_nobody_is_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait ends after two seconds without clients; the clock moves by a second between two looks."""
+    estate = Estate(FINISHED, TOPIC, ROUTER)
+    counts = [2, 0, 0, 1, 0, 0, 0, 7]
+    seen: list[int] = []
+
+    async def next_word(_: float) -> None:
+        estate.log.say(replace(WORD, on_brokers=counts[len(seen)]))
+
+    monkeypatch.setattr(finish, "monotonic", lambda: 100.0 + len(seen))
+    monkeypatch.setattr(estate.log, "changed", next_word)
+    estate.log.say(replace(WORD, on_brokers=counts[0]))
+    _wait(estate, 60.0, lambda left: seen.append(left.on_brokers))
+    assert seen == [2, 0, 0, 1, 0, 0, 0], "a client that comes once more is waited for again"
+
+
+def test_a_wait_that_takes_too_long_names_who_is_left() -> None:
+    staying = replace(WORD, on_brokers=2, clients=(CLIENT,))
+    estate = Estate(FINISHED, TOPIC, ROUTER, words=(staying,))
+    with pytest.raises(WaitTimedOut) as caught:
+        _wait(estate, 0.1)
+    assert caught.value.ref == "clients-left"
+    assert "app at 10.0.0.7 as User:app (librdkafka 2.8.0)" in caught.value.what
+    assert "stays finished" in caught.value.still_true
+
+
+def test_a_router_that_has_not_read_of_the_finish_is_waited_for() -> None:
+    estate = Estate(FINISHED, TOPIC, ROUTER, words=(replace(WORD, applied=0),))
+    with pytest.raises(WaitTimedOut) as caught:
+        _wait(estate, 0.1)
+    assert "router r " in caught.value.what
+
+
+def test_while_another_link_keeps_the_clients_nobody_is_waited_for() -> None:
+    records = (FINISHED, replace(LINK, name="m"), TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER)
+    _wait(Estate(*records, words=(replace(WORD, on_brokers=2),)), 0.0)
