@@ -188,9 +188,7 @@ class Admin:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _one(
-        self, send: Callable[[], Mapping[Any, Future[Any]] | Future[Any]], what: str, right: Right
-    ) -> Any:
+    async def _one(self, send: Callable[[], Mapping[Any, Future[Any]] | Future[Any]], what: str, right: Right) -> Any:
         """Return the only outcome of the request that `send` sends; raise a Failed outcome."""
 
         def sent() -> Mapping[Any, Future[Any]]:

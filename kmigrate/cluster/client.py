@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kmigrate.cluster.gathered import Gathered
+from kmigrate.cluster.gathered import RequestBatcher
 from kmigrate.cluster.layout import (
     METADATA,
     METADATA_VERSION,
@@ -26,8 +26,8 @@ from kmigrate.cluster.layout import (
 )
 from kmigrate.cluster.logins import Logins
 from kmigrate.cluster.offsets import LogOffset, ask_for_offsets, offsets_told
-from kmigrate.cluster.others import Others
-from kmigrate.cluster.silence import Silence, first_answer
+from kmigrate.cluster.others import LeadershipCrossCheck
+from kmigrate.cluster.silence import BrokerHealth, first_answer
 from kmigrate.cluster.versions import ask_versions, refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
@@ -81,13 +81,13 @@ class ClusterClient:
         self._refresh_lock = asyncio.Lock()
         self._refreshes: dict[Topics, float] = {}
         """The time at which the newest response to each metadata request was requested."""
-        self._log_ends = Gathered(self.log_ends)
-        self._log_starts = Gathered(lambda keys: self.list_offsets(dict.fromkeys(keys, EARLIEST)))
-        self._producers = Gathered(self._describe_all)
+        self._log_ends = RequestBatcher(self.log_ends)
+        self._log_starts = RequestBatcher(lambda keys: self.list_offsets(dict.fromkeys(keys, EARLIEST)))
+        self._producers = RequestBatcher(self._describe_all)
         self._logins = Logins()
         self._closed = False
-        self.silence = Silence()
-        self._others = Others(self.layout, self.silence, self._layout_told_by)
+        self.silence = BrokerHealth()
+        self._others = LeadershipCrossCheck(self.layout, self.silence, self._layout_told_by)
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -436,9 +436,7 @@ class ClusterClient:
                 still_true="nothing was changed by this request",
             )
 
-    async def describe_producers(
-        self, keys: Iterable[tuple[str, int]]
-    ) -> dict[tuple[str, int], tuple[int, Producers]]:
+    async def describe_producers(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Producers]]:
         """Return error code and active producers of each partition, from its leader (Kafka ≥ 2.8)."""
         request = entity(61, 0, "request")
         topic_type = element_type(request, "topics")

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from kmigrate.errors import Failed
 
-__all__ = ["Gathered"]
+__all__ = ["RequestBatcher"]
 
 _MOST = 500
 """Most questions in a request: writing and reading a larger request would stop the event loop, and so the copy."""
@@ -39,7 +39,7 @@ class _Line(Generic[_V]):
         self.gathering: _Round[_V] = _Round()
 
 
-class Gathered(Generic[_V]):
+class RequestBatcher(Generic[_V]):
     """A kind of question; `ask` sends the question for many partitions, and returns an answer for each of them."""
 
     def __init__(self, ask: Callable[[Collection[Key]], Awaitable[Mapping[Key, _V]]]) -> None:

@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from kmigrate.cluster.layout import Layout, Topics
-from kmigrate.cluster.silence import Silence
+from kmigrate.cluster.silence import BrokerHealth
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import TaskOwner
 
-__all__ = ["Others"]
+__all__ = ["LeadershipCrossCheck"]
 
 _EVERY_S = 5.0
 """Seconds between two brokers' answers."""
@@ -31,10 +31,10 @@ Ask = Callable[[int, Topics], Awaitable[bytearray]]
 """Sends a metadata request about topics to a broker."""
 
 
-class Others:
+class LeadershipCrossCheck:
     """The cross-check of a cluster's leaders."""
 
-    def __init__(self, layout: Layout, silence: Silence, ask: Ask) -> None:
+    def __init__(self, layout: Layout, silence: BrokerHealth, ask: Ask) -> None:
         self._layout = layout
         self._silence = silence
         self._ask = ask

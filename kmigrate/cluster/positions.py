@@ -20,9 +20,7 @@ __all__ = ["CommittedOffset", "read_positions", "write_positions"]
 
 _COMMIT = entity(8, 8, "request")
 _FETCH = entity(9, 7, "request")
-_ELSEWHERE = frozenset(
-    {Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE}
-)
+_ELSEWHERE = frozenset({Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE})
 _PAUSE_S = 0.1
 _FRESH_S = 1.5
 """Greatest age, in seconds, of the permission to write committed offsets.

@@ -71,9 +71,7 @@ class RecentBatches:
         self._client = client
         self._seen: dict[Key, _Seen] = {}
 
-    async def read_to(
-        self, ends: Mapping[Key, LogOffset], deadline: float
-    ) -> dict[Key, tuple[ProducerMark, ...]]:
+    async def read_to(self, ends: Mapping[Key, LogOffset], deadline: float) -> dict[Key, tuple[ProducerMark, ...]]:
         """Return each partition's newest marks below its given end; raise Unreachable if the read takes too long."""
         known = {
             key: seen

@@ -16,14 +16,14 @@ from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import TaskOwner
 
-__all__ = ["Silence", "first_answer"]
+__all__ = ["BrokerHealth", "first_answer"]
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
 """Seconds for an answer that any broker can give, before another broker is asked as well."""
 
 
-class Silence:
+class BrokerHealth:
     """The silent brokers of a cluster, by address."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ async def first_answer(
     any_broker: Callable[[], Coroutine[Any, Any, BrokerConnection]],
     ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
     hear: Callable[[bytearray], _T],
-    silence: Silence,
+    silence: BrokerHealth,
     timeout: float,
 ) -> _T:
     """Ask brokers one after the other, and return what `hear` makes of the first answer; raise Failed.
@@ -126,7 +126,7 @@ def _first(
     asking: dict[asyncio.Future[bytearray], BrokerConnection],
     done: set[asyncio.Future[bytearray]],
     hear: Callable[[bytearray], _T],
-    silence: Silence,
+    silence: BrokerHealth,
 ) -> _T | None:
     """Return a finished answer; None while other brokers may answer; raise the last failure if no broker is left."""
     for answered in done:

@@ -299,9 +299,7 @@ async def add_partition(client: ClusterClient, holder: tuple[str, int, int], top
     return code_of(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
 
-async def _begun(
-    client: ClusterClient, keys: Collection[tuple[str, int]]
-) -> dict[tuple[str, int], OpenTransaction]:
+async def _begun(client: ClusterClient, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], OpenTransaction]:
     """Return the first open transaction of each partition, as the partition knows the transaction."""
     found: dict[tuple[str, int], OpenTransaction] = {}
     for key, (error, producers) in (await client.describe_producers(keys)).items():

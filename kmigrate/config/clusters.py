@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kmigrate.config.given import Given, bad_value
+from kmigrate.config.given import RawValue, bad_value
 from kmigrate.config.java_names import java_hint
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import HiddenMap, SecretText
@@ -32,7 +32,7 @@ _ALIASES: Mapping[str, str] = {"sasl.mechanisms": "sasl.mechanism"}
 
 
 def cluster_settings(
-    name: str, keys: Mapping[str, Given], admin: Mapping[str, Given], place: str, folder: Path
+    name: str, keys: Mapping[str, RawValue], admin: Mapping[str, RawValue], place: str, folder: Path
 ) -> ClusterSettings:
     """Return a cluster's settings; `keys` and `admin` hold the winning value of all sources for each key."""
     keys = _with_aliases(keys)
@@ -58,7 +58,7 @@ def cluster_settings(
     )
 
 
-def _unknown(name: str, key: str, given: Given) -> UsageError:
+def _unknown(name: str, key: str, given: RawValue) -> UsageError:
     hint = java_hint(key) or nearest(key, CLUSTER_KEYS)
     return UsageError(
         "unknown-config-key",
@@ -69,7 +69,7 @@ def _unknown(name: str, key: str, given: Given) -> UsageError:
     )
 
 
-def _with_aliases(keys: Mapping[str, Given]) -> dict[str, Given]:
+def _with_aliases(keys: Mapping[str, RawValue]) -> dict[str, RawValue]:
     """Return the keys; the first name of a key replaces librdkafka's second name."""
     out = dict(keys)
     for alias, key in _ALIASES.items():
@@ -81,7 +81,7 @@ def _with_aliases(keys: Mapping[str, Given]) -> dict[str, Given]:
     return out
 
 
-def parse_bootstrap(given: Given, protocol: str = "PLAINTEXT") -> tuple[tuple[str, int], ...]:
+def parse_bootstrap(given: RawValue, protocol: str = "PLAINTEXT") -> tuple[tuple[str, int], ...]:
     """Return `h:p,h:p` as pairs; IPv6 addresses stand in brackets, and a `PROTOCOL://` before an address must match."""
     expected = CLUSTER_KEYS["bootstrap.servers"]
     if not isinstance(given.value, str) or not given.value.strip():
@@ -103,14 +103,14 @@ def parse_bootstrap(given: Given, protocol: str = "PLAINTEXT") -> tuple[tuple[st
     return tuple(out)
 
 
-def _client_id(given: Given) -> str:
+def _client_id(given: RawValue) -> str:
     value = given.value
     if not isinstance(value, str) or not value or any(c.isspace() for c in value):
         raise bad_value(given, CLUSTER_KEYS["client.id"])
     return value
 
 
-def _milliseconds(given: Given) -> int:
+def _milliseconds(given: RawValue) -> int:
     value: Any = given.value
     if isinstance(value, str):
         value = whole_number(value)  # librdkafka's own files quote numbers, too
@@ -119,7 +119,7 @@ def _milliseconds(given: Given) -> int:
     return value
 
 
-def _admin_value(key: str, given: Given) -> str:
+def _admin_value(key: str, given: RawValue) -> str:
     if key == "bootstrap.servers":
         raise bad_value(given, "this key in the cluster's own section, so that all clients reach one cluster")
     if key in SECURITY_KEYS or key in _ALIASES:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli
 
-from kmigrate.config.given import Given, bad_value, is_file, located, resolve
+from kmigrate.config.given import RawValue, bad_value, is_file, located, resolve
 from kmigrate.config.load import flat
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import FileText, SecretText
@@ -120,11 +120,11 @@ class _Reader:
     def _entry(self, name: str, keys: Any, path: Path, mapped: bool, sasl: bool) -> ClientEntry:
         place = f"[clients.{name}]"
         if not isinstance(keys, dict):
-            raise bad_value(Given(place, SecretText(), str(path)), f"a table {place}", "it is none")
+            raise bad_value(RawValue(place, SecretText(), str(path)), f"a table {place}", "it is none")
         texts = {"password": "", "certificate": ""}
         upstream: dict[str, Security] = {}
         for key, value in keys.items():
-            given = Given(f"{place} {key}", value, str(path))
+            given = RawValue(f"{place} {key}", value, str(path))
             if key == "clusters" and isinstance(value, dict):
                 upstream = {each: self._upstream(place, each, table, path) for each, table in value.items()}
             elif key in texts:
@@ -135,7 +135,7 @@ class _Reader:
             else:
                 raise bad_value(given, f"password, certificate or [clients.{name}.clusters.CLUSTER]", "no such key")
         password, certificate = texts["password"], texts["certificate"]
-        called = Given(place, SecretText(), str(path))
+        called = RawValue(place, SecretText(), str(path))
         if bool(password) != (mapped and name != ANYBODY):
             why = "its password is missing" if mapped and name != ANYBODY else "it has a password that nobody asks for"
             raise bad_value(called, "a password where login is mapped, and nowhere else", why)
@@ -150,11 +150,11 @@ class _Reader:
         section = f"{place[:-1]}.clusters.{cluster}]"
         if cluster not in known or not isinstance(table, dict):
             why = f"no such cluster{nearest(cluster, known)}" if cluster not in known else "it is no table"
-            raise bad_value(Given(section, SecretText(), str(path)), f"one of {', '.join(sorted(known))}", why)
+            raise bad_value(RawValue(section, SecretText(), str(path)), f"one of {', '.join(sorted(known))}", why)
         general: ClusterSettings = known[cluster]
-        given = {"security.protocol": Given(section, general.security.protocol, str(path), text=True)}
+        given = {"security.protocol": RawValue(section, general.security.protocol, str(path), text=True)}
         for key, value in flat(table, ()):
-            one = resolve(Given(f"{section} {key}", value, str(path)), self._env, path.parent)
+            one = resolve(RawValue(f"{section} {key}", value, str(path)), self._env, path.parent)
             if not key.startswith(_OWN_KEYS):
                 raise bad_value(one, f"keys that begin with {', '.join(_OWN_KEYS)}", "it is the same for all clients")
             given[key] = one
@@ -166,7 +166,7 @@ class _Reader:
 
     # keys
 
-    def _text(self, given: Given) -> str:
+    def _text(self, given: RawValue) -> str:
         if not isinstance(given.value, str) or not given.value:
             raise bad_value(given, "a text")
         return str(given.value)
@@ -174,10 +174,10 @@ class _Reader:
     def _is_given(self, key: str) -> bool:
         return f"[router] {key}" in self._settings.origins
 
-    def _given(self, key: str) -> Given:
+    def _given(self, key: str) -> RawValue:
         name = f"[router] {key}"
         value = getattr(self._section, key)
-        return Given(name, value, self._settings.origins.get(name, self._settings.place))
+        return RawValue(name, value, self._settings.origins.get(name, self._settings.place))
 
     def _bad(self, key: str, expected: str, why: str) -> UsageError:
         return bad_value(self._given(key), expected, why)

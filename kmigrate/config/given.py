@@ -10,11 +10,11 @@ from typing import Any
 from kmigrate.config.secret_text import FileText, SecretText, shown
 from kmigrate.errors import UsageError
 
-__all__ = ["Given", "bad_value", "is_file", "located", "resolve"]
+__all__ = ["RawValue", "bad_value", "is_file", "located", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RawValue:
     """A raw value, the key as a person writes the key, and the value's origin."""
 
     key: str
@@ -24,7 +24,7 @@ class Given:
     """True if the value can only be text (environment, flag), so that '9092' may mean a number."""
 
 
-def bad_value(given: Given, expected: str, why: str = "") -> UsageError:
+def bad_value(given: RawValue, expected: str, why: str = "") -> UsageError:
     """Return the error for a wrong value: the place, the key, the value, and what is expected."""
     found = why or f"found {shown(given.key, given.value)!r}"
     return UsageError(
@@ -51,7 +51,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
+def resolve(given: RawValue, env: Mapping[str, str], folder: Path) -> RawValue:
     """Replace a value of the form `{ env = "VAR" }` or `{ file = "path" }` by the secret that the value names."""
     if not isinstance(given.value, dict):
         return given
@@ -62,7 +62,7 @@ def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
     if kind == "env":
         if name not in env:
             raise bad_value(given, f"the environment variable {name} to be set", f"{name} is not set")
-        return Given(given.key, SecretText(env[name]), f"{given.origin} (environment {name})", text=True)
+        return RawValue(given.key, SecretText(env[name]), f"{given.origin} (environment {name})", text=True)
     if kind == "file":
         path = located(folder, name)
         try:
@@ -71,5 +71,5 @@ def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise bad_value(given, "a readable file", f"{path} cannot be read: {reason}") from error
         secret.path = str(path)
-        return Given(given.key, secret, f"{given.origin} (file {path})", text=True)
+        return RawValue(given.key, secret, f"{given.origin} (file {path})", text=True)
     raise bad_value(given, forms, f"found a table with the key {kind!r}")

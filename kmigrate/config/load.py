@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import tomli
 
 from kmigrate.config.clusters import CLUSTER_KEYS, cluster_settings
-from kmigrate.config.given import Given, bad_value, is_file, located, resolve
+from kmigrate.config.given import RawValue, bad_value, is_file, located, resolve
 from kmigrate.config.listen import listen_address
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import SecretText
@@ -64,7 +64,7 @@ def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str]
     raw.take_environment()
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
-        raw.sections[section][name] = Given(f"[{section}] {name}", value, "a flag", text=True)
+        raw.sections[section][name] = RawValue(f"[{section}] {name}", value, "a flag", text=True)
     place = str(file) if file else "the environment"
     settings = Settings(
         path=file,
@@ -136,43 +136,43 @@ class _Raw:
 
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
         self.env, self.folder = env, folder
-        self.sections: dict[str, dict[str, Given]] = {name: {} for name in SECTIONS}
-        self.clusters: dict[str, dict[str, Given]] = {}
-        self.admin: dict[str, dict[str, Given]] = {}
+        self.sections: dict[str, dict[str, RawValue]] = {name: {} for name in SECTIONS}
+        self.clusters: dict[str, dict[str, RawValue]] = {}
+        self.admin: dict[str, dict[str, RawValue]] = {}
 
     def take_file(self, tables: Mapping[str, Any], origin: str) -> None:
         for section, table in tables.items():
             if section not in _ALL:
                 raise _unknown_section(section, origin)
             if not isinstance(table, dict):
-                raise bad_value(Given(section, table, origin), f"a table, written [{section}]")
+                raise bad_value(RawValue(section, table, origin), f"a table, written [{section}]")
             if section == "clusters":
                 for name, keys in table.items():
                     self._take_cluster(name, keys, origin)
             else:
                 for key, value in table.items():
-                    self._put(section, key, Given(f"[{section}] {key}", value, origin))
+                    self._put(section, key, RawValue(f"[{section}] {key}", value, origin))
 
     def _take_cluster(self, name: str, table: Any, origin: str) -> None:
         if not isinstance(table, dict):
-            raise bad_value(Given(f"clusters.{name}", table, origin), f"a table, written [clusters.{name}]")
+            raise bad_value(RawValue(f"clusters.{name}", table, origin), f"a table, written [clusters.{name}]")
         keys = self.clusters.setdefault(name, {})
         for key, value in flat(table, ("admin",)):
             if key != "admin":
-                keys[key] = self._resolved(Given(f"[clusters.{name}] {key}", value, origin))
+                keys[key] = self._resolved(RawValue(f"[clusters.{name}] {key}", value, origin))
                 continue
             if not isinstance(value, dict):
-                raise bad_value(Given(f"[clusters.{name}] admin", value, origin), f"a table [clusters.{name}.admin]")
+                raise bad_value(RawValue(f"[clusters.{name}] admin", value, origin), f"a table [clusters.{name}.admin]")
             admin = self.admin.setdefault(name, {})
             for sub, one in flat(value, ()):
-                admin[sub] = self._resolved(Given(f"[clusters.{name}.admin] {sub}", one, origin))
+                admin[sub] = self._resolved(RawValue(f"[clusters.{name}.admin] {sub}", one, origin))
 
     def take_environment(self) -> None:
         for variable in sorted(self.env):
             if not variable.startswith(_PREFIX) or "__" not in variable:
                 continue
             parts = variable.removeprefix(_PREFIX).lower().split("__")
-            given = Given("", SecretText(self.env[variable]), f"environment {variable}", text=True)
+            given = RawValue("", SecretText(self.env[variable]), f"environment {variable}", text=True)
             if parts[0] == "clusters" and len(parts) in (3, 4) and all(parts):
                 self._put_cluster(parts[1:], given)
             elif parts[0] in SECTIONS and len(parts) == 2:
@@ -186,7 +186,7 @@ class _Raw:
                     next_step="expected: KMIGRATE_<SECTION>__<KEY>, or KMIGRATE_CLUSTERS__<NAME>__[ADMIN__]<KEY>",
                 )
 
-    def _put_cluster(self, parts: list[str], given: Given) -> None:
+    def _put_cluster(self, parts: list[str], given: RawValue) -> None:
         name = next((known for known in self.clusters if _plain(known) == parts[0]), parts[0])
         keys = self.clusters.setdefault(name, {})
         key = _matching(parts[-1], CLUSTER_KEYS)
@@ -200,7 +200,7 @@ class _Raw:
         else:
             raise bad_value(dataclasses.replace(given, key=f"[clusters.{name}]"), "ADMIN between name and key")
 
-    def _put(self, section: str, key: str, given: Given) -> None:
+    def _put(self, section: str, key: str, given: RawValue) -> None:
         known = {f.name for f in dataclasses.fields(SECTIONS[section])}
         if key not in known:
             raise UsageError(
@@ -211,12 +211,12 @@ class _Raw:
             )
         self.sections[section][key] = self._resolved(given)
 
-    def _resolved(self, given: Given) -> Given:
+    def _resolved(self, given: RawValue) -> RawValue:
         return resolve(given, self.env, self.folder)
 
     def origins(self) -> dict[str, str]:
         """Return the origin of every given key, by the name that a person uses."""
-        tables: list[dict[str, Given]] = [*self.sections.values(), *self.clusters.values(), *self.admin.values()]
+        tables: list[dict[str, RawValue]] = [*self.sections.values(), *self.clusters.values(), *self.admin.values()]
         return {given.key: given.origin for table in tables for given in table.values()}
 
 
@@ -248,20 +248,20 @@ def _matching(word: str, known: Iterable[str]) -> str:
     return next((key for key in known if _plain(key) == word), word.replace("_", "."))
 
 
-def _section(kind: type[_S], given: Mapping[str, Given]) -> _S:
+def _section(kind: type[_S], given: Mapping[str, RawValue]) -> _S:
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(typing.cast("Any", kind))}
     return kind(**{key: _typed(one, hints[key], fields[key].metadata) for key, one in given.items()})
 
 
-def _switch(given: Given, expected: str) -> bool:
+def _switch(given: RawValue, expected: str) -> bool:
     value = {"true": True, "false": False}.get(str(given.value).lower()) if given.text else given.value
     if not isinstance(value, bool):
         raise bad_value(given, expected)
     return value
 
 
-def _texts(given: Given, about: Mapping[str, Any]) -> tuple[str, ...]:
+def _texts(given: RawValue, about: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a list of texts; a variable separates the texts by commas."""
     value = [part.strip() for part in str(given.value).split(",") if part.strip()] if given.text else given.value
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
@@ -277,7 +277,7 @@ def _texts(given: Given, about: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _typed(given: Given, kind: type[Any], about: Mapping[str, Any]) -> Any:
+def _typed(given: RawValue, kind: type[Any], about: Mapping[str, Any]) -> Any:
     value, expected = given.value, about["expected"]
     if kind is bool:
         return _switch(given, expected)

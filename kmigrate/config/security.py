@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from kmigrate.config.given import Given, bad_value, is_file, located
+from kmigrate.config.given import RawValue, bad_value, is_file, located
 from kmigrate.config.secret_text import FileText
 from kmigrate.errors import UsageError
 from kmigrate.model.security import PLAINTEXT, Bearer, Login, Security, Tls
@@ -43,7 +43,7 @@ SECURITY_KEYS: Mapping[str, str] = {
 }
 
 
-def security_of(name: str, keys: Mapping[str, Given], folder: Path) -> Security:
+def security_of(name: str, keys: Mapping[str, RawValue], folder: Path) -> Security:
     """Return the security settings of a cluster's keys; relative paths start at `folder`."""
     protocol = protocol_of(keys)
     tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
@@ -63,7 +63,7 @@ def security_of(name: str, keys: Mapping[str, Given], folder: Path) -> Security:
     )
 
 
-def protocol_of(keys: Mapping[str, Given]) -> str:
+def protocol_of(keys: Mapping[str, RawValue]) -> str:
     """Return `security.protocol` in capitals, PLAINTEXT if the key is not given."""
     given = keys.get("security.protocol")
     if given is None:
@@ -74,7 +74,7 @@ def protocol_of(keys: Mapping[str, Given]) -> str:
     return found
 
 
-def _tls(keys: Mapping[str, Given], folder: Path) -> Tls:
+def _tls(keys: Mapping[str, RawValue], folder: Path) -> Tls:
     certificate, key = (_file(keys, name, folder) for name in ("ssl.certificate.location", "ssl.key.location"))
     if bool(certificate) != bool(key):
         lonely = keys["ssl.certificate.location" if certificate else "ssl.key.location"]
@@ -91,7 +91,7 @@ def _tls(keys: Mapping[str, Given], folder: Path) -> Tls:
     )
 
 
-def _sasl(name: str, keys: Mapping[str, Given], folder: Path) -> Login | Bearer:
+def _sasl(name: str, keys: Mapping[str, RawValue], folder: Path) -> Login | Bearer:
     given = keys.get("sasl.mechanism")
     if given is None:
         raise _missing(name, keys, "sasl.mechanism")
@@ -117,7 +117,7 @@ def _sasl(name: str, keys: Mapping[str, Given], folder: Path) -> Login | Bearer:
     )
 
 
-def _bearer(name: str, keys: Mapping[str, Given], folder: Path) -> Bearer:
+def _bearer(name: str, keys: Mapping[str, RawValue], folder: Path) -> Bearer:
     for key in ("sasl.username", "sasl.password"):
         if key in keys:
             raise bad_value(keys[key], "it left out", "not used with OAUTHBEARER")
@@ -128,7 +128,7 @@ def _bearer(name: str, keys: Mapping[str, Given], folder: Path) -> Bearer:
     return Bearer(file, command)
 
 
-def no_kerberos(given: Given, why: str) -> UsageError:
+def no_kerberos(given: RawValue, why: str) -> UsageError:
     """Return the error for `GSSAPI`, the same for a cluster and for a router."""
     return UsageError(
         "kerberos-not-supported",
@@ -139,7 +139,7 @@ def no_kerberos(given: Given, why: str) -> UsageError:
     )
 
 
-def _missing(name: str, keys: Mapping[str, Given], key: str) -> UsageError:
+def _missing(name: str, keys: Mapping[str, RawValue], key: str) -> UsageError:
     protocol = keys["security.protocol"]
     return UsageError(
         "bad-config-value",
@@ -149,7 +149,7 @@ def _missing(name: str, keys: Mapping[str, Given], key: str) -> UsageError:
     )
 
 
-def _text(keys: Mapping[str, Given], key: str) -> str:
+def _text(keys: Mapping[str, RawValue], key: str) -> str:
     given = keys.get(key)
     if given is None:
         return ""
@@ -158,7 +158,7 @@ def _text(keys: Mapping[str, Given], key: str) -> str:
     return given.value
 
 
-def _file(keys: Mapping[str, Given], key: str, folder: Path) -> str:
+def _file(keys: Mapping[str, RawValue], key: str, folder: Path) -> str:
     """Return a path relative to the configuration file; '' if no path is given."""
     name = str(_text(keys, key))
     if not name:

@@ -66,13 +66,9 @@ class RouterSection:
     )
     sasl_mechanisms: tuple[str, ...] = _key((), "a list of SASL mechanisms that are offered; empty: all there are")
     credentials: str = _key("", "a TOML file: as whom clients meet the clusters (docs/security.md)")
-    login_timeout_ms: int = _key(
-        20_000, "how long a client may take until it is logged in, ms", low=100, high=600_000
-    )
+    login_timeout_ms: int = _key(20_000, "how long a client may take until it is logged in, ms", low=100, high=600_000)
     hold_limit_ms: int = _key(5000, "how long a Produce request is held at most, ms", low=100, high=5000)
-    max_connections: int = _key(
-        10_000, "how many connections of clients are taken at most", low=1, high=1_000_000
-    )
+    max_connections: int = _key(10_000, "how many connections of clients are taken at most", low=1, high=1_000_000)
     max_connections_per_address: int = _key(
         0, "how many of them one host may have, 0 for any number", low=0, high=1_000_000
     )
@@ -111,9 +107,7 @@ class MirrorSection:
         "how offsets without a record are filled: markers, or transactions where CLUSTER_ACTION is not allowed",
         choices=("markers", "transactions"),
     )
-    hole_limit: int = _key(
-        100_000, "most offsets without a record in a row that are filled", low=1, high=2_000_000_000
-    )
+    hole_limit: int = _key(100_000, "most offsets without a record in a row that are filled", low=1, high=2_000_000_000)
     align_limit: int = _key(
         2_000_000_000, "most offsets below a partition's log start that are filled", low=0, high=1_000_000_000_000
     )
@@ -126,9 +120,7 @@ class MirrorSection:
         low=0,
         high=99,
     )
-    disk_min_free_bytes: int = _key(
-        0, "the same in bytes, where that is more; 0: no limit", low=0, high=1 << 50
-    )
+    disk_min_free_bytes: int = _key(0, "the same in bytes, where that is more; 0: no limit", low=0, high=1 << 50)
     fetch_max_bytes: int = _key(32 << 20, "most bytes of one Fetch answer", low=1 << 16, high=1 << 30)
     write_connections: int = _key(
         1, "connections to each target leader: more where its replicas acknowledge slowly", low=1, high=16
@@ -220,7 +212,7 @@ class Settings:
                 "unknown-cluster",
                 f"no cluster named {name!r} is configured in {self.place}{nearest(name, self.clusters)}",
                 still_true="nothing was contacted or changed",
-                next_step=f"add [clusters.{name}] with \"bootstrap.servers\" = \"host:port\"; "
+                next_step=f'add [clusters.{name}] with "bootstrap.servers" = "host:port"; '
                 f"configured: {', '.join(sorted(self.clusters)) or 'none'}",
             )
         return found

@@ -288,9 +288,7 @@ class MirrorEngine:
         self._topics = {record.topic: self._topic(state, record) for record in records}
         self._told = {key: barrier for key, barrier in self._told.items() if key[0] in self._topics}
         mirrored = [
-            topic
-            for _, topic in self._topics.values()
-            if topic.starts or self._lease.held or topic.topic in known
+            topic for _, topic in self._topics.values() if topic.starts or self._lease.held or topic.topic in known
         ]
         copier.assign(mirrored)
         link, all_partitions = state.link(self._link), sum(len(record.starts) for record in records)

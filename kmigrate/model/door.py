@@ -173,14 +173,12 @@ def check_door(door: Door, target: ClusterSettings, others: Iterable[ClusterSett
                 'set login = "mapped" and credentials in [router]',
             )
         return
-    lacking = sorted(
-        name for name in door.clients if name != ANYBODY and door.named(name).at(target) is None
-    )
+    lacking = sorted(name for name in door.clients if name != ANYBODY and door.named(name).at(target) is None)
     if lacking:
         raise _refused(
             "no-credential",
             f"the router's table does not say as whom these meet {target.name}: {', '.join(lacking)}",
-            f"give each [clients.NAME.clusters.{target.name}], or that of [clients.\"{ANYBODY}\"]",
+            f'give each [clients.NAME.clusters.{target.name}], or that of [clients."{ANYBODY}"]',
         )
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "mirror_key",
 ]
 
+
 def mirror_key(link: str, instance: str) -> str:
     """Return the key of a mirror's presence: a process reports separately on each link that it mirrors."""
     return f"mirror/{link}/{instance}"

@@ -90,6 +90,7 @@ KINDS: dict[str, type[Record]] = {
     )
 }
 
+
 def encode_record(record: Record) -> dict[str, Any]:
     """Return the JSON object of a record, with its kind."""
     return {"kind": type(record).__name__, **plain(record)}

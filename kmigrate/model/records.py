@@ -524,6 +524,8 @@ class VerifiedRange:
     first: int
     """First mirrored offset of the partition: the range says nothing about a copy with another first offset."""
     losses: int
+
+
 """Number of accepted losses: the range says nothing about a copy with another number."""
 
 
@@ -707,9 +709,7 @@ class TransactionRecord:
         epoch, source_epoch = max(self.epoch, newer.epoch), max(self.source_epoch, newer.source_epoch)
         # Only a controller revokes an identity, and nobody takes a revocation back.
         revoked = self.revoked if source_epoch == self.source_epoch else newer.revoked
-        return replace(
-            newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups, revoked=revoked
-        )
+        return replace(newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups, revoked=revoked)
 
     def later_at_source(self, other: TransactionRecord) -> bool:
         """Return whether the source gave the id to this record's holder after the other record's holder."""

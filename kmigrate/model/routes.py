@@ -329,6 +329,4 @@ def _one_link_each(state: State, mirroring: Iterable[str]) -> tuple[str, ...]:
 
 def _siblings(state: State, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     links = [link for name in names if (link := state.link(name)) is not None]
-    return {
-        link.name: tuple(other.name for other in links if other.source.is_same(link.source)) for link in links
-    }
+    return {link.name: tuple(other.name for other in links if other.source.is_same(link.source)) for link in links}

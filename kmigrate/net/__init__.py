@@ -1,16 +1,16 @@
 """The only package that touches sockets, the clock and tasks.
 
-    stream    a socket as a stream of whole frames
-    buffers   memory of large frames
-    dial      new connections, with or without TLS
-    tls       TLS contexts, and names of TLS failures
-    arrivals  TLS handshakes of accepted connections
-    login     SASL logins to a broker
-    broker    our own connection to a broker
-    http      a small server for metrics and probes
-    clock     time and sleep
-    tasks     owned tasks
-    stamps    changes of files
-    process   names of processes
-    resolve   addresses of a host name
+stream    a socket as a stream of whole frames
+buffers   memory of large frames
+dial      new connections, with or without TLS
+tls       TLS contexts, and names of TLS failures
+arrivals  TLS handshakes of accepted connections
+login     SASL logins to a broker
+broker    our own connection to a broker
+http      a small server for metrics and probes
+clock     time and sleep
+tasks     owned tasks
+stamps    changes of files
+process   names of processes
+resolve   addresses of a host name
 """

@@ -25,9 +25,7 @@ Pairs = list[tuple[int, int]]  # index on the left, index on the right; both str
 LARGEST_QUADRATIC = 1_000_000
 
 
-def align(
-    left: Sequence[int], right: Sequence[int], left_at: Sequence[int], right_at: Sequence[int]
-) -> Pairs:
+def align(left: Sequence[int], right: Sequence[int], left_at: Sequence[int], right_at: Sequence[int]) -> Pairs:
     """Return the cheaper of both readings.
 
     `left` and `right` are contents. `left_at` and `right_at` are their offsets, counted in the same way.
@@ -45,16 +43,10 @@ def align(
     return min(placed, ordered, key=cost)
 
 
-def in_place(
-    left: Sequence[int], right: Sequence[int], left_at: Sequence[int], right_at: Sequence[int]
-) -> Pairs:
+def in_place(left: Sequence[int], right: Sequence[int], left_at: Sequence[int], right_at: Sequence[int]) -> Pairs:
     """Return every pair of equal contents at equal offsets. Offsets rise on both sides, so the pairs never cross."""
     where = {offset: index for index, offset in enumerate(right_at)}
-    return [
-        (i, j)
-        for i, offset in enumerate(left_at)
-        if (j := where.get(offset)) is not None and left[i] == right[j]
-    ]
+    return [(i, j) for i, offset in enumerate(left_at) if (j := where.get(offset)) is not None and left[i] == right[j]]
 
 
 def in_order(left: Sequence[int], right: Sequence[int]) -> Pairs:
@@ -84,9 +76,7 @@ def in_order(left: Sequence[int], right: Sequence[int]) -> Pairs:
     return pairs
 
 
-def _anchors(
-    left: Sequence[int], right: Sequence[int], low: int, high: int, right_low: int, right_high: int
-) -> Pairs:
+def _anchors(left: Sequence[int], right: Sequence[int], low: int, high: int, right_low: int, right_high: int) -> Pairs:
     """Return the longest run without crossings of contents that occur once on each side."""
     on_left = Counter(left[low:high])
     on_right = Counter(right[right_low:right_high])

@@ -179,9 +179,7 @@ def differing_buckets(
     return sorted(key for key in source.keys() | target.keys() if source.get(key) != target.get(key))
 
 
-def hulls_of(
-    buckets: Iterable[BucketKey], ranges: Iterable[TopicRange], size: int
-) -> dict[PartitionKey, TopicRange]:
+def hulls_of(buckets: Iterable[BucketKey], ranges: Iterable[TopicRange], size: int) -> dict[PartitionKey, TopicRange]:
     """Return a range per partition that covers the partition's buckets, within the given range."""
     whole = {each.key: each for each in ranges}
     hulls: dict[PartitionKey, TopicRange] = {}

@@ -37,9 +37,7 @@ def timeline(
 ) -> tuple[TimeStep, ...]:
     """Return steps of equal length from the first time to the last, or none if no record has a time."""
     nothing = BucketDigest(0, 0, 0, 0, 0, 0)
-    times = {
-        key: source[key].since if key in source else target[key].since for key in source.keys() | target.keys()
-    }
+    times = {key: source[key].since if key in source else target[key].since for key in source.keys() | target.keys()}
     times = {key: time for key, time in times.items() if time >= 0}
     if not times:
         return ()

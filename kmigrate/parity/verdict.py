@@ -144,22 +144,16 @@ def judge(drilled: Iterable[Drilled]) -> tuple[list[Anomaly], list[Stray]]:
     return anomalies, strays
 
 
-def settle(
-    strays: Iterable[Stray], source_holds: Mapping[int, Collection[tuple[PartitionKey, int]]]
-) -> list[Anomaly]:
+def settle(strays: Iterable[Stray], source_holds: Mapping[int, Collection[tuple[PartitionKey, int]]]) -> list[Anomaly]:
     """Name the strays by where the source holds their contents: a second copy, or extra."""
     named: list[Anomaly] = []
     for key, record in strays:
         here = Place(key.partition, record.offset)
-        originals = sorted(
-            source_holds.get(record.content, ()), key=lambda place: (place[0] != key, place)
-        )
+        originals = sorted(source_holds.get(record.content, ()), key=lambda place: (place[0] != key, place))
         same_topic = [place for place in originals if place[0].topic == key.topic]
         if same_topic:
             (original, offset), *_ = same_topic
-            named.append(
-                Anomaly(AnomalyKind.DUPLICATED, key.topic, Place(original.partition, offset), here)
-            )
+            named.append(Anomaly(AnomalyKind.DUPLICATED, key.topic, Place(original.partition, offset), here))
         else:
             named.append(Anomaly(AnomalyKind.EXTRA, key.topic, None, here))
     return named

@@ -1,12 +1,12 @@
 """The Kafka protocol without I/O: frames, our own Produce and Fetch, and all other messages by kio.
 
-    frames       the header of a request or response
-    primitives   varints and strings
-    hot          Produce and Fetch
-    api          all other messages, encoded and decoded by kio
-    lengths      checks before kio reads a message
-    described    DescribeTransactions responses, which kio cannot read
-    codes        error codes and their meaning
-    sasl         SASL of a client
-    sasl_server  SASL of a server
+frames       the header of a request or response
+primitives   varints and strings
+hot          Produce and Fetch
+api          all other messages, encoded and decoded by kio
+lengths      checks before kio reads a message
+described    DescribeTransactions responses, which kio cannot read
+codes        error codes and their meaning
+sasl         SASL of a client
+sasl_server  SASL of a server
 """

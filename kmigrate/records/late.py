@@ -36,9 +36,7 @@ class LateBatch:
         stamp(self.view, producer_id=producer_id, epoch=0, sequence=sequence % SEQUENCES, clear=clear)
 
 
-def late_batches(
-    records: memoryview, aborted: Sequence[tuple[int, int]], read_at: int
-) -> tuple[list[LateBatch], int]:
+def late_batches(records: memoryview, aborted: Sequence[tuple[int, int]], read_at: int) -> tuple[list[LateBatch], int]:
     """Return the visible batches from offset `read_at` on, and the offset to read next.
 
     `aborted` lists producer ids and first offsets of aborted transactions. An entry counts from its first offset to the

@@ -39,21 +39,23 @@ LARGEST_MERGED = 16 << 10
 """Most bytes of a small batch."""
 _FULL = 64 << 10
 """Size of a full merged batch: the size that a well-tuned producer's batch.size gives."""
-_HEADER = np.dtype([
-    ("base_offset", ">i8"),
-    ("length", ">i4"),
-    ("leader_epoch", ">i4"),
-    ("magic", "i1"),
-    ("crc", ">u4"),
-    ("attributes", ">i2"),
-    ("last_offset_delta", ">i4"),
-    ("base_timestamp", ">i8"),
-    ("max_timestamp", ">i8"),
-    ("producer_id", ">i8"),
-    ("producer_epoch", ">i2"),
-    ("base_sequence", ">i4"),
-    ("count", ">i4"),
-])
+_HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("count", ">i4"),
+    ]
+)
 _SUMMED_AT = 21
 """Position of the first byte under the CRC."""
 _BEFORE_LENGTH = 12
@@ -255,9 +257,7 @@ def _signed(raw: _Raw) -> _Ints:
 # writing
 
 
-def _written(
-    data: _Bytes, records: _Records, time_deltas: _Ints, offset_deltas: _Ints
-) -> tuple[memoryview, _Ints]:
+def _written(data: _Bytes, records: _Records, time_deltas: _Ints, offset_deltas: _Ints) -> tuple[memoryview, _Ints]:
     """Return the records with these deltas in a row, the position of each record, and the end of the last."""
     times, offsets = _zigzag(time_deltas), _zigzag(offset_deltas)
     time_sizes, offset_sizes = _sizes(times), _sizes(offsets)

@@ -298,6 +298,7 @@ _UNPACK: dict[int, Callable[[memoryview, int], bytearray | memoryview]] = {
     _ZSTD: _unpack_into(cramjam.zstd),
 }
 
+
 def _lz4_pack(payload: bytearray) -> bytes:
     # Java's reader refuses frames with linked blocks.
     packer = cramjam.lz4.Compressor(level=4, content_checksum=False, block_linked=False)

@@ -8,15 +8,15 @@ from kmigrate.observe.registry import Kind, Metric, Registry, Sample, Value
 from kmigrate.protocol.api import API_NAMES
 from kmigrate.router.shared.limits import Ended
 from kmigrate.router.shared.read_ahead import Fate
-from kmigrate.router.shared.state import Core
+from kmigrate.router.shared.state import SharedState
 
 __all__ = ["METRICS", "show_router"]
 
 _Found = Iterable[tuple[tuple[str, ...], Value]]
-_Row = tuple[Metric, Callable[[Core], _Found]]
+_Row = tuple[Metric, Callable[[SharedState], _Found]]
 
 
-def _row(name: str, kind: Kind, about: str, read: Callable[[Core], _Found], *labels: str) -> _Row:
+def _row(name: str, kind: Kind, about: str, read: Callable[[SharedState], _Found], *labels: str) -> _Row:
     return Metric(f"kmigrate_router_{name}", kind, about, ("router", *labels)), read
 
 
@@ -25,28 +25,28 @@ _ROWS: tuple[_Row, ...] = (
         "requests_total",
         Kind.COUNTER,
         "Requests of clients, by API.",
-        lambda core: [((API_NAMES[key],), count) for key, count in core.requests.items()],
+        lambda shared: [((API_NAMES[key],), count) for key, count in shared.requests.items()],
         "api",
     ),
     _row(
         "forwarded_batches_total",
         Kind.COUNTER,
         "Batches that went to a source.",
-        lambda core: [((), core.forwards.total)],
+        lambda shared: [((), shared.forwards.total)],
     ),
     _row(
         "forwarded_bytes_total",
         Kind.COUNTER,
         "Bytes of the Produce requests that they went in.",
-        lambda core: [((), core.forwards.bytes)],
+        lambda shared: [((), shared.forwards.bytes)],
     ),
     _row(
         "forwards_in_flight",
         Kind.GAUGE,
         "Batches on their way to a source whose fate is not known yet, and transactions open there.",
-        lambda core: [
-            ((route.link, topic), core.forwards.in_flight.get(route.key, 0))
-            for topic, route in core.table.topics.items()
+        lambda shared: [
+            ((route.link, topic), shared.forwards.in_flight.get(route.key, 0))
+            for topic, route in shared.table.topics.items()
         ],
         "link",
         "topic",
@@ -55,8 +55,8 @@ _ROWS: tuple[_Row, ...] = (
         "open_transactions",
         Kind.GAUGE,
         "Clients' transactions that are open at a source.",
-        lambda core: [
-            ((link,), sum(each == link for each, _ in core.begun.entries)) for link in core.table.mirroring
+        lambda shared: [
+            ((link,), sum(each == link for each, _ in shared.begun.entries)) for link in shared.table.mirroring
         ],
         "link",
     ),
@@ -64,9 +64,9 @@ _ROWS: tuple[_Row, ...] = (
         "withheld_topics",
         Kind.GAUGE,
         "Topics that a group's members here are assigned and must not read, so that nobody does; status names them.",
-        lambda core: [
-            ((route.link, group), len(core.followers.withheld_topics(group, core.ids)))
-            for group, route in core.table.followed.items()
+        lambda shared: [
+            ((route.link, group), len(shared.followers.withheld_topics(group, shared.ids)))
+            for group, route in shared.table.followed.items()
         ],
         "link",
         "group",
@@ -75,55 +75,55 @@ _ROWS: tuple[_Row, ...] = (
         "refused_commits_total",
         Kind.COUNTER,
         "Commits of groups that follow that were refused: they went back, and their client was not told the position.",
-        lambda core: [((), core.untold.refused)],
+        lambda shared: [((), shared.untold.refused)],
     ),
     _row(
         "waiting_connections",
         Kind.GAUGE,
         "Connections whose next request waits, at a fence or for an answer about its producer.",
-        lambda core: [((), len(core.waiting))],
+        lambda shared: [((), len(shared.waiting))],
     ),
     _row(
         "buffered_bytes",
         Kind.GAUGE,
         "Memory kept for clients: half requests, requests and answers that wait, answers that are not read.",
-        lambda core: [((), core.limits.buffered)],
+        lambda shared: [((), shared.limits.buffered)],
     ),
     _row(
         "read_ahead_answers_total",
         Kind.COUNTER,
         "Answers that were asked for before their clients did: used by them, or dropped.",
-        lambda core: [((fate.value,), core.room_ahead.fates[fate]) for fate in Fate],
+        lambda shared: [((fate.value,), shared.room_ahead.fates[fate]) for fate in Fate],
         "fate",
     ),
     _row(
         "ended_connections_total",
         Kind.COUNTER,
         "Connections that were closed for a limit, by which.",
-        lambda core: [((reason.value,), core.limits.ended[reason]) for reason in Ended],
+        lambda shared: [((reason.value,), shared.limits.ended[reason]) for reason in Ended],
         "limit",
     ),
     _row(
         "refused_own_topic_requests_total",
         Kind.COUNTER,
         "Requests of clients that named kmigrate's own topics and were refused, by API.",
-        lambda core: [((API_NAMES[key],), count) for key, count in core.own_refused.items() if count],
+        lambda shared: [((API_NAMES[key],), count) for key, count in shared.own_refused.items() if count],
         "api",
     ),
     _row(
         "deaf",
         Kind.GAUGE,
         "1 while the router cannot read the state log and goes on with its last routing table, 0 else.",
-        lambda core: [((), int(bool(core.deaf)))],
+        lambda shared: [((), int(bool(shared.deaf)))],
     ),
     _row(
         "hold_seconds",
         Kind.GAUGE,
         "Longest time that a Produce request was held at the topic's last fence.",
-        lambda core: [
+        lambda shared: [
             ((route.link, topic, str(partition)), held / 1000)
-            for topic, route in core.table.topics.items()
-            for partition, held in core.forwards.holds_ms().get(route.key, {}).items()
+            for topic, route in shared.table.topics.items()
+            for partition, held in shared.forwards.holds_ms().get(route.key, {}).items()
         ],
         "link",
         "topic",
@@ -133,7 +133,7 @@ _ROWS: tuple[_Row, ...] = (
         "table_epoch",
         Kind.GAUGE,
         "Offset of the newest state record that this router acts on.",
-        lambda core: [((), core.table.epoch)],
+        lambda shared: [((), shared.table.epoch)],
     ),
 )
 _CONNECTIONS = Metric("kmigrate_router_connections", Kind.GAUGE, "Connections of clients.", ("router",))
@@ -141,13 +141,13 @@ _CONNECTIONS = Metric("kmigrate_router_connections", Kind.GAUGE, "Connections of
 METRICS: tuple[Metric, ...] = (_CONNECTIONS, *(metric for metric, _ in _ROWS))
 
 
-def show_router(registry: Registry, core: Core, connections: Callable[[], int]) -> None:
+def show_router(registry: Registry, shared: SharedState, connections: Callable[[], int]) -> None:
     """Add a router to the registry of the process."""
-    name = core.settings.name
+    name = shared.settings.name
     registry.add(_CONNECTIONS, lambda: [((name,), connections())])
     for metric, read in _ROWS:
-        registry.add(metric, _reader(name, core, read))
+        registry.add(metric, _reader(name, shared, read))
 
 
-def _reader(name: str, core: Core, read: Callable[[Core], _Found]) -> Callable[[], Iterable[Sample]]:
-    return lambda: [((name, *labels), value) for labels, value in sorted(read(core))]
+def _reader(name: str, shared: SharedState, read: Callable[[SharedState], _Found]) -> Callable[[], Iterable[Sample]]:
+    return lambda: [((name, *labels), value) for labels, value in sorted(read(shared))]

@@ -59,6 +59,7 @@ ANOMALIES: Final = (
 )
 FAILING: Final = tuple(name for name in ANOMALIES if name != "group_rereads")
 
+
 @dataclass(frozen=True)
 class Finding:
     """The cases of an anomaly: their number, and the first few in words."""

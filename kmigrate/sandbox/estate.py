@@ -111,9 +111,7 @@ class Sandbox:
             clusters: list[KafkaCluster] = []
             try:
                 with ThreadPoolExecutor() as threads:
-                    create = partial(
-                        KafkaCluster.create, root=data, detached=detached, on_progress=on_progress
-                    )
+                    create = partial(KafkaCluster.create, root=data, detached=detached, on_progress=on_progress)
                     clusters += threads.map(create, specs)
                     sandbox = cls(folder, data, *clusters)
                     list(threads.map(KafkaCluster.format, clusters))
@@ -184,9 +182,7 @@ def _status(cluster: KafkaCluster) -> ClusterStatus:
     zookeeper = None
     if kept is not None:
         zookeeper = BrokerStatus(0, kept.port, kept.process.pid if kept.process else None, kept.alive)
-    return ClusterStatus(
-        cluster.spec.name, cluster.version, cluster.bootstrap, cluster.cluster_id, brokers, zookeeper
-    )
+    return ClusterStatus(cluster.spec.name, cluster.version, cluster.bootstrap, cluster.cluster_id, brokers, zookeeper)
 
 
 def _read(folder: Path) -> Sandbox | None:

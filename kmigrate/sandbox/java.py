@@ -47,9 +47,7 @@ class Java:
         return self.home / "bin" / "java"
 
 
-def find_java(
-    environ: Mapping[str, str] = os.environ, folders: tuple[str, ...] = _FOLDERS
-) -> Java:
+def find_java(environ: Mapping[str, str] = os.environ, folders: tuple[str, ...] = _FOLDERS) -> Java:
     """Return the first supported Java in order of intent: JAVA_HOME, PATH, the usual folders."""
     passed_over: dict[int, Path] = {}
     for home in _homes(environ, folders):

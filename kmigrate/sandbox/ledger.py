@@ -57,9 +57,7 @@ class Sends:
         """
         slot = self.slot_of(event.topic, event.partition)
         head, _, first = event.value.rpartition(":")
-        numbers = [
-            self.intern(f"{head}:{int(first) + step}" if step else event.value) for step in range(event.records)
-        ]
+        numbers = [self.intern(f"{head}:{int(first) + step}" if step else event.value) for step in range(event.records)]
         for step, number in enumerate(numbers):
             if self.slot[number] < 0 or event.type == "ok":
                 self.slot[number] = slot

@@ -87,9 +87,7 @@ def spawn_detached(command: list[str], *, log: Path, environment: dict[str, str]
     return _identity_or_dead(process.pid)
 
 
-def spawn_tied(
-    command: list[str], *, log: Path, environment: dict[str, str], folder: Path
-) -> ProcessIdentity:
+def spawn_tied(command: list[str], *, log: Path, environment: dict[str, str], folder: Path) -> ProcessIdentity:
     """Start a process that ends when this process ends in whatever way. `folder` is then removed."""
     with log.open("ab") as sink:
         keeper = subprocess.Popen(
@@ -108,7 +106,6 @@ def spawn_tied(
     return _identity_or_dead(int(line)) if line.strip() else ProcessIdentity(keeper.pid, "never started")
 
 
-
 def _identity_or_dead(pid: int) -> ProcessIdentity:
     return identify(pid) or ProcessIdentity(pid, "ended at once")
 
@@ -122,8 +119,6 @@ def _started(pid: int) -> str | None:
         except OSError:
             return None
         return None if state in ("Z", "X") else fields[18]
-    asked = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
+    asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     words = asked.stdout.split(maxsplit=1)
     return None if len(words) < 2 or words[0].startswith("Z") else words[1].strip()

@@ -32,8 +32,8 @@ class _Faults:
 class Relay:
     """A relay between clients and an upstream.
 
-        with Relay("127.0.0.1:9092") as relay:
-            connect(relay.address)
+    with Relay("127.0.0.1:9092") as relay:
+        connect(relay.address)
     """
 
     def __init__(self, upstream: str = "", listen: str = "127.0.0.1:0") -> None:

@@ -221,9 +221,7 @@ def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
     writers = sorted({user for role, user in CLIENT_USERS.items() if role != "consumer"})
     entries = (f"[clients.{user}.clusters.source]\n{source.access(user).sasl_toml()}" for user in writers)
     _private(table, "".join(entries))
-    return (
-        f'security_protocol = "SASL_SSL"\ncertificate = "{certificate}"\nkey = "{key}"\ncredentials = "{table}"\n'
-    )
+    return f'security_protocol = "SASL_SSL"\ncertificate = "{certificate}"\nkey = "{key}"\ncredentials = "{table}"\n'
 
 
 _NEW_KEY = ("-newkey", "rsa:2048", "-nodes")

@@ -29,9 +29,7 @@ from kmigrate.sandbox.kafka import TARGET_VERSION
 __all__ = ["DRIVEN", "Driver", "driver_of"]
 
 _SOURCES = Path(__file__).with_name("drivers")
-_KAFKA_PYTHON = (
-    "kafka-python==3.0.12 --hash=sha256:67add72052e3ad0c37ed9963ebe2b1696adc7f063c64eaf19862c21b69a64a18\n"
-)
+_KAFKA_PYTHON = "kafka-python==3.0.12 --hash=sha256:67add72052e3ad0c37ed9963ebe2b1696adc7f063c64eaf19862c21b69a64a18\n"
 _BUILD_SECONDS = 300
 
 
@@ -104,9 +102,7 @@ def _built(family: str, source: bytes, build: Callable[[Path], None]) -> Path:
 
 def _run(family: str, command: list[str], folder: Path | None = None) -> None:
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
-        )
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise Failed("driver-build", f"building the {family} clients took longer than {_BUILD_SECONDS} s") from None
     if done.returncode:

@@ -179,9 +179,7 @@ class Traffic:
             self._wait_for_answer(client, deadline)
         return started
 
-    def roll(
-        self, which: str, bootstrap: str, *, timeout: float = 60.0, access: Logins | None = None
-    ) -> list[Client]:
+    def roll(self, which: str, bootstrap: str, *, timeout: float = 60.0, access: Logins | None = None) -> list[Client]:
         """Restart the chosen clients one by one: the next client goes only after the last client has had an answer.
 
         A producer's first answer is an acknowledged record. A consumer's first answer is metadata, because the

@@ -65,9 +65,15 @@ def newest_records(
     # Of records at the same place the last counts: behind a run, a map gives other records the place of the run's last
     # record.
     seen = F.max(F.struct("at", *FINGERPRINT)).alias("seen")
-    keys = fingerprints(rows).groupBy("side", *key).agg(seen).groupBy(*key).agg(
-        F.max(F.when(F.col("side") == 0, F.col("seen"))).alias("source"),
-        F.max(F.when(F.col("side") == 1, F.col("seen"))).alias("target"),
+    keys = (
+        fingerprints(rows)
+        .groupBy("side", *key)
+        .agg(seen)
+        .groupBy(*key)
+        .agg(
+            F.max(F.when(F.col("side") == 0, F.col("seen"))).alias("source"),
+            F.max(F.when(F.col("side") == 1, F.col("seen"))).alias("target"),
+        )
     )
     same = (F.col("source.at") == F.col("target.at")) & (F.col("source.content") == F.col("target.content"))
     alone = F.coalesce("source.value_hash", "target.value_hash").isNotNull()

@@ -109,7 +109,6 @@ class PresenceWriter:
         topics = ",".join(f"{json.dumps(topic)}:{{{_joined(said)}}}" for topic, said in now.items())
         return f'{_text(rest)[:-1]},"topics":{{{topics}}}}}'.encode()
 
-
     def forget(self, link: str) -> None:
         """Drop the kept JSON of a link for which this process announces nothing more."""
         self._kept.pop(link, None)

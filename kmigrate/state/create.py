@@ -197,9 +197,7 @@ def _falls_short(key: str, found: ConfigValue, wanted: str) -> bool:
     return found.value != wanted and not (key in _OPEN and found.own)
 
 
-async def _configs_of(
-    admin: Admin, present: list[str], patience_s: float = 10.0
-) -> dict[str, dict[str, ConfigValue]]:
+async def _configs_of(admin: Admin, present: list[str], patience_s: float = 10.0) -> dict[str, dict[str, ConfigValue]]:
     """Return configs of existing topics; ask again while a broker does not know a new topic yet."""
     deadline = monotonic() + patience_s
     while True:

@@ -278,9 +278,7 @@ class StateLog:
         newest = await self._newest_presence_ms()
         if newest < 0 or 0 <= steady_ms() - newest <= _LATELY_MS:
             return 0
-        asked = one_record_batch(
-            _CLOCK_KEY, None, timestamp=steady_ms(), producer_id=-1, epoch=-1, sequence=-1
-        )
+        asked = one_record_batch(_CLOCK_KEY, None, timestamp=steady_ms(), producer_id=-1, epoch=-1, sequence=-1)
         try:
             told = await self._produced(self._presence_topic, asked)
         except Failed:

@@ -54,9 +54,12 @@ def bulk_case(root: Path, source: KafkaCluster, *, records: int = 2_000_000, pai
     bench = Bench(root, source)
     daemon: list[CopyRun] = []
     spark: list[tuple[CopyRun, Round]] = []
-    with spark_session(
-        master=MASTER, java_home=find_java().home, conf=executor_settings(MASTER), connector=False
-    ) as session, bench.fresh_target() as target:
+    with (
+        spark_session(
+            master=MASTER, java_home=find_java().home, conf=executor_settings(MASTER), connector=False
+        ) as session,
+        bench.fresh_target() as target,
+    ):
         bench.warm(target, case, topic)
         for pair in range(pairs + 1):
             for who in ("daemon", "spark") if pair % 2 == 0 else ("spark", "daemon"):

@@ -28,9 +28,7 @@ from tests.conformance.stage import direct, routed
 from tests.conformance.suite import Results, Suite
 from tests.conformance.verdict import Verdict, did_not_run, judge
 
-SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (KafkaPython(), Librdkafka(), Kgo(), Rdkafka(), JavaTools())
-}
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (KafkaPython(), Librdkafka(), Kgo(), Rdkafka(), JavaTools())}
 LOGS = Path("build/conformance")
 """The folder for the output of each run of a suite."""
 

@@ -43,7 +43,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(bounded())
 
 
-class Estate:
+class Connections:
     """The parts of an estate that the verbs use. `leads` says where every bootstrap address leads."""
 
     def __init__(self, *records: Record, words: tuple[RouterPresence, ...] = (WORD,)) -> None:

@@ -45,7 +45,8 @@ class Call:
             self._folder = unless_started.enter_context(tempfile.TemporaryDirectory(prefix="kmigrate-call-"))
             self._out, self._err = Path(self._folder, "out"), Path(self._folder, "err")
             self._process = _READY.Process(
-                target=_run, args=(arguments, dict(os.environ), os.getcwd(), self._out, self._err)  # noqa: PTH109
+                target=_run,
+                args=(arguments, dict(os.environ), os.getcwd(), self._out, self._err),  # noqa: PTH109
             )
             self._process.start()
             self._kept = unless_started.pop_all()

@@ -176,9 +176,7 @@ class Migration:
 
     # Clients
 
-    def make_topic(
-        self, name: str, partitions: int, replicas: int = 1, config: dict[str, str] | None = None
-    ) -> None:
+    def make_topic(self, name: str, partitions: int, replicas: int = 1, config: dict[str, str] | None = None) -> None:
         create_topics(self.source.client(), [NewTopic(name, partitions, replicas, config=config or {})])
         time.sleep(0.3)
 

@@ -55,9 +55,7 @@ class World:
 
     async def mirror(self, topic: str, start: str = "earliest", offsets: str = "auto") -> None:
         now = int(time.time() * 1000)
-        await self.log.append(
-            lambda state: TopicRecord(self.link, topic, TopicPhase.INITIALISING, now, start, offsets)
-        )
+        await self.log.append(lambda state: TopicRecord(self.link, topic, TopicPhase.INITIALISING, now, start, offsets))
 
     async def change(self, topic: str, edit: Callable[[TopicRecord], TopicRecord]) -> None:
         def decide(state: State) -> TopicRecord:
@@ -321,9 +319,7 @@ def read_all(
             else:
                 partition, offset = message.partition(), message.offset()
                 assert partition is not None and offset is not None
-                out[partition].append(
-                    (offset, message.key(), message.value(), message.headers(), message.timestamp())
-                )
+                out[partition].append((offset, message.key(), message.value(), message.headers(), message.timestamp()))
     consumer.close()
     assert not left, f"no end of {topic} in partitions {left}"
     return out

@@ -92,9 +92,7 @@ def start_router(
 
 
 @contextlib.contextmanager
-def router(
-    name: str, target: KafkaCluster, port: int = 0, **more: Any
-) -> Iterator[RouterProcess]:
+def router(name: str, target: KafkaCluster, port: int = 0, **more: Any) -> Iterator[RouterProcess]:
     """Run a router while the block lasts; the arguments are those of `start_router`."""
     running = start_router(name, target, port, **more)
     try:
@@ -405,8 +403,7 @@ def ends(bootstrap: str, topic: str, partitions: int = 3) -> list[int]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
         return [
-            consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=10)[1]
-            for index in range(partitions)
+            consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=10)[1] for index in range(partitions)
         ]
     finally:
         consumer.close()

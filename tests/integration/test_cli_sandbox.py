@@ -148,7 +148,12 @@ def test_doctor_names_versions_and_capabilities_and_changes_nothing(kmigrate: Sh
     assert "Kafka 4.3" in refs["cluster-answers"]["what"]
     assert "Kafka 3.9" in told["cluster source"][0]["what"]
     for capability in (
-        "describe-producers", "write-txn-markers", "delete-records", "producer-memory", "kip-848", "authorizer"
+        "describe-producers",
+        "write-txn-markers",
+        "delete-records",
+        "producer-memory",
+        "kip-848",
+        "authorizer",
     ):
         assert refs[capability]["level"] == "ok"
     assert "no state log" in refs["state-log"]["what"]
@@ -186,9 +191,7 @@ def _produce(bootstrap: str, topic: str, numbers: range) -> None:
 
 def _values(bootstrap: str, topic: str, count: int) -> list[bytes]:
     """Return all values in the order of their numbers: a lost or doubled value shows."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"judge-{count}", "auto.offset.reset": "earliest"}
-    )
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"judge-{count}", "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([topic])
         found: list[bytes] = []

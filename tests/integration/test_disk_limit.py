@@ -52,9 +52,7 @@ def test_a_copy_waits_for_room_on_the_target_by_name_and_goes_on_once_the_limit_
 
     run.config.write_text(run.config.read_text().replace(str(MORE_THAN_THERE_IS), "1"), encoding="utf-8")
     with engine(run, "mirror", "--link", link) as watched:
-        wait_until(
-            lambda: bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic), 40, "the copy to go on"
-        )
+        wait_until(lambda: bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic), 40, "the copy to go on")
 
         def figures() -> tuple[int, int] | None:
             told = _link(run, link)

@@ -93,8 +93,10 @@ class Applications:
         wait_until(
             lambda: all(now > then + PLENTY for now, then in zip(self._counts(), before, strict=True)),
             60,
-            lambda: f"{before} {self._counts()} {[c.errors[-3:] for c in self.copiers]} "
-            f"{[p.said[-1000:] for p in self.programs]}\n{self._run.logs()}",
+            lambda: (
+                f"{before} {self._counts()} {[c.errors[-3:] for c in self.copiers]} "
+                f"{[p.said[-1000:] for p in self.programs]}\n{self._run.logs()}"
+            ),
         )
 
     def copied_exactly_once(self, read: Counter[bytes]) -> None:

@@ -18,7 +18,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.sandbox.traffic import Traffic
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.bootstraps import Leads, ask_bootstraps
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from tests.integration.migration import wait_until
 from tests.integration.router_world import RouterProcess, World, link_between, quietly, router, settings_of
 
@@ -63,7 +63,7 @@ def test_clients_leave_the_router_and_it_may_go(
     )
 
     async def leave(world: World, running: RouterProcess) -> None:
-        async with await Estate.open(lambda name: settings_of(name, target.bootstrap), "target") as estate:
+        async with await Connections.open(lambda name: settings_of(name, target.bootstrap), "target") as estate:
             real = set((await quietly(_told, target.bootstrap)).values())
             assert not real & set((await quietly(_told, running.bootstrap)).values())
             _, asked = await verbs.finish_link(estate, link, [], 0.0)

@@ -197,9 +197,7 @@ def test_the_copy_stops_exactly_at_a_barrier_and_goes_on_when_it_is_lifted(
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
             await world.copied(topic)
             barrier = {p: PartitionBarrier(60, 0) for p in (0, 1)}
-            await world.change(
-                topic, lambda r: replace(r, phase=TopicPhase.FENCED, barrier=barrier, fence_epoch=1)
-            )
+            await world.change(topic, lambda r: replace(r, phase=TopicPhase.FENCED, barrier=barrier, fence_epoch=1))
             await asyncio.to_thread(
                 produce, source.bootstrap, topic, 100, partitions=2, config={"batch.num.messages": 5}
             )

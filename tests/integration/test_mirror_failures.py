@@ -38,7 +38,7 @@ from kmigrate.protocol.hot import FetchAnswer, FetchPartition
 from kmigrate.records.batch import walk
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.status.snapshot import TopicStatus, snapshot
 from tests.conftest import Pair
@@ -78,16 +78,14 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def estate_of(world: World) -> AsyncIterator[Estate]:
+async def estate_of(world: World) -> AsyncIterator[Connections]:
     """Open the connections of a verb, as the command line does."""
     known = {"source": world.source.bootstrap, "target": world.target.bootstrap}
-    async with await Estate.open(lambda name: settings_of(name, known[name]), "target") as estate:
+    async with await Connections.open(lambda name: settings_of(name, known[name]), "target") as estate:
         yield estate
 
 
-async def resume(
-    world: World, topic: str, partition: int | None = None, loss: tuple[int, int] | None = None
-) -> Plan:
+async def resume(world: World, topic: str, partition: int | None = None, loss: tuple[int, int] | None = None) -> Plan:
     async with estate_of(world) as estate:
         return await verbs.resume_topics(
             estate, world.link, [topic], partition=partition, accept_loss=loss, who="somebody@here"
@@ -455,7 +453,13 @@ def test_a_missing_right_on_the_target_is_named_and_the_copy_goes_on_by_itself_o
         AclOperation.READ, AclPermissionType.ALLOW,
     )  # fmt: skip
     any_of_it = AclBindingFilter(
-        ResourceType.TOPIC, denied, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY  # type: ignore[arg-type]
+        ResourceType.TOPIC,
+        denied,
+        ResourcePatternType.LITERAL,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        AclOperation.ANY,
+        AclPermissionType.ANY,
     )
 
     async def scene() -> None:

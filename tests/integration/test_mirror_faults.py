@@ -81,7 +81,9 @@ def test_a_mirror_killed_while_it_copies_and_started_again_ends_identical(
                         # The first two processes die while the topics are being made or aligned, or soon after.
                         if run > 1:
                             await world.until(
-                                plain, lambda _, before=before: positions(world, plain) > before, "some copying"  # type: ignore[misc]
+                                plain,
+                                lambda _, before=before: positions(world, plain) > before,  # type: ignore[misc]
+                                "some copying",
                             )
                         await asyncio.sleep((0.25, 1.8, 0.1, 0.2)[run])
                         process.kill()
@@ -138,7 +140,10 @@ def test_a_stopped_and_continued_mirror_harms_nothing_though_another_took_over(
                         )
                         at = positions(world, plain)
                         await world.until(
-                            plain, lambda _, at=at: positions(world, plain) > at, f"{other} to copy", 10  # type: ignore[misc]
+                            plain,
+                            lambda _, at=at: positions(world, plain) > at,  # type: ignore[misc]
+                            f"{other} to copy",
+                            10,
                         )
                         stopped.send_signal(signal.SIGCONT)
                     await asyncio.sleep(0.7)

@@ -25,7 +25,7 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import Snapshot, TopicStatus, snapshot
 from tests.integration.mirror_world import (
     World,
@@ -86,7 +86,7 @@ def produce_headers(bootstrap: str, topic: str) -> list[Headers]:
 async def look(world: World, topic: str) -> tuple[Snapshot, TopicStatus]:
     """Return what `kmigrate status` shows now."""
     known = {each: settings_of(each, getattr(world, each).bootstrap) for each in ("source", "target")}
-    async with await Estate.open(known.__getitem__, "target") as estate:
+    async with await Connections.open(known.__getitem__, "target") as estate:
         shot = await snapshot(estate)
     return shot, next(t for t in shot.topics if (t.link, t.topic) == (world.link, topic))
 

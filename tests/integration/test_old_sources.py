@@ -27,7 +27,7 @@ from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from tests.integration.migration import Migration, usual_clients, wait_until
 from tests.integration.mirror_world import (
     Seen,
@@ -341,7 +341,10 @@ def test_what_a_2_8_source_lacks_and_what_an_old_topic_means_is_said_beforehand(
         lacks = {f.ref for f in await probe_cluster(known["source"]) if f.level == "warn"}
         assert lacks == {"describe-transactions", "kip-848", "short-memory"}
         link = unique_name("link")
-        async with link_between(old_source, target, link), await Estate.open(known.__getitem__, "target") as estate:
+        async with (
+            link_between(old_source, target, link),
+            await Connections.open(known.__getitem__, "target") as estate,
+        ):
             plan = await verbs.mirror_topics(estate, link, [old, new], "earliest", "auto", plan=True)
         (found,) = plan.findings
         assert (found.level, found.ref) == ("warn", "old-message-format")

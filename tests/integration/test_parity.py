@@ -56,8 +56,7 @@ Log = dict[int, list[Record]]  # By partition
 
 def plain(count: int, partition: int = 0) -> list[Record]:
     return [
-        Record(b"k%d" % (n % 7), b"%d:%d" % (partition, n), [("n", b"%d" % n)], START_OF_TIME + n)
-        for n in range(count)
+        Record(b"k%d" % (n % 7), b"%d:%d" % (partition, n), [("n", b"%d" % n)], START_OF_TIME + n) for n in range(count)
     ]
 
 
@@ -286,9 +285,7 @@ def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> P
 
 def found(report: ParityReport, name: str) -> list[tuple[str, Place | None, Place | None, tuple[str, ...]]]:
     return [
-        (each.kind.value, each.source, each.target, each.parts)
-        for each in report.findings
-        if each.topic == topic(name)
+        (each.kind.value, each.source, each.target, each.parts) for each in report.findings if each.topic == topic(name)
     ]
 
 
@@ -428,9 +425,7 @@ def test_counts_are_exact_and_add_up(report: ParityReport) -> None:
     json.dumps(told)
 
 
-def test_parquet_holds_every_finding_with_its_places(
-    report: ParityReport, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_parquet_holds_every_finding_with_its_places(report: ParityReport, spark: SparkSession, tmp_path: Path) -> None:
     write_findings(spark, report.findings, tmp_path / "findings")
     table = spark.read.parquet(str(tmp_path / "findings"))
     assert table.count() == 623
@@ -508,9 +503,7 @@ print(json.dumps(verify(ranges, *sides, jars=jars, java_home=Path(given["java_ho
 """
 
 
-def test_a_check_of_its_own_session_prints_nothing_but_its_result(
-    source: KafkaCluster, target: KafkaCluster
-) -> None:
+def test_a_check_of_its_own_session_prints_nothing_but_its_result(source: KafkaCluster, target: KafkaCluster) -> None:
     for cluster in (source, target):
         create(cluster, {"quiet": {0: BASE}}, {})
         produce(cluster, {"quiet": {0: BASE}})

@@ -29,7 +29,7 @@ from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.log import STATE_TOPIC
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
@@ -228,7 +228,7 @@ def test_what_a_group_that_follows_reads_of_a_promoted_topic_it_reads_once_over_
                 await world.routers_apply()
                 await write(target, range(20, 30))
                 before = await quietly(_read_group, running.bootstrap, topic, group, 30)
-                async with await Estate.open(known.__getitem__, "target") as estate:
+                async with await Connections.open(known.__getitem__, "target") as estate:
                     controlling = tasks.create_task(Controller(estate, "c").run())
                     await verbs.promote_groups(estate, link, [group])
                     promoted = await verbs.wait_groups(estate, link, [group], 20)

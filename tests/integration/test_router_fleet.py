@@ -229,9 +229,7 @@ def test_a_state_log_that_is_away_stops_no_producer_of_a_topic_that_is_merely_mi
         assert old.errors == new.errors == []
         before, after = values(source.bootstrap, topic), values(target.bootstrap, topic)
         for writer in (old, new):
-            mine = {
-                p: [v for v in before[p] + after[p] if v.startswith(writer.name.encode())] for p in writer.sent
-            }
+            mine = {p: [v for v in before[p] + after[p] if v.startswith(writer.name.encode())] for p in writer.sent}
             assert mine == writer.sent
 
     asyncio.run(scenario())

@@ -42,7 +42,7 @@ _DEAD_S = 7.0
 
 
 @dataclass(frozen=True)
-class Estate:
+class Connections:
     """Topics of a route with their writers and readers.
 
     A topic is for writers that store each record once, the other topic for writers that may store a record twice.
@@ -84,7 +84,7 @@ def test_no_client_of_a_router_is_harmed_when_leaders_move_and_brokers_of_both_s
     migration3: Migration, unique_name: Names, stops: list[tuple[int, Signals]]
 ) -> None:
     run = migration3
-    kept, moved = (Estate(unique_name(name), unique_name(f"{name}-again")) for name in ("kept", "moved"))
+    kept, moved = (Connections(unique_name(name), unique_name(f"{name}-again")) for name in ("kept", "moved"))
     topics = [*kept.topics, *moved.topics]
     for topic in topics:
         run.make_topic(topic, 3, 3, config={"min.insync.replicas": "2"})

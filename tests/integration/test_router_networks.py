@@ -213,9 +213,7 @@ class Clients:
 Weather = Callable[[Clients, Lines, Lines, list[Relay]], None]
 
 
-def cut_in_answers(
-    counts: Sequence[int], clients: Clients, source: Lines, target: Lines, outside: list[Relay]
-) -> None:
+def cut_in_answers(counts: Sequence[int], clients: Clients, source: Lines, target: Lines, outside: list[Relay]) -> None:
     """Cut each next connection to the source after the next number of bytes in its answers."""
     (line,), (other,) = source.clients.values(), target.clients.values()
     chance = random.Random(1)

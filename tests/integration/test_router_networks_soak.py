@@ -33,7 +33,7 @@ _QUICK_AIO = {"metadata_max_age_ms": 3000}
 
 
 @dataclass(frozen=True)
-class Estate:
+class Connections:
     """Writers and readers of topics of the same route."""
 
     name: str
@@ -62,7 +62,7 @@ class Estate:
         ]
 
 
-KEPT, MOVED = Estate("kept"), Estate("moved")
+KEPT, MOVED = Connections("kept"), Connections("moved")
 
 
 @dataclass

@@ -44,9 +44,7 @@ async def limit(cluster: KafkaCluster, *client_ids: str) -> None:
         answer = await client.call(alter(entries=entries, validate_only=False))
         assert [int(each.error_code) for each in answer.entries] == [0] * len(client_ids)
         for name in client_ids:
-            question = describe(
-                components=(asked(entity_type="client-id", match_type=0, match=name),), strict=True
-            )
+            question = describe(components=(asked(entity_type="client-id", match_type=0, match=name),), strict=True)
             for _ in range(300):
                 if (await client.call(question)).entries:
                     break

@@ -29,7 +29,7 @@ from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.relay import Relay
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.open_transactions import wait_for_ends
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
 from kmigrate.workflow.verbs import forget_router
@@ -325,7 +325,7 @@ def test_a_router_that_has_lost_the_state_log_alone_is_not_called_dead(
             link_between(source, target, unique_name("link")) as world,
             ClusterClient(settings_of("target", target.bootstrap)) as client,
         ):
-            estate = cast("Estate", SimpleNamespace(log=world.log, target=client))
+            estate = cast("Connections", SimpleNamespace(log=world.log, target=client))
             with Relay(target.bootstrap) as line, router(name, target, state_via=line.address) as running:
                 await world.routers_apply()
                 line.stall()

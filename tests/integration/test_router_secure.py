@@ -53,7 +53,13 @@ def permit(cluster: KafkaCluster, user: str, topic: str, operation: str = "WRITE
     admin, rule = AdminClient(dict(cluster.client())), Permit(user, "TOPIC", operation, topic).binding()
     admin.create_acls([rule])[rule].result(30)
     wanted = AclBindingFilter(
-        rule.restype, rule.name, rule.resource_pattern_type, rule.principal, None, rule.operation, rule.permission_type  # type: ignore[arg-type]
+        rule.restype,
+        rule.name,
+        rule.resource_pattern_type,
+        rule.principal,
+        None,  # type: ignore[arg-type]
+        rule.operation,
+        rule.permission_type,
     )
     wait_until(lambda: admin.describe_acls(wanted).result(30), 20, "the broker to know the rule")
 

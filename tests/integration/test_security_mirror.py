@@ -191,6 +191,7 @@ async def _promote_by_hand(pair: SecurePair) -> None:
     async with ClusterClient(pair.settings("source")) as old, ClusterClient(pair.settings("target")) as new:
         offsets = await read_positions(old, "readers")
         assert offsets
+
         async def fine() -> None: ...
 
         assert await write_positions(new, "readers", offsets, fine) == {}

@@ -134,9 +134,7 @@ def test_doctor_names_the_right_and_calls_no_topic_bad(login: ClusterSettings) -
     assert f"allow User:{WITHOUT_RIGHTS} DESCRIBE on topic {STATE_TOPIC}" in told.next_step
 
 
-def test_a_state_topic_that_cannot_be_used_is_deleted_only_while_it_is_empty(
-    own_cluster: Any, make_topic: Any
-) -> None:
+def test_a_state_topic_that_cannot_be_used_is_deleted_only_while_it_is_empty(own_cluster: Any, make_topic: Any) -> None:
     """A topic with two partitions is no state log, but its records may still be state."""
     cluster = own_cluster()
     make_topic(cluster, STATE_TOPIC, partitions=2, config={"cleanup.policy": "compact"})

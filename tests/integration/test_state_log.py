@@ -467,6 +467,7 @@ def test_a_log_whose_newest_record_is_gone_is_opened_and_written_on(own_cluster:
             await Admin(conf).alter_topic_configs(STATE_TOPIC, {**CLEANED_AT_ONCE, "segment.ms": "3600000"})
 
     asyncio.run(drop())
+
     async def left() -> list[int]:
         """Return the number of records in each batch of the log."""
         async with ClusterClient(conf) as client:

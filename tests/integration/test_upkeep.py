@@ -31,7 +31,7 @@ from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
     World,
@@ -243,7 +243,7 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
             assert bounds(target.bootstrap, first) == {0: (0, 0)}
 
             addresses = {"source": source.bootstrap, "target": target.bootstrap}
-            async with await Estate.open(lambda name: settings_of(name, addresses[name]), "target") as estate:
+            async with await Connections.open(lambda name: settings_of(name, addresses[name]), "target") as estate:
                 await verbs.forget_topics(estate, world.link, [first], 120.0)
                 await verbs.forget_groups(estate, world.link, [group])
             assert "retention.ms" not in own_configs(target.bootstrap, first)
@@ -335,7 +335,13 @@ def delete_rule(cluster: KafkaCluster, gone: AclBinding) -> None:
 def rules_of(cluster: KafkaCluster) -> set[Rule]:
     """Return all ACLs as librdkafka's admin client reads them: permission, user, operation, name and pattern."""
     every = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY  # type: ignore[arg-type]
+        ResourceType.ANY,
+        None,  # type: ignore[arg-type]
+        ResourcePatternType.ANY,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        AclOperation.ANY,
+        AclPermissionType.ANY,
     )
     admin = admin_of(cluster.bootstrap)
     told = admin.describe_acls(every).result(20)

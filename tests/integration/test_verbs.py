@@ -31,7 +31,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import snapshot
 from tests.clusters import running_clusters, source_and_target
 
@@ -49,7 +49,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluste
         yield source, target
 
 
-Act = Callable[[Estate], Awaitable[Any]]
+Act = Callable[[Connections], Awaitable[Any]]
 
 
 def on_estate(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: ClusterSettings) -> Any:
@@ -61,7 +61,7 @@ def on_estate(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: Cluste
     }
 
     async def run() -> Any:
-        async with await Estate.open(known.__getitem__, "target", create=True) as estate:
+        async with await Connections.open(known.__getitem__, "target", create=True) as estate:
             await verbs.create_link(estate, "l", "source")
             return await act(estate)
 
@@ -78,7 +78,7 @@ def refusal(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: ClusterS
 def forget(pair: tuple[KafkaCluster, KafkaCluster], *keys: str) -> None:
     """Remove records from the state log that no other test expects."""
 
-    async def act(estate: Estate) -> None:
+    async def act(estate: Connections) -> None:
         for key in keys:
             await estate.log.append(lambda state, k=key: (k, None) if k in state.records else None)  # type: ignore[misc]
 
@@ -98,7 +98,7 @@ def make(cluster: KafkaCluster, topic: str, partitions: int = 1, records: int = 
 def test_a_link_is_stored_without_asking_the_source(pair: Any) -> None:
     nobody = ClusterSettings("dead", (("127.0.0.1", 1),))
 
-    async def act(estate: Estate) -> LinkRecord | None:
+    async def act(estate: Connections) -> LinkRecord | None:
         made = await verbs.create_link(estate, "to-dead", "dead")
         again = await verbs.create_link(estate, "to-dead", "dead")
         assert made.applied
@@ -111,7 +111,7 @@ def test_a_link_is_stored_without_asking_the_source(pair: Any) -> None:
 
 
 def test_a_plan_changes_nothing(pair: Any) -> None:
-    async def act(estate: Estate) -> None:
+    async def act(estate: Connections) -> None:
         before = estate.log.state.epoch
         planned = await verbs.create_link(estate, "planned", "other", plan=True)
         assert planned.changes
@@ -124,7 +124,7 @@ def test_a_plan_changes_nothing(pair: Any) -> None:
 
 
 def test_source_and_target_must_differ_by_address(pair: Any) -> None:
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         return await verbs.create_link(estate, "loop", "target")
 
     assert refusal(pair, act).ref == "source-is-target"
@@ -135,7 +135,7 @@ def test_source_and_target_must_differ_by_cluster_id(pair: Any) -> None:
     port = int(pair[1].bootstrap.rsplit(":", 1)[1])
     alias = ClusterSettings("alias", (("localhost", port),))
 
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         await verbs.create_link(estate, "hidden-loop", "alias")
         return await verbs.mirror_topics(estate, "hidden-loop", ["x"], "earliest", "auto")
 
@@ -143,7 +143,7 @@ def test_source_and_target_must_differ_by_cluster_id(pair: Any) -> None:
 
 
 def test_another_cluster_at_the_bootstrap_address_is_refused(pair: Any) -> None:
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         made = LinkRecord(
             "moved", "u", ClusterRef("source", "h:1", "another-cluster-id"), ClusterRef("target", "h:2"), 1
         )
@@ -155,7 +155,7 @@ def test_another_cluster_at_the_bootstrap_address_is_refused(pair: Any) -> None:
 
 
 def test_an_unreachable_source_is_named(pair: Any) -> None:
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         await verbs.create_link(estate, "to-nobody", "nobody")
         return await verbs.mirror_topics(estate, "to-nobody", ["x"], "earliest", "auto")
 
@@ -168,7 +168,7 @@ def test_an_unreachable_source_is_named(pair: Any) -> None:
     ("topic", "ref"), [("no-such-topic", "unknown-topic"), ("__consumer_offsets", "internal-topic")]
 )
 def test_a_topic_that_cannot_be_mirrored_is_refused(pair: Any, topic: str, ref: str) -> None:
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         return await verbs.mirror_topics(estate, "l", [topic], "earliest", "auto")
 
     assert refusal(pair, act).ref == ref
@@ -178,7 +178,7 @@ def test_a_target_topic_with_data_is_refused(pair: Any) -> None:
     make(pair[0], "has-data")
     make(pair[1], "has-data", records=3)
 
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         return await verbs.mirror_topics(estate, "l", ["has-data"], "earliest", "auto")
 
     error = refusal(pair, act)
@@ -190,7 +190,7 @@ def test_a_target_topic_with_other_partitions_is_refused(pair: Any) -> None:
     make(pair[0], "other-count", partitions=2)
     make(pair[1], "other-count", partitions=3)
 
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         return await verbs.mirror_topics(estate, "l", ["other-count"], "earliest", "auto")
 
     assert refusal(pair, act).ref == "partition-count"
@@ -199,7 +199,7 @@ def test_a_target_topic_with_other_partitions_is_refused(pair: Any) -> None:
 def test_a_topic_of_another_link_is_refused(pair: Any) -> None:
     make(pair[0], "owned")
 
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         record = TopicRecord("first-come", "owned", TopicPhase.MIRRORING, 1, partitions=1)
         await estate.log.append(lambda state: None if state.topic_owner("owned") else record)
         return await verbs.mirror_topics(estate, "l", ["owned"], "earliest", "auto")
@@ -215,7 +215,7 @@ def test_a_topic_is_not_mirrored_back_to_where_it_comes_from_until_it_is_promote
         make(cluster, "round")
         make(cluster, "round-promoted")
 
-    async def forth(estate: Estate) -> None:
+    async def forth(estate: Connections) -> None:
         for topic, phase in (("round", TopicPhase.MIRRORING), ("round-promoted", TopicPhase.PROMOTED)):
             record = TopicRecord("l", topic, phase, 1, partitions=1, barrier={0: PartitionBarrier(0, 0)})
             await estate.log.append(lambda state, r=record: None if state.topic("l", r.topic) else r)  # type: ignore[misc]
@@ -224,7 +224,7 @@ def test_a_topic_is_not_mirrored_back_to_where_it_comes_from_until_it_is_promote
     known = {"source": settings("source", pair[0].bootstrap), "target": settings("target", pair[1].bootstrap)}
 
     async def back() -> Any:
-        async with await Estate.open(known.__getitem__, "source", create=True) as estate:
+        async with await Connections.open(known.__getitem__, "source", create=True) as estate:
             await verbs.create_link(estate, "back", "target")
             with pytest.raises(Refused) as caught:
                 await verbs.mirror_topics(estate, "back", ["round", "round-promoted"], "earliest", "mapped")
@@ -240,12 +240,12 @@ def test_a_topic_is_not_mirrored_back_to_where_it_comes_from_until_it_is_promote
 def test_one_bad_topic_keeps_the_others_from_being_mirrored(pair: Any) -> None:
     make(pair[0], "good")
 
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         return await verbs.mirror_topics(estate, "l", ["good", "bad"], "earliest", "auto")
 
     assert refusal(pair, act).ref == "unknown-topic"
 
-    async def look(estate: Estate) -> Any:
+    async def look(estate: Connections) -> Any:
         return estate.log.state.topic("l", "good")
 
     assert on_estate(pair, look) is None
@@ -255,21 +255,21 @@ def test_a_target_topic_with_data_is_adopted_only_where_mapped_offsets_are_asked
     make(pair[0], "full")
     make(pair[1], "full", records=3)
 
-    async def unasked(estate: Estate) -> Any:
+    async def unasked(estate: Connections) -> Any:
         return await verbs.mirror_topics(estate, "l", ["full"], "earliest", "auto")
 
     error = refusal(pair, unasked)
     assert error.ref == "target-has-data"
     assert "--offsets mapped" in error.next_step
 
-    async def asked(estate: Estate) -> Any:
+    async def asked(estate: Connections) -> Any:
         return await verbs.mirror_topics(estate, "l", ["full"], "earliest", "mapped", plan=True)
 
     made = on_estate(pair, asked)
     assert [finding.ref for finding in made.findings] == ["target-has-data"]
     assert made.changes == ("mirror full from earliest, mapped offsets",)
 
-    async def misspelt(estate: Estate) -> Any:
+    async def misspelt(estate: Connections) -> Any:
         return await verbs.mirror_topics(estate, "l", ["good"], "earliest", "maped")
 
     assert refusal(pair, misspelt).ref == "bad-offsets-mode"
@@ -288,7 +288,7 @@ def test_an_empty_target_topic_that_a_group_reads_is_refused_or_made_anew_by_nam
     while not member.assignment():
         member.poll(0.1)
 
-    async def mirror(estate: Estate, *, recreate: bool = False) -> Any:
+    async def mirror(estate: Connections, *, recreate: bool = False) -> Any:
         topics = ["read-there", "unread-there"]
         return await verbs.mirror_topics(estate, "l", topics, "earliest", "auto", plan=True, recreate=recreate)
 
@@ -303,25 +303,25 @@ def test_an_empty_target_topic_that_a_group_reads_is_refused_or_made_anew_by_nam
 
 
 def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
-    async def promote_unmirrored(estate: Estate) -> Any:
+    async def promote_unmirrored(estate: Connections) -> Any:
         return await verbs.promote_topics(estate, "l", ["never"], PromoteTerms(1))
 
     error = refusal(pair, promote_unmirrored)
     assert (error.ref, error.next_step) == ("not-mirrored", "kmigrate topic mirror --link l never")
 
-    async def promote_too_early(estate: Estate) -> Any:
+    async def promote_too_early(estate: Connections) -> Any:
         record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
         await estate.log.append(lambda state: None if state.topic_owner("early") else record)
         return await verbs.promote_topics(estate, "l", ["early"], PromoteTerms(1))
 
     assert refusal(pair, promote_too_early).ref == "not-mirroring"
 
-    async def promote_group(estate: Estate) -> Any:
+    async def promote_group(estate: Connections) -> Any:
         return await verbs.promote_groups(estate, "l", ["ghost"])
 
     assert refusal(pair, promote_group).ref == "not-mirrored"
 
-    async def mirror_group(estate: Estate) -> Any:
+    async def mirror_group(estate: Connections) -> Any:
         return await verbs.mirror_groups(estate, "l", ["ghost"])
 
     assert refusal(pair, mirror_group).ref == "unknown-group"
@@ -331,7 +331,7 @@ def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
     """librdkafka lists only consumer groups, but workers of Connect and the like form groups, too."""
     join = entity(11, 0, "request")
 
-    async def mirror_workers(estate: Estate) -> Any:
+    async def mirror_workers(estate: Connections) -> Any:
         async with ClusterClient(settings("source", pair[0].bootstrap)) as source:
             protocol = element_type(join, "protocols")(name="sessioned", metadata=b"")
             await source.call(
@@ -357,7 +357,7 @@ def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> 
     reader.commit(offsets=[TopicPartition("early", 0, 2)], asynchronous=False)
     reader.close()
 
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
         await estate.log.append(lambda state: None if state.topic("l", "early") else record)
         await verbs.mirror_groups(estate, "l", ["early-readers"])
@@ -370,7 +370,7 @@ def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> 
 
 
 def test_a_link_with_an_unpromoted_topic_is_not_deleted(pair: Any) -> None:
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         await verbs.create_link(estate, "busy", "source")
         record = TopicRecord("busy", "busy-topic", TopicPhase.MIRRORING, 1, partitions=1)
         await estate.log.append(lambda state: None if state.topic_owner("busy-topic") else record)
@@ -384,7 +384,7 @@ def test_a_link_with_an_unpromoted_topic_is_not_deleted(pair: Any) -> None:
 def test_a_deleted_link_is_gone_and_its_topics_are_not(pair: Any) -> None:
     make(pair[1], "kept")
 
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         await verbs.create_link(estate, "done", "source")
         record = TopicRecord("done", "kept", TopicPhase.PROMOTED, 1, partitions=1)
         await estate.log.append(lambda state: None if state.topic_owner("kept") else record)
@@ -398,7 +398,7 @@ def test_a_deleted_link_is_gone_and_its_topics_are_not(pair: Any) -> None:
 
 
 def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None:
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         await verbs.create_link(estate, "raised", "source")
         link = estate.log.state.link("raised")
         assert link is not None
@@ -410,7 +410,7 @@ def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None
         await verbs.delete_link(estate, "raised", 0.0)
         await shown(estate, "86400000", own=False)
 
-    async def shown(estate: Estate, value: str, *, own: bool) -> None:
+    async def shown(estate: Connections, value: str, *, own: bool) -> None:
         broker = next(iter(estate.target.metadata.brokers))
         for _ in range(100):
             now = await estate.target_admin.broker_config(broker, PRODUCER_EXPIRATION)
@@ -423,7 +423,7 @@ def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None
 
 
 def test_who_has_waited_for_a_promote_in_vain_is_told_what_it_waits_for(pair: Any) -> None:
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         record = TopicRecord("alone", "slow", TopicPhase.PROMOTE_PENDING, 1)
         await estate.log.append(lambda _: record)
         await estate.log.announce(MirrorPresence("m", "alone", 0, True, 500))
@@ -443,7 +443,7 @@ def test_who_has_waited_for_a_promote_in_vain_is_told_what_it_waits_for(pair: An
 def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:
     make(pair[0], "waiting")
 
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         await verbs.mirror_topics(estate, "l", ["waiting"], "earliest", "auto")
         try:
             await verbs.wait_topics(estate, "l", ["waiting"], {TopicPhase.MIRRORING}, 0.5)
@@ -457,7 +457,7 @@ def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:
 
 
 def test_status_says_unknown_where_a_source_does_not_answer(pair: Any) -> None:
-    async def act(estate: Estate) -> Any:
+    async def act(estate: Connections) -> Any:
         await verbs.create_link(estate, "dark", "dark")
         record = TopicRecord("dark", "dark-topic", TopicPhase.MIRRORING, 1, partitions=1)
         await estate.log.append(lambda state: None if state.topic_owner("dark-topic") else record)

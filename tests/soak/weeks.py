@@ -115,16 +115,15 @@ class Report:
 
 def play(report: Report, changes: int, idle: int, busy: int) -> None:
     """Run the soak on fresh clusters, in a folder that is removed with them."""
-    with tempfile.TemporaryDirectory(prefix="kmigrate-weeks-") as folder, running_clusters(
-        Path(folder), *source_and_target(1)
-    ) as (source, target):
+    with (
+        tempfile.TemporaryDirectory(prefix="kmigrate-weeks-") as folder,
+        running_clusters(Path(folder), *source_and_target(1)) as (source, target),
+    ):
         _make(source, target, _BUSY)
         asyncio.run(_play(report, source, target, changes, idle, busy))
 
 
-async def _play(
-    report: Report, source: KafkaCluster, target: KafkaCluster, changes: int, idle: int, busy: int
-) -> None:
+async def _play(report: Report, source: KafkaCluster, target: KafkaCluster, changes: int, idle: int, busy: int) -> None:
     async with link_between(source, target, "blue") as world:
         await world.put(_BUSY, TopicPhase.MIRRORING)
         with router("weeks", target, log_level="ERROR") as running, ExitStack() as clients:

@@ -29,7 +29,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
 from kmigrate.config.settings import Settings
 from kmigrate.errors import Interrupted, KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
-from kmigrate.workflow.base.connections import Estate, reach
+from kmigrate.workflow.base.connections import Connections, reach
 
 __all__ = ["Call", "command", "run_to_end"]
 
@@ -114,7 +114,7 @@ class Call:
         await wizard.confirm(self.interactive, question)
 
     @asynccontextmanager
-    async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Estate]:
+    async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Connections]:
         """Open the target and its state log; an unreachable target raises `cluster-unreachable` within seconds."""
         settings = self.settings
         if target is None:
@@ -123,7 +123,7 @@ class Call:
         with self.out.waiting(f"asking target {target}"):
             async with ClusterClient(settings.cluster(target)) as probe:
                 await reach(probe)
-            opened = await Estate.open(settings.cluster, target, create=create)
+            opened = await Connections.open(settings.cluster, target, create=create)
         async with opened as estate:
             estate.asking = self.out.waiting
             yield estate
@@ -139,9 +139,7 @@ def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Ve
         common: dict[str, tuple[Any, Any, Any]] = {**({"target": (*_TARGET, None)} if target else {}), **_COMMON}
         own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
         added = [
-            inspect.Parameter(
-                key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-            )
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
             for key, (kind, option, default) in common.items()
         ]
         params = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added

@@ -56,9 +56,7 @@ def harmless_json(text: str) -> str:
     """Return JSON that a terminal only shows: control characters become JSON escapes."""
     if text.isascii():
         return text
-    return "".join(
-        each if each == "\n" or is_harmless(each) else json.dumps(each)[1:-1] for each in text
-    )
+    return "".join(each if each == "\n" or is_harmless(each) else json.dumps(each)[1:-1] for each in text)
 
 
 def log_line(text: str) -> str:

@@ -11,7 +11,7 @@ from kmigrate.cli.base.call import Call
 from kmigrate.errors import Interrupted, WaitTimedOut
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.running import START_CONTROLLER, controller_runs, mirror_runs, no_mirror, start_mirror
 
 __all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_mirror", "watched_groups", "watched_topics"]
@@ -21,13 +21,15 @@ _SOON_S = 4.0
 _INTENT_STAYS = "the intent stays in the state log and is taken up when such a process runs"
 
 
-async def need_mirror(call: Call, estate: Estate, link: str, timeout: float, still_true: str = _INTENT_STAYS) -> None:
+async def need_mirror(
+    call: Call, estate: Connections, link: str, timeout: float, still_true: str = _INTENT_STAYS
+) -> None:
     """Wait until a mirror process of the link is heard of; raise WaitTimedOut after the configured time."""
     missing = _Missing("no-mirror-running", no_mirror(link), start_mirror(link), still_true)
     await _need(call, estate, lambda: mirror_runs(estate.log, link), timeout, missing)
 
 
-async def need_controller(call: Call, estate: Estate, timeout: float) -> None:
+async def need_controller(call: Call, estate: Connections, timeout: float) -> None:
     """Wait until a controller process is heard of; raise WaitTimedOut after the configured time."""
     what = "no controller process is heard of"
     missing = _Missing("no-controller-running", what, START_CONTROLLER, _INTENT_STAYS)
@@ -44,7 +46,7 @@ class _Missing:
     still_true: str
 
 
-async def _need(call: Call, estate: Estate, runs: Callable[[], bool], timeout: float, missing: _Missing) -> None:
+async def _need(call: Call, estate: Connections, runs: Callable[[], bool], timeout: float, missing: _Missing) -> None:
     began = monotonic()
     limit = min(timeout, call.settings.defaults.process_wait_s)
     told = False
@@ -84,7 +86,7 @@ def interruptible(what: str, still_true: str, next_step: str = "kmigrate status 
 
 
 @contextmanager
-def watched_topics(call: Call, estate: Estate, link: str, topics: list[str]) -> Iterator[Callable[[State], None]]:
+def watched_topics(call: Call, estate: Connections, link: str, topics: list[str]) -> Iterator[Callable[[State], None]]:
     """Show a spinner that names each topic's phase, and what each topic waits for."""
     with call.out.waiting("waiting") as waiting:
 
@@ -97,7 +99,7 @@ def watched_topics(call: Call, estate: Estate, link: str, topics: list[str]) -> 
 
 
 @contextmanager
-def watched_groups(call: Call, estate: Estate, link: str, groups: list[str]) -> Iterator[Callable[[State], None]]:
+def watched_groups(call: Call, estate: Connections, link: str, groups: list[str]) -> Iterator[Callable[[State], None]]:
     """Show a spinner that names each group's phase, and what each group waits for."""
     with call.out.waiting("waiting") as waiting:
 

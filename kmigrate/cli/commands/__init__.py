@@ -1,26 +1,26 @@
 """One file per command, in the order of a migration, and what only commands need.
 
-    doctor           `kmigrate doctor`
-    probes           what one cluster can do
-    link             `kmigrate link`
-    plan             `kmigrate plan`
-    source_defaults  findings about configs that topics inherit from brokers
-    creation         configs of target topics, for guards
-    topic            `kmigrate topic`
-    patterns         names by regular expression
-    bulk             `kmigrate topic mirror --engine`
-    run              `kmigrate run` and the engines alone
-    group            `kmigrate group`
-    status           `kmigrate status`
-    promote          `kmigrate promote`
-    offsets          `kmigrate offsets`
-    verify           `kmigrate verify`
-    compared         the compared ranges of offsets
-    checks           the Spark job of a check
-    follow           `kmigrate verify --follow`
-    report_files     files that `verify` writes
-    finish           `kmigrate link finish`
-    playbook         `kmigrate playbook`
-    sandbox          `kmigrate sandbox`
-    demo             the demo
+doctor           `kmigrate doctor`
+probes           what one cluster can do
+link             `kmigrate link`
+plan             `kmigrate plan`
+source_defaults  findings about configs that topics inherit from brokers
+creation         configs of target topics, for guards
+topic            `kmigrate topic`
+patterns         names by regular expression
+bulk             `kmigrate topic mirror --engine`
+run              `kmigrate run` and the engines alone
+group            `kmigrate group`
+status           `kmigrate status`
+promote          `kmigrate promote`
+offsets          `kmigrate offsets`
+verify           `kmigrate verify`
+compared         the compared ranges of offsets
+checks           the Spark job of a check
+follow           `kmigrate verify --follow`
+report_files     files that `verify` writes
+finish           `kmigrate link finish`
+playbook         `kmigrate playbook`
+sandbox          `kmigrate sandbox`
+demo             the demo
 """

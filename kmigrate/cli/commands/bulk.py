@@ -26,7 +26,7 @@ from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.sandbox.java import find_java
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.remaining import copied_up_to
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class BulkPlan:
 
 
 async def look_at_bulk(
-    estate: Estate, link: LinkRecord, topics: Sequence[str], options: BulkOptions, *, start: str, offsets: str
+    estate: Connections, link: LinkRecord, topics: Sequence[str], options: BulkOptions, *, start: str, offsets: str
 ) -> BulkPlan:
     """Return the ranges of these topics that are left to copy, and the engine to copy with.
 
@@ -160,7 +160,7 @@ def _missing() -> str:
 
 
 async def copy_by_spark(
-    call: Call, estate: Estate, link: LinkRecord, topics: Sequence[str], plan: BulkPlan, options: BulkOptions
+    call: Call, estate: Connections, link: LinkRecord, topics: Sequence[str], plan: BulkPlan, options: BulkOptions
 ) -> tuple[dict[str, Any], RenderableType, Exit]:
     """Give the topics to Spark, copy until little is left, and hand them to the mirror processes."""
     # PySpark takes a second to import, so only this command imports PySpark.
@@ -204,7 +204,7 @@ async def copy_by_spark(
     return told, Group(plan.view(), rounds_view(rounds, left)), Exit.FAILED if problems else Exit.OK
 
 
-def _now(estate: Estate, link: LinkRecord, topics: Sequence[str]) -> list[TopicRecord]:
+def _now(estate: Connections, link: LinkRecord, topics: Sequence[str]) -> list[TopicRecord]:
     found = (estate.log.state.topic(link.name, topic) for topic in topics)
     return [record for record in found if record is not None and record.phase is TopicPhase.MIRRORING]
 

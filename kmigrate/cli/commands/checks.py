@@ -24,7 +24,7 @@ from kmigrate.net.login import current_password, current_token
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.audit import GroupAudit, audit_groups
 from kmigrate.workflow.promote.late_findings import LateFound, find_late
 
@@ -119,9 +119,7 @@ async def job_of(call: Call, asked: Asked, waiting: Waiting) -> Job:
             for partition, each in standing(state.verified(record.name, topic.topic), record, topic).items()
             if not asked.full
         }
-        ranges = await ranges_of(
-            estate, source, chosen, verified, asked.timeout, waiting, reached=asked.reached
-        )
+        ranges = await ranges_of(estate, source, chosen, verified, asked.timeout, waiting, reached=asked.reached)
         groups = [] if asked.reached else await audit_groups(estate, record, chosen)
         late, _ = await find_late(estate.log.state, source, chosen)
         return Job(record, chosen, ranges, groups, late)
@@ -190,7 +188,9 @@ def remember(call: Call, job: Job, report: ParityReport) -> None:
         call.out.note(f"not remembered, the next check reads all of it again: {error.what}")
 
 
-def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None, *, refuse_early: bool) -> list[TopicRecord]:
+def _chosen(
+    estate: Connections, link: LinkRecord, topics: list[str] | None, *, refuse_early: bool
+) -> list[TopicRecord]:
     records = estate.log.state.topics(link.name)
     if topics:
         known = {record.topic: record for record in records}

@@ -15,7 +15,7 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.parity.plan import CLEANED, TopicRange
 from kmigrate.protocol.codes import row
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 
 __all__ = ["ranges_of"]
@@ -27,7 +27,7 @@ Maps = Mapping[Key, OffsetMap]
 
 
 async def ranges_of(
-    estate: Estate,
+    estate: Connections,
     source: ClusterClient,
     records: Sequence[TopicRecord],
     verified: Mapping[Key, VerifiedRange],
@@ -178,14 +178,14 @@ class _Patience:
         await sleep(_LOOK_SECONDS)
 
 
-async def _maps(estate: Estate, records: Sequence[TopicRecord]) -> dict[Key, OffsetMap]:
+async def _maps(estate: Connections, records: Sequence[TopicRecord]) -> dict[Key, OffsetMap]:
     """Return the offset maps of mapped topics, as far as the maps go now."""
     positions = Positions(estate.target, estate.log)
     return {(record.topic, p): made for record in records for p, made in (await positions.maps(record)).items()}
 
 
 async def _maps_up_to(
-    estate: Estate, records: Sequence[TopicRecord], ends: Mapping[Key, int], patience: _Patience
+    estate: Connections, records: Sequence[TopicRecord], ends: Mapping[Key, int], patience: _Patience
 ) -> dict[Key, OffsetMap]:
     """Return the offset maps of mapped topics, once the maps cover every offset below the ends."""
     positions = Positions(estate.target, estate.log)

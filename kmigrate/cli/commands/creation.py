@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 
 __all__ = ["creation_configs"]
 
 
-def creation_configs(call: Call, estate: Estate, link: str) -> verbs.ConfigsOf:
+def creation_configs(call: Call, estate: Connections, link: str) -> verbs.ConfigsOf:
     """Return a function that returns these configs, computed with the mirror's own settings."""
 
     async def configs_of(topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:

@@ -50,9 +50,7 @@ def doctor(call: Call) -> Answer:
         with call.out.waiting("asking the clusters"):
             parts.update(asyncio.run(_clusters(settings)))
     bad = any(f.level == "refuse" for findings in parts.values() for f in findings)
-    fields = {
-        part: [finding.as_json() for finding in findings] for part, findings in parts.items()
-    }
+    fields = {part: [finding.as_json() for finding in findings] for part, findings in parts.items()}
     return Answer({"ok": not bad, **fields}, _view(parts), Exit.FAILED if bad else Exit.OK)
 
 
@@ -70,9 +68,7 @@ def _machine() -> list[Finding]:
         java = find_java(os.environ)
         found.append(Finding("ok", "java", f"Java {java.major} in {java.home}"))
     except Refused as error:
-        found.append(
-            Finding("warn", error.ref, f"{error.what}: no sandbox and no verify without it", error.next_step)
-        )
+        found.append(Finding("warn", error.ref, f"{error.what}: no sandbox and no verify without it", error.next_step))
     versions: list[str] = []
     for package in _PACKAGES:
         try:

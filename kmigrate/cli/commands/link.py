@@ -114,9 +114,7 @@ async def show(call: Call, name: Name = None) -> Answer:
 async def check(call: Call, name: Name = None) -> Answer:
     """Contact both clusters of a link and show all obstacles; changes nothing."""
     async with call.estate() as estate:
-        plan = await verbs.check_link(
-            estate, name, raises=call.settings.mirror.raise_producer_expiration
-        )
+        plan = await verbs.check_link(estate, name, raises=call.settings.mirror.raise_producer_expiration)
         bad = any(f.level == "refuse" for f in plan.findings)
         return Answer(plan.as_json(), plan_view(plan), Exit.REFUSED if bad else Exit.OK)
 

@@ -22,7 +22,7 @@ from kmigrate.model.offsetmap import OffsetMap, Place
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.words import advised
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.groups.external_offsets import (
     Translate,
@@ -170,7 +170,7 @@ def _check_side(side: str) -> None:
         )
 
 
-def _record(estate: Estate, link: str | None, topic: str) -> TopicRecord:
+def _record(estate: Connections, link: str | None, topic: str) -> TopicRecord:
     name = verbs.resolve_link(estate.log.state, link).name
     record = estate.log.state.topic(name, topic)
     if record is None:
@@ -201,7 +201,7 @@ def _place(made: OffsetMap, offset: int, side: str) -> Place | None:
     return made.to_target(offset) if side == "source" else made.to_source(offset)
 
 
-async def _translator(estate: Estate, link: str | None, topics: Iterable[str], side: str) -> Translate:
+async def _translator(estate: Connections, link: str | None, topics: Iterable[str], side: str) -> Translate:
     """Return the function that moves a position of these topics; the function refuses a position without a place."""
     told = Positions(estate.target, estate.log)
     records = {topic: _record(estate, link, topic) for topic in topics}

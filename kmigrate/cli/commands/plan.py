@@ -32,7 +32,7 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.broker_settings import OF_CLUSTERS, setting_findings
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import AT_THE_TARGET
 from kmigrate.workflow.status.remaining import copied_up_to, padding_left
 
@@ -184,7 +184,13 @@ async def _round_trip_s(target: ClusterClient) -> float:
 
 
 async def _outlook(
-    estate: Estate, link: str, source: ClusterClient, info: TopicInfo | None, name: str, asked: _Asked, notes: list[str]
+    estate: Connections,
+    link: str,
+    source: ClusterClient,
+    info: TopicInfo | None,
+    name: str,
+    asked: _Asked,
+    notes: list[str],
 ) -> TopicOutlook:
     # Imported here: the module reads batches and loads modules that no other command needs.
     from kmigrate.mirror.upkeep.forecast import filling_s, sample
@@ -270,7 +276,7 @@ async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int
     return sum(each.bytes for each in seen)
 
 
-def _nothing_left(estate: Estate, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
+def _nothing_left(estate: Connections, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
     """Return the outlook of a promoted topic, whether its source topic still exists or not."""
     replicas = _replicas(info) if info is not None else -1
     on_target = min(replicas, len(estate.target.metadata.brokers))
@@ -304,7 +310,7 @@ async def _begun_anew(source: ClusterClient, name: str, starts: dict[int, int], 
     return _Ahead(starts, True, 0, notes=(f"mapped: {why}",)) if why else _Ahead(starts, False, padding)
 
 
-async def _going_on(estate: Estate, record: TopicRecord, kept: dict[int, int]) -> _Ahead:
+async def _going_on(estate: Connections, record: TopicRecord, kept: dict[int, int]) -> _Ahead:
     """Return what is left of a copy; `kept` holds the first offsets of the source's logs.
 
     Records deleted on the source before the copy reached them are not copied any more. An added partition is copied

@@ -225,9 +225,7 @@ def _one(call: Call, step: Step, count: int) -> None:
         return
     outcome = "skipped" if "skipped" in result else "nothing to do" if result.get("changes") == [] else "done"
     seconds = round(monotonic() - started, 3)
-    call.out.line(
-        {**_step_json(step), "outcome": outcome, "seconds": seconds, "result": result}, ""
-    )
+    call.out.line({**_step_json(step), "outcome": outcome, "seconds": seconds, "result": result}, "")
 
 
 def _act(call: Call, step: Step) -> tuple[Mapping[str, Any], RenderableType | None]:
@@ -303,9 +301,7 @@ def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, ti
     script reported as killed must not go on restarting clients.
     """
     with _ended_with_us() as ours:
-        process = subprocess.Popen(
-            words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True
-        )
+        process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True)
         ours.append(process)
         try:
             return process.wait(timeout)

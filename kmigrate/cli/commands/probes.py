@@ -148,9 +148,7 @@ async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
     if _WRITE_TXN_MARKERS not in apis:
         return Finding("warn", "write-txn-markers", f"no WriteTxnMarkers: {cost}")
     node = min(client.metadata.brokers)
-    code = await client.write_markers(
-        node, _NO_TOPIC, 0, 1, producer_id=0, epoch=0, coordinator_epoch=0, commit=False
-    )
+    code = await client.write_markers(node, _NO_TOPIC, 0, 1, producer_id=0, epoch=0, coordinator_epoch=0, commit=False)
     if row(code).name == "CLUSTER_AUTHORIZATION_FAILED":
         return Finding("warn", "write-txn-markers", f"WriteTxnMarkers is not allowed: {cost}", "grant CLUSTER_ACTION")
     return Finding("ok", "write-txn-markers", "WriteTxnMarkers is allowed: holes are filled at once")

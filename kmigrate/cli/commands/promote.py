@@ -34,7 +34,7 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 
 __all__ = ["app", "promote"]
 
@@ -159,7 +159,7 @@ async def promote(
         return Answer(json, Group(plan_view(made), _view(records, holds)))
 
 
-def _any_early(estate: Estate, link: str, topics: list[str]) -> bool:
+def _any_early(estate: Connections, link: str, topics: list[str]) -> bool:
     """Return whether the mirror has not yet begun to copy some of the topics."""
     records = (estate.log.state.topic(link, topic) for topic in topics)
     return any(record is not None and record.phase in NOT_COPIED_YET for record in records)
@@ -180,7 +180,7 @@ async def _compared(call: Call, topics: list[str], link: str, timeout: float) ->
 Holds = dict[str, dict[int, float]]
 
 
-async def _holds(estate: Estate, records: list[TopicRecord]) -> Holds:
+async def _holds(estate: Connections, records: list[TopicRecord]) -> Holds:
     """Return the longest hold by topic key and partition; routers report holds shortly after the flip."""
     deadline = monotonic() + _HOLD_SECONDS
     routers = bool(estate.log.alive(RouterPresence))

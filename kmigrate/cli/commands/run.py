@@ -79,9 +79,7 @@ def _override(call: Call, *, port: int | None = None, name: str | None = None, m
 
 
 @command(app, "run")
-def run(
-    call: Call, port: Port = None, name: Name = None, metrics: Metrics = None, take_over: TakeOver = False
-) -> None:
+def run(call: Call, port: Port = None, name: Name = None, metrics: Metrics = None, take_over: TakeOver = False) -> None:
     """Run mirror, router and controller together.
 
     One process, until Ctrl-C or SIGTERM. Links that are created later are picked up. The call is refused while a router

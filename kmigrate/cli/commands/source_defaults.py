@@ -11,14 +11,14 @@ from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.upkeep.configs import broker_defaults, carried_configs, replicated
 from kmigrate.model.records import LinkRecord
 from kmigrate.state.log import STATE_TOPIC
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["default_findings"]
 
 
 async def default_findings(
-    estate: Estate, link: LinkRecord, topics: Sequence[str], settings: MirrorSettings
+    estate: Connections, link: LinkRecord, topics: Sequence[str], settings: MirrorSettings
 ) -> list[Finding]:
     """Return a finding on each source topic that would behave otherwise on the target without the inherited values."""
     if settings.use_defaults_from is DefaultsFrom.TARGET:

@@ -14,7 +14,7 @@ from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.net.clock import sleep
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import snapshot
 
 __all__ = ["app", "status"]
@@ -46,7 +46,7 @@ async def status(
         return None
 
 
-async def _watch(call: Call, estate: Estate, interval: float) -> None:
+async def _watch(call: Call, estate: Connections, interval: float) -> None:
     """Show snapshots until Ctrl-C, or until nobody reads the output."""
     if call.json or not call.out.out.is_terminal:
         while True:

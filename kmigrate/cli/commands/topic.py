@@ -30,7 +30,7 @@ from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import CopyTimes, copy_times
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.status.snapshot import snapshot
@@ -113,9 +113,7 @@ async def mirror(
             record = verbs.resolve_link(estate.log.state, name)
             access = await verbs.access_findings(estate, record, topics)
             defaults = await default_findings(estate, record, topics, mirror_settings(call.settings))
-            defaults += await verbs.memory_findings(
-                estate, raises=call.settings.mirror.raise_producer_expiration
-            )
+            defaults += await verbs.memory_findings(estate, raises=call.settings.mirror.raise_producer_expiration)
             known = [r.topic for r in _records(estate, name, topics) if r is not None]
             engined = await _engine(estate, name, known, engine, plan=True)
             changes = (*made.changes, *engined)
@@ -141,7 +139,7 @@ async def mirror(
 
 
 async def _engine(
-    estate: Estate, link: str, topics: list[str], engine: str | None, *, plan: bool = False
+    estate: Connections, link: str, topics: list[str], engine: str | None, *, plan: bool = False
 ) -> tuple[str, ...]:
     """Record the engine that was asked for by name, and return the sentences about changes."""
     if engine not in ("daemon", "spark"):
@@ -150,7 +148,7 @@ async def _engine(
 
 
 async def _mirror_by(
-    call: Call, estate: Estate, name: str, topics: list[str], options: BulkOptions, made: Plan
+    call: Call, estate: Connections, name: str, topics: list[str], options: BulkOptions, made: Plan
 ) -> Answer:
     """Copy mirrored topics by Spark, or report why `auto` leaves the copy to the mirror processes."""
     link = verbs.resolve_link(estate.log.state, name)
@@ -164,7 +162,7 @@ async def _mirror_by(
     return Answer(json, Group(plan_view(made), view, topics_table(records)), code)
 
 
-def _records(estate: Estate, link: str, topics: list[str]) -> list[TopicRecord | None]:
+def _records(estate: Connections, link: str, topics: list[str]) -> list[TopicRecord | None]:
     return [estate.log.state.topic(link, topic) for topic in topics]
 
 

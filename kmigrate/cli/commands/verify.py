@@ -143,9 +143,7 @@ def _end_comparison() -> None:
         context.cancelAllJobs()
 
 
-def _checked(
-    call: Call, asked: Asked, choice: SparkChoice, *, parquet: Path | None = None
-) -> tuple[Job, ParityReport]:
+def _checked(call: Call, asked: Asked, choice: SparkChoice, *, parquet: Path | None = None) -> tuple[Job, ParityReport]:
     with call.out.waiting("reading the ranges") as waiting:
         tries = itertools.count(1)
         while True:

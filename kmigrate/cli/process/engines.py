@@ -37,7 +37,7 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.process.server import Router
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller, ControllerSettings
 from kmigrate.workflow.controller.metrics import show_controller
 from kmigrate.workflow.groups.watch import GroupFigures, WatchSettings
@@ -120,7 +120,7 @@ def _log_to_stderr() -> None:
 class _Process:
     """The engines of this process and the resources that these engines keep open."""
 
-    def __init__(self, call: Call, estate: Estate, stop: asyncio.Event, worker: int) -> None:
+    def __init__(self, call: Call, estate: Connections, stop: asyncio.Event, worker: int) -> None:
         self._call, self._estate, self._stop = call, estate, stop
         self._fatal: BaseException | None = None
         self._tasks = TaskOwner(self._on_failure)

@@ -55,9 +55,7 @@ def _metrics(call: Call, number: int) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port and port + number}"
 
 
-async def keep_worker(
-    call: Call, number: int, engine: Engine, link: str | None, *, take_over: bool = False
-) -> None:
+async def keep_worker(call: Call, number: int, engine: Engine, link: str | None, *, take_over: bool = False) -> None:
     """Run a worker, and another worker whenever the worker ends, until cancelled; then end the worker.
 
     Only the first worker takes over: a worker that was replaced does not come back by force.

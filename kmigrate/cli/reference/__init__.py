@@ -1,6 +1,6 @@
 """Pages of docs that are generated from the code itself.
 
-    commands  docs/cli.md
-    metrics   docs/metrics.md
-    apis      docs/apis.md
+commands  docs/cli.md
+metrics   docs/metrics.md
+apis      docs/apis.md
 """

@@ -1,11 +1,11 @@
 """Model values as rich renderables; nothing here asks or decides.
 
-    tables     links, topics, groups and parity
-    snapshots  a snapshot of a migration
-    lags       a lag in one cell
-    routers    a router's limits
-    plans      plans and findings
-    bulk       a bulk copy
-    leaving    clients that are still connected to routers
-    migration  the report of a judged migration
+tables     links, topics, groups and parity
+snapshots  a snapshot of a migration
+lags       a lag in one cell
+routers    a router's limits
+plans      plans and findings
+bulk       a bulk copy
+leaving    clients that are still connected to routers
+migration  the report of a judged migration
 """

@@ -18,9 +18,7 @@ def clients_table(clients: Iterable[ConnectedClient]) -> RenderableType:
     columns = ("client", "host", "principal", "software", "to brokers", "to the bootstrap address")
     made = table(*columns, right=columns[4:])
     for each in clients:
-        made.add_row(
-            each.client_id, each.host, each.principal, each.software, str(each.brokers), str(each.bootstrap)
-        )
+        made.add_row(each.client_id, each.host, each.principal, each.software, str(each.brokers), str(each.bootstrap))
     return made
 
 

@@ -23,9 +23,7 @@ def limits_line(router: RouterPresence) -> Text:
         (told.of_one_host, told.most_of_one_host, "{:,} of {:,} connections of one host".format),
         (told.buffered, told.most_buffered, _kept),
     ]
-    said = [
-        (text(now, most), "yellow" if now >= _NEAR * most else "dim") for now, most, text in amounts if most
-    ]
+    said = [(text(now, most), "yellow" if now >= _NEAR * most else "dim") for now, most, text in amounts if most]
     said += [
         (f"ended for {limit}: {ended.count:,}, last {ended.last}", "dim" if limit in _EVERYDAY else "yellow")
         for limit, ended in sorted(told.ended.items())

@@ -175,4 +175,3 @@ def parity_view(report: ParityReport) -> RenderableType:
         else Text(f"✗ {report.mismatches} mismatches in {verdict}", style="bold red")
     )
     return Group(*parts)
-

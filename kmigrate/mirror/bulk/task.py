@@ -254,4 +254,3 @@ class BulkTry:
             said_ms=steady_ms(),
             disk_low=self.copier.disks.low,
         )
-

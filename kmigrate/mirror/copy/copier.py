@@ -20,7 +20,7 @@ from kmigrate.mirror.copy.disks import DiskGuard
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, Signals, Warrant
 from kmigrate.mirror.copy.reading import SourceReader
-from kmigrate.mirror.copy.recovery import MapStore, Mender
+from kmigrate.mirror.copy.recovery import MapStore, Recovery
 from kmigrate.mirror.copy.throttle import Throttle
 from kmigrate.mirror.copy.writing import TargetWriter
 from kmigrate.mirror.metrics import LinkMeter
@@ -160,7 +160,7 @@ class Copier:
         """Number of partitions on the source, for each topic with partitions that the mirror does not have."""
         self._signals = Signals()
         look_now = self._signals.call_for_look
-        self._mender = Mender(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
+        self._mender = Recovery(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
         self.disks = DiskGuard(target, settings, self._room_changed)
         self._throttle = Throttle()
         self._tasks = TaskOwner(self._on_failure)

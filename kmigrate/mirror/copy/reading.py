@@ -21,7 +21,7 @@ from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
 from kmigrate.cluster.fetcher import SESSION_ERRORS, FetchSession, fetch_one
 from kmigrate.errors import Failed
 from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, Signals
-from kmigrate.mirror.copy.request_size import Portion
+from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
 from kmigrate.mirror.copy.throttle import Throttle
 from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.partition.lane import Key, Lane
@@ -59,7 +59,7 @@ class _Talk:
 
     node: int
     session: FetchSession
-    portion: Portion
+    portion: AdaptiveRequestSize
     asked: dict[Key, FetchPartition] = field(default_factory=dict)
     slowed: bool = False
     """True while a quota delays the responses of this connection."""
@@ -191,7 +191,7 @@ class SourceReader:
     def _talk(self, node: int, purpose: str) -> _Talk:
         most = self._settings.fetch_max_bytes
         session = FetchSession(self._source, node, purpose, max_bytes=most, meant=self._meant)
-        return _Talk(node, session, Portion(most, self._source.settings.request_timeout_s, in_turn=True))
+        return _Talk(node, session, AdaptiveRequestSize(most, self._source.settings.request_timeout_s, in_turn=True))
 
     async def _fetch(
         self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
@@ -346,9 +346,7 @@ class SourceReader:
                 asked = FetchPartition(*lane.key, lane.read_at, 1)
                 try:
                     node = self._source.leader(*lane.key)
-                    answer = await fetch_one(
-                        self._source, node, asked, purpose="look-for-batches", read_committed=True
-                    )
+                    answer = await fetch_one(self._source, node, asked, purpose="look-for-batches", read_committed=True)
                 except Failed:
                     continue  # the reading task reports the failure
                 if not (answer.error or len(answer.records)) and answer.last_stable_offset > asked.offset:

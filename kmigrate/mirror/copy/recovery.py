@@ -32,7 +32,7 @@ from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import contents, needs_rewriting
 from kmigrate.state.offset_maps import OffsetMaps
 
-__all__ = ["MapStore", "Mender"]
+__all__ = ["MapStore", "Recovery"]
 
 _COMPARED_BYTES = 64 << 10
 """Bytes per look at a batch; a broker returns a larger batch whole all the same."""
@@ -46,7 +46,7 @@ class MapStore:
     link_uuid: str
 
 
-class Mender:
+class Recovery:
     """Recovers lanes and fills their holes on the target."""
 
     def __init__(
@@ -133,9 +133,7 @@ class Mender:
         first = min((batch.base_offset for batch in ours), default=tail.data_end)
         await self._compare(lane, ours, first, tail.data_end, 0)
 
-    async def _compare(
-        self, lane: Lane, ours: list[Batch | OldMessages], first: int, end: int, shift: int
-    ) -> None:
+    async def _compare(self, lane: Lane, ours: list[Batch | OldMessages], first: int, end: int, shift: int) -> None:
         """Compare the source's records from `first` to `end` with their copies, which stand `shift` offsets later."""
         theirs = await self._batches(self._source, lane, first, end)
         async with self._one_comparison:

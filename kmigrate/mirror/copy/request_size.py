@@ -11,7 +11,7 @@ nothing every ten seconds. If requests wait behind each other, the time of a req
 
 from __future__ import annotations
 
-__all__ = ["Portion"]
+__all__ = ["AdaptiveRequestSize"]
 
 _LEAST = 64 << 10
 _SLOW, _QUICK, _EASY = 1 / 3, 1 / 8, 1 / 4
@@ -22,7 +22,7 @@ _TRY = 8
 """Number of answers without a change after which the double size is tried."""
 
 
-class Portion:
+class AdaptiveRequestSize:
     """The number of bytes per transfer over a connection: at most `most`, given up after `patience_s` seconds."""
 
     def __init__(self, most: int, patience_s: float, *, in_turn: bool = False) -> None:

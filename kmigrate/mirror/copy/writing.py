@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.copy.lanes import Lanes, Signals, Warrant
-from kmigrate.mirror.copy.request_size import Portion
+from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
 from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.partition.lane import Key, Lane, Sent
 from kmigrate.mirror.partition.reactions import Action, Asked, reaction_to
@@ -63,7 +63,7 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, portion: Portion, moved: Callable[[list[Sent]], bool]
+        self, loop: asyncio.AbstractEventLoop, portion: AdaptiveRequestSize, moved: Callable[[list[Sent]], bool]
     ) -> None:
         super().__init__()
         self._loop = loop
@@ -144,7 +144,9 @@ class TargetWriter:
         self._left_out: dict[tuple[int, int], Lane | None] = {}
         """The first lane without room in the last request, by connection."""
         most = settings.request_max_bytes
-        self._portions: dict[tuple[int, int], Portion] = defaultdict(lambda: Portion(most, _OVERDUE_S))
+        self._portions: dict[tuple[int, int], AdaptiveRequestSize] = defaultdict(
+            lambda: AdaptiveRequestSize(most, _OVERDUE_S)
+        )
         self._held: dict[int, float] = {}
         """Time until which a broker with an exceeded quota asks for a pause, by broker (KIP-219)."""
 
@@ -245,9 +247,7 @@ class TargetWriter:
                 f"requests of up to {self._request_limit + _REQUEST_HEAD:,} (socket.request.max.bytes)"
             )
 
-    def _send(
-        self, node: int, connection: BrokerConnection, batches: list[Sent], in_flight: _Unanswered
-    ) -> None:
+    def _send(self, node: int, connection: BrokerConnection, batches: list[Sent], in_flight: _Unanswered) -> None:
         body = encode_produce(
             [(*lane.key, step.view) for lane, step in batches],
             timeout_ms=int(_PRODUCE_TIMEOUT_S * 1000),

@@ -248,9 +248,7 @@ class Lane:
         self.rest = reading.rest if self._listens(reading.next_offset) else None
         return reading.effort
 
-    def take_rest(
-        self, rest: Callable[[], Reading], asked: int, reading: Reading, now_ms: int, seen_ms: int
-    ) -> None:
+    def take_rest(self, rest: Callable[[], Reading], asked: int, reading: Reading, now_ms: int, seen_ms: int) -> None:
         """Queue the batches that `rest` has read from `asked` on, unless they are outdated by now."""
         if self.rest is not rest:
             return
@@ -785,7 +783,6 @@ class Lane:
             "trouble": "" if self.stopped else self._troubles(),
             "pace": self.tally.pace(self.position, self.source_end),
         }
-
 
     def _newest_direct(self) -> dict[str, int]:
         if self.direct.newest is None:

@@ -271,9 +271,7 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
     reading.leader_epoch = stretch.leader_epoch
 
 
-def _take(
-    reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int, most: int | None
-) -> bool:
+def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int, most: int | None) -> bool:
     """Read a batch; return True if the batch is left because more effort than `most` would be needed."""
     at, base, end = reading.next_offset, batch.base_offset, batch.next_offset
     if base > at and not _reaches(reading, base, hole_limit):

@@ -146,9 +146,7 @@ class Aligner:
                 raise Failed("log-start-late", f"the log start of {topic} on the target does not move")
             await sleep(0.05)
 
-    async def _too_low(
-        self, topic: str, starts: Mapping[int, int], theirs: Mapping[int, int]
-    ) -> dict[int, int]:
+    async def _too_low(self, topic: str, starts: Mapping[int, int], theirs: Mapping[int, int]) -> dict[int, int]:
         """Return the starts of the partitions whose target log begins too low; `theirs`: log starts of the source."""
         told = await self._target.list_offsets({(topic, partition): EARLIEST for partition in starts})
         for partition, start in starts.items():

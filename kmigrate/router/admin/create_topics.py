@@ -22,7 +22,7 @@ from typing import Any
 from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.wire.addresses import encode_request
 from kmigrate.router.wire.admin import answer_with
 from kmigrate.router.wire.blank import blank, frame_answer
@@ -33,11 +33,16 @@ _UNKNOWN = Code.UNKNOWN_TOPIC_OR_PARTITION.to_bytes(2, "big")
 
 
 def ask_layout(
-    core: Core, edge: Edge, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
+    shared: SharedState,
+    client: ClientLink,
+    head: RequestHead,
+    frame: bytearray,
+    request: Any,
+    then: Callable[[bytearray], None],
 ) -> None:
     """Ask the target for metadata on behalf of a client; `then` gets the answer as the target gives it."""
     if not request.allow_auto_topic_creation or not request.topics:  # a request for all topics creates none
-        edge.to_target([frame], head.correlation_id, then)
+        client.to_target([frame], head.correlation_id, then)
         return
 
     def answered(answer: bytearray) -> None:
@@ -45,7 +50,7 @@ def ask_layout(
         if not missing:
             then(answer)
             return
-        core.outside.at_sources(missing, lambda there: create(answer, missing - there))
+        shared.backend.at_sources(missing, lambda there: create(answer, missing - there))
 
     def create(answer: bytearray, free: frozenset[str]) -> None:
         if not free:
@@ -53,44 +58,51 @@ def ask_layout(
             return
         named = tuple(topic for topic in request.topics if topic.name is not None and str(topic.name) in free)
         alone = encode_request(frame, head, dataclasses.replace(request, topics=named))
-        edge.to_target([alone], head.correlation_id, lambda second: then(_merged(answer, second, head)))
+        client.to_target([alone], head.correlation_id, lambda second: then(_merged(answer, second, head)))
 
     quiet = encode_request(frame, head, dataclasses.replace(request, allow_auto_topic_creation=False))
-    edge.to_target([quiet], head.correlation_id, answered)
+    client.to_target([quiet], head.correlation_id, answered)
 
 
 def create_topics(
-    core: Core, edge: Edge, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
+    shared: SharedState,
+    client: ClientLink,
+    head: RequestHead,
+    frame: bytearray,
+    request: Any,
+    then: Callable[[bytearray], None],
 ) -> None:
     """Ask the target to create topics for a client, none of them mirrored; `then` gets the answer."""
 
     def split(there: frozenset[str]) -> None:
         if not there:
-            edge.to_target([frame], head.correlation_id, then)
+            client.to_target([frame], head.correlation_id, then)
             return
         tried = tuple(topic for topic in request.topics if str(topic.name) in there)
         free = tuple(topic for topic in request.topics if str(topic.name) not in there)
         trial = encode_request(frame, head, dataclasses.replace(request, topics=tried, validate_only=True))
-        edge.to_target([trial], head.correlation_id, lambda answer: create(_refused(core, head, answer), free))
+        client.to_target([trial], head.correlation_id, lambda answer: create(_refused(shared, head, answer), free))
 
     def create(told: tuple[Any, ...], free: tuple[Any, ...]) -> None:
         if not free:
             then(answer_with(head, told))
             return
         alone = encode_request(frame, head, dataclasses.replace(request, topics=free))
-        edge.to_target([alone], head.correlation_id, lambda answer: then(answer_with(head, told, answer)))
+        client.to_target([alone], head.correlation_id, lambda answer: then(answer_with(head, told, answer)))
 
     # The target may have promoted topics deleted and created again.
-    core.outside.at_sources(frozenset(str(topic.name) for topic in request.topics) - core.table.topics.keys(), split)
+    shared.backend.at_sources(
+        frozenset(str(topic.name) for topic in request.topics) - shared.table.topics.keys(), split
+    )
 
 
-def _refused(core: Core, head: RequestHead, answer: bytearray) -> tuple[Any, ...]:
+def _refused(shared: SharedState, head: RequestHead, answer: bytearray) -> tuple[Any, ...]:
     """Return the target's answer for tried topics, with a refusal for each topic that could be created."""
     told = []
     for topic in _read(answer, head).topics:
         if not code_of(topic.error_code):
             why = f"topic {topic.name} is not mirrored yet, and a source has it or cannot be asked: mirror it first"
-            core.outside.say(f"{head.client_id or 'a client'}: {why}; it was not created")
+            shared.backend.say(f"{head.client_id or 'a client'}: {why}; it was not created")
             refused = {"error_code": Code.POLICY_VIOLATION, "error_message": f"kmigrate: {why}"}
             topic = blank(type(topic), name=topic.name, **refused)
         told.append(topic)

@@ -12,8 +12,8 @@ from typing import Any
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.admin.create_topics import create_topics
-from kmigrate.router.groups.handler import FollowDesk
-from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.groups.handler import GroupHandler
+from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.wire.addresses import LIST_GROUPS, ONE_BROKERS, decode_request, encode_request, none_here
 from kmigrate.router.wire.admin import ADMIN_APIS, CREATE_TOPICS, answer_with, make_nodes_real, split_mirrored
 from kmigrate.router.wire.blank import frame_answer
@@ -45,18 +45,18 @@ from kmigrate.router.wire.share import (
 )
 from kmigrate.router.wire.transactions import read_answer
 
-__all__ = ["ADMINISTRATIVE", "AdminDesk"]
+__all__ = ["ADMINISTRATIVE", "AdminHandler"]
 
 ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {SHARE_GROUP_HEARTBEAT}
 Reply = Callable[[Buffer], None]
 
 
-class AdminDesk:
+class AdminHandler:
     """Handles the administrative requests of a connection."""
 
-    def __init__(self, core: Core, edge: Edge, follow: FollowDesk, told: Callable[[], bool]) -> None:
-        self._core = core
-        self._edge = edge
+    def __init__(self, shared: SharedState, client: ClientLink, follow: GroupHandler, told: Callable[[], bool]) -> None:
+        self._shared = shared
+        self._client = client
         self._follow = follow
         self._told = told
         """Returns whether the client knows the brokers' own addresses."""
@@ -67,7 +67,7 @@ class AdminDesk:
             reply(none_here(head))
             return
         request = decode_request(frame, head)
-        if head.api_key == LIST_GROUPS and self._core.table.followed:
+        if head.api_key == LIST_GROUPS and self._shared.table.followed:
             self._list_groups(head, frame, request, reply, broker)
         elif head.api_key == SHARE_GROUP_HEARTBEAT:
             self._share(head, frame, request, reply)
@@ -76,8 +76,8 @@ class AdminDesk:
 
     def _ask(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
         """Ask the target, with the target's own broker names."""
-        asked = asked_brokers(request, self._core.book)
-        real = make_nodes_real(head, request, self._core.book, asked)
+        asked = asked_brokers(request, self._shared.book)
+        real = make_nodes_real(head, request, self._shared.book, asked)
         if real is not None:
             frame, request = encode_request(frame, head, real), real
 
@@ -87,23 +87,21 @@ class AdminDesk:
         if head.api_key in ADMIN_APIS:
             self._change(head, frame, request, answered)
         else:
-            self._edge.to_target([frame], head.correlation_id, answered)
+            self._client.to_target([frame], head.correlation_id, answered)
 
     def _shown(self, head: RequestHead, answer: bytearray, asked: frozenset[str]) -> Buffer:
         """Return the answer with the names and topics that the client knows."""
         if head.api_key in QUORUM_APIS:
-            return show_nodes(answer, head, self._core.book, self._core.hidden())
-        if head.api_key == DESCRIBE_CONFIGS and self._core.table.mirroring:
-            answer = show_own_configs(answer, head, self._core.table.topics)
+            return show_nodes(answer, head, self._shared.book, self._shared.hidden())
+        if head.api_key == DESCRIBE_CONFIGS and self._shared.table.mirroring:
+            answer = show_own_configs(answer, head, self._shared.table.topics)
         if asked or head.api_key == LIST_CONFIG_RESOURCES:
-            return show_names(answer, head, self._core.book, asked)
+            return show_names(answer, head, self._shared.book, asked)
         return answer
 
-    def _change(
-        self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
-    ) -> None:
+    def _change(self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]) -> None:
         """Have the target change topics; changes of mirrored topics are answered here."""
-        rest, told, refused = split_mirrored(head, request, self._core.mirrored())
+        rest, told, refused = split_mirrored(head, request, self._shared.mirrored())
         if refused:
             self._say(head, f"a change of mirrored topic {', '.join(refused)} was refused until its promote")
         if rest is None:
@@ -116,17 +114,17 @@ class AdminDesk:
         if told:
             frame = encode_request(frame, head, rest)
         if head.api_key == CREATE_TOPICS:
-            create_topics(self._core, self._edge, head, frame, rest, answered)
+            create_topics(self._shared, self._client, head, frame, rest, answered)
         else:
-            self._edge.to_target([frame], head.correlation_id, answered)
+            self._client.to_target([frame], head.correlation_id, answered)
 
     def _share(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
         """Refuse a member of a share group that has subscribed to a mirrored topic, at whatever time."""
-        members, mirrored = self._core.share_members, self._core.mirrored()
+        members, mirrored = self._shared.share_members, self._shared.mirrored()
         group, member, topics = str(request.group_id), str(request.member_id), request.subscribed_topic_names
         if leaves_group(request):
             members.forget(group, member)
-            self._edge.to_target([frame], head.correlation_id, reply)
+            self._client.to_target([frame], head.correlation_id, reply)
         elif topics is not None or not mirrored or members.is_cleared(group, member, mirrored):
             self._judge_share(head, frame, request, reply, topics)
         else:
@@ -134,13 +132,13 @@ class AdminDesk:
             def told(answer: bytearray) -> None:
                 self._judge_share(head, frame, request, reply, subscription_told(answer, member))
 
-            self._edge.to_target([ask_for_subscription(head, group)], head.correlation_id, told)
+            self._client.to_target([ask_for_subscription(head, group)], head.correlation_id, told)
 
     def _judge_share(
         self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, topics: Iterable[str] | None
     ) -> None:
         """Refuse or forward a share group heartbeat; `topics` None: nothing is known against the member."""
-        members, mirrored = self._core.share_members, self._core.mirrored()
+        members, mirrored = self._shared.share_members, self._shared.mirrored()
         group, member, version = str(request.group_id), str(request.member_id), members.version(mirrored)
 
         def accepted(answer: bytearray) -> None:
@@ -157,19 +155,17 @@ class AdminDesk:
                 reply(answer)
                 return
             if mirrored:
-                self._edge.to_target([frame], head.correlation_id, accepted)
+                self._client.to_target([frame], head.correlation_id, accepted)
                 return
-        self._edge.to_target([frame], head.correlation_id, reply)
+        self._client.to_target([frame], head.correlation_id, reply)
 
     def _say(self, head: RequestHead, text: str) -> None:
-        self._core.outside.say(f"{head.client_id or 'a client'}: {text}")
+        self._shared.backend.say(f"{head.client_id or 'a client'}: {text}")
 
-    def _list_groups(
-        self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, broker: int | None
-    ) -> None:
+    def _list_groups(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, broker: int | None) -> None:
         """List the target's groups without groups that follow; one broker adds these as their sources describe them."""
-        followed = frozenset(self._core.table.followed)
-        first = min(self._core.book.addresses, default=None)
+        followed = frozenset(self._shared.table.followed)
+        first = min(self._shared.book.addresses, default=None)
 
         def listed(answer: Any) -> None:
             reply(frame_answer(answer, head.correlation_id))
@@ -197,4 +193,4 @@ class AdminDesk:
             asked = head._replace(api_key=CONSUMER_GROUP_DESCRIBE, version=0)
             self._follow.take(asked, describe_new_request(left), new)
 
-        self._edge.to_target([frame], head.correlation_id, told)
+        self._client.to_target([frame], head.correlation_id, told)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kmigrate.protocol.frames import RequestHead, TakePiece, set_correlation_id, take_all
-from kmigrate.router.fetch.out_of_range import Beyond
+from kmigrate.router.fetch.out_of_range import OutOfRangeReads
 from kmigrate.router.shared.read_ahead import LARGE, MOST_BYTES, Ahead, Pass, ReadAhead
 from kmigrate.router.shared.sequencer import Sequencer, Slot
-from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.wire.fetch import PassingFetch, ShownFetch, rewrite_fetch
 from kmigrate.router.wire.fetch_ends import read_ends, read_head, show_session
 from kmigrate.router.wire.fetch_requests import (
@@ -29,7 +29,7 @@ from kmigrate.router.wire.fetch_requests import (
 )
 from kmigrate.router.wire.not_ready import cut_fetch
 
-__all__ = ["FetchDesk"]
+__all__ = ["FetchHandler"]
 
 _A_MOMENT_S = 0.01
 _MOST_WHILE_UNREADY = 1 << 20
@@ -38,7 +38,7 @@ _NO_CLIENTS = -1
 """Correlation id of a request asked ahead; answers come in order, whatever their ids."""
 
 
-class FetchDesk:
+class FetchHandler:
     """Handles a client's Fetch requests; calls `advance` when a waiting request may go on.
 
     `told` says whether the client knows the brokers' own addresses. `may_ask` says whether the client's login lasts.
@@ -46,23 +46,23 @@ class FetchDesk:
 
     def __init__(
         self,
-        core: Core,
-        edge: Edge,
+        shared: SharedState,
+        client: ClientLink,
         order: Sequencer,
         fill: Callable[[Slot, Buffer | None], None],
         told: Callable[[], bool],
         may_ask: Callable[[], bool],
         advance: Callable[[], None],
     ) -> None:
-        self._core = core
-        self._edge = edge
+        self._shared = shared
+        self._client = client
         self._order = order
         self._fill = fill
         self._told = told
         self._may_ask = may_ask
         self._advance = advance
-        self._session = ReadAhead(core.room_ahead)
-        self._beyond = Beyond(core, edge)
+        self._session = ReadAhead(shared.room_ahead)
+        self._beyond = OutOfRangeReads(shared, client)
         self._under_way = False
         """True while a request of the client's session is not answered."""
         self._use: tuple[Ahead, Callable[[bytearray, bool], None]] | None = None
@@ -72,7 +72,7 @@ class FetchDesk:
         """Take a client's request; return False where the request has to wait."""
         if self.may_send:
             return False
-        request = read_request(frame, head.version, head.body) if self._core.room_ahead.exists else None
+        request = read_request(frame, head.version, head.body) if self._shared.room_ahead.exists else None
         if request is not None and self._under_way:
             return False
         slot = self._order.take(len(frame))
@@ -124,8 +124,8 @@ class FetchDesk:
     ) -> None:
         """Send `sent` to the target in place of the client's `frame`; `followed`: as part of the client's session."""
 
-        since = self._core.table.epoch
-        if self._core.unready.concerns(since):
+        since = self._shared.table.epoch
+        if self._shared.unready.concerns(since):
             cap_bytes(sent, head.version, head.body, _MOST_WHILE_UNREADY)
 
         def answered(answer: bytearray) -> None:
@@ -135,14 +135,16 @@ class FetchDesk:
                 self._tell(slot, head, self._ready(answer, head, since), lambda: None)
 
         def begins() -> TakePiece | None:
-            if whole or not self._order.is_next(slot) or self._core.unready.concerns(since):
+            if whole or not self._order.is_next(slot) or self._shared.unready.concerns(since):
                 return None
             return self._passing(slot, head, followed=followed)
 
-        self._edge.to_target([sent], head.correlation_id, answered, begins)
+        self._client.to_target([sent], head.correlation_id, answered, begins)
 
     def _passing(self, slot: Slot, head: RequestHead, *, followed: bool) -> TakePiece:
-        take = take_all if self._told() else PassingFetch(head.version, self._core.book, self._beyond.comes_again).take
+        take = (
+            take_all if self._told() else PassingFetch(head.version, self._shared.book, self._beyond.comes_again).take
+        )
         begun = False
 
         def passes(piece: memoryview, left: int) -> int:
@@ -154,7 +156,7 @@ class FetchDesk:
             taken = take(piece, left)
             if taken:
                 self._order.begin(slot)
-                self._edge.reply([piece[:taken]])
+                self._client.reply([piece[:taken]])
             if taken == left:
                 self._fill(slot, None)
                 self._beyond.when_settled(lambda: self._is_over() if followed else None)
@@ -171,7 +173,7 @@ class FetchDesk:
         shown = self._session.answered(told)
         if whole and len(answer) >= LARGE and self._is_last(slot) and self._may_ask() and not self._parting:
             ends = read_ends(answer, head.version, committed=self._session.committed)
-            ahead = self._session.guess(told, ends, self._edge.now())
+            ahead = self._session.guess(told, ends, self._client.now())
             if ahead is not None:
                 self._ask(ahead, head, frame)
         else:
@@ -190,13 +192,13 @@ class FetchDesk:
 
     def _ready(self, answer: bytearray, head: RequestHead, since: int) -> bytearray:
         """Return an answer without unready partitions; `since`: the routing table's epoch at the request."""
-        unready = self._core.unready
+        unready = self._shared.unready
         return cut_fetch(answer, head.version, unready.judge(since)) if unready.concerns(since) else answer
 
     def _shown(self, answer: bytearray, head: RequestHead) -> ShownFetch:
         if self._told():
             return ShownFetch(answer, has_records=False)
-        return rewrite_fetch(answer, head.version, self._core.book, self._beyond.comes_again)
+        return rewrite_fetch(answer, head.version, self._shared.book, self._beyond.comes_again)
 
     def _is_last(self, slot: Slot) -> bool:
         """Return whether nothing else of the connection is under way, such as a login that must not be interrupted."""
@@ -205,30 +207,30 @@ class FetchDesk:
     @property
     def _parting(self) -> bool:
         """True while clients are leaving, so that the router asks nothing ahead."""
-        return self._core.table.finished or self._core.closing
+        return self._shared.table.finished or self._shared.closing
 
     # asked ahead
 
     def _ask(self, ahead: Ahead, head: RequestHead, frame: bytearray) -> None:
         def answered(answer: bytearray) -> None:
-            usable = self._session.came(ahead, answer, self._edge.now())
+            usable = self._session.came(ahead, answer, self._client.now())
             if self._use is not None and self._use[0] is ahead:
                 (_, use), self._use = self._use, None
                 use(answer, usable)
                 self._advance()
             elif usable:
-                self._edge.wake_at(ahead.until + _A_MOMENT_S)
+                self._client.wake_at(ahead.until + _A_MOMENT_S)
 
         def begins() -> TakePiece | None:
             ahead.begun = not ahead.dropped
             return take_all if ahead.dropped else None
 
         sent = encode(frame, head.version, head.body, ahead.request, _NO_CLIENTS)
-        ahead.since = self._core.table.epoch
-        if self._core.unready.concerns(ahead.since):
+        ahead.since = self._shared.table.epoch
+        if self._shared.unready.concerns(ahead.since):
             cap_bytes(sent, head.version, head.body, _MOST_WHILE_UNREADY)
-        self._edge.to_target([sent], _NO_CLIENTS, answered, begins)
-        self._edge.wake_at(ahead.until + _A_MOMENT_S)
+        self._client.to_target([sent], _NO_CLIENTS, answered, begins)
+        self._client.wake_at(ahead.until + _A_MOMENT_S)
 
     def _await(self, slot: Slot, head: RequestHead, frame: bytearray, ahead: Ahead) -> None:
         """Answer a client's request with the answer to the request asked ahead, at once or when that answer arrives."""
@@ -249,7 +251,7 @@ class FetchDesk:
 
     def look(self) -> None:
         """Drop an answer that the client has not asked for in time."""
-        self._session.look(self._edge.now())
+        self._session.look(self._client.now())
 
     @property
     def held(self) -> int:

@@ -21,10 +21,10 @@ from typing import Any
 
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import TARGET, Core, Edge
+from kmigrate.router.shared.state import TARGET, ClientLink, SharedState
 from kmigrate.router.shared.time_lookups import Found, TimeAnswers, times_asked
 
-__all__ = ["LIST_OFFSETS", "EndsDesk"]
+__all__ = ["LIST_OFFSETS", "ListOffsetsHandler"]
 
 LIST_OFFSETS = 2
 _OF_THE_END = frozenset({-1, -3})
@@ -36,23 +36,23 @@ _Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class EndsDesk:
+class ListOffsetsHandler:
     """Asks for offsets on behalf of a client connection."""
 
-    core: Core
-    edge: Edge
+    shared: SharedState
+    client: ClientLink
     behind: dict[str, float] = field(default_factory=dict)
     """Time until which this client no longer waits for the copies of a topic, after a wait in vain."""
 
     def ask(self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]) -> None:
         """Ask the target once the copies are there; `then` gets the answer."""
-        asked, times = self._asked(request), times_asked(self.core.table.topics, request)
+        asked, times = self._asked(request), times_asked(self.shared.table.topics, request)
         waiting = set(asked)
 
         def answered(answer: bytearray) -> None:
             if times:
                 committed = getattr(request, "isolation_level", 0) == 1
-                told = TimeAnswers.read(self.core.table.topics, times, head, answer)
+                told = TimeAnswers.read(self.shared.table.topics, times, head, answer)
                 self._put_right(told, answer, committed, then)
             else:
                 then(answer)
@@ -60,18 +60,18 @@ class EndsDesk:
         def there(link: str) -> None:
             waiting.discard(link)
             if not waiting:
-                self.edge.to_target([frame], head.correlation_id, answered)
+                self.client.to_target([frame], head.correlation_id, answered)
 
         for link, keys in asked.items():
             self._wait(link, frozenset(keys), there)
         if not asked:
-            self.edge.to_target([frame], head.correlation_id, answered)
+            self.client.to_target([frame], head.correlation_id, answered)
 
     def _put_right(
         self, told: TimeAnswers, answer: bytearray, committed: bool, then: Callable[[bytearray], None]
     ) -> None:
         """Correct the target's answers for times by the answers of the sources."""
-        doubted, seconds = told.doubted(), self.core.settings.group_hold_s
+        doubted, seconds = told.doubted(), self.shared.settings.group_hold_s
         waiting = set(doubted)
         found: dict[_Key, Found] = {}
         if not doubted:
@@ -83,7 +83,7 @@ class EndsDesk:
             if not waiting:
                 beyond = told.beyond(found)
                 if beyond:
-                    self.core.outside.ends(TARGET, beyond, seconds, finish)
+                    self.shared.backend.ends(TARGET, beyond, seconds, finish)
                 else:
                     finish({})
 
@@ -91,17 +91,17 @@ class EndsDesk:
             then(bytearray(told.corrected(found, ends)) if found else answer)
 
         for link, times in doubted.items():
-            self.core.outside.look_up(link, times, seconds, partial(heard, link), read_committed=committed)
+            self.shared.backend.look_up(link, times, seconds, partial(heard, link), read_committed=committed)
 
     def _wait(self, link: str, keys: frozenset[_Key], there: Callable[[str], None]) -> None:
         """Wait until a link's copies have what the source has now, for a moment at most."""
-        seconds, began = self.core.settings.group_hold_s, self.edge.now()
+        seconds, began = self.shared.settings.group_hold_s, self.client.now()
 
         def told(ends: Mapping[_Key, int]) -> None:
-            if self.edge.now() - began >= seconds / 2:  # a source that answers at once does not have the others
+            if self.client.now() - began >= seconds / 2:  # a source that answers at once does not have the others
                 self._rest(keys - ends.keys())
             if ends:
-                self.core.outside.when_copied(link, ends, seconds, lambda yes: waited(ends, copied=yes))
+                self.shared.backend.when_copied(link, ends, seconds, lambda yes: waited(ends, copied=yes))
             else:
                 there(link)
 
@@ -110,20 +110,20 @@ class EndsDesk:
                 self._rest(ends)
             there(link)
 
-        self.core.outside.ends(link, keys, seconds, told)
+        self.shared.backend.ends(link, keys, seconds, told)
 
     def _rest(self, keys: Iterable[_Key]) -> None:
-        now = self.edge.now()
+        now = self.client.now()
         self.behind = {topic: until for topic, until in self.behind.items() if until > now}
         self.behind |= {topic: now + _REST_S for topic, _ in keys}
 
     def _asked(self, request: Any) -> dict[str, set[_Key]]:
         """Return the partitions that an answer waits for, by link; offsets of a mapped topic are no source's."""
         out: dict[str, set[_Key]] = {}
-        now = self.edge.now()
+        now = self.client.now()
         for topic in request.topics:
             name = str(topic.name)
-            route = self.core.table.topics.get(name)
+            route = self.shared.table.topics.get(name)
             if route is None or route.serve not in _COPIED or route.mapped or self.behind.get(name, now) > now:
                 continue
             for part in topic.partitions:

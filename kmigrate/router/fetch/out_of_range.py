@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kmigrate.model.routes import Serve, TopicRoute
-from kmigrate.router.shared.state import TARGET, Core, Edge
+from kmigrate.router.shared.state import TARGET, ClientLink, SharedState
 
-__all__ = ["Beyond"]
+__all__ = ["OutOfRangeReads"]
 
 _LOOK_S = 0.5
 """Longest time of a look-up: as long as consumers let a broker wait for records."""
@@ -31,7 +31,7 @@ _Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Doubt:
+class _Suspect:
     """A partition with a reader that the target calls out of range."""
 
     at: float
@@ -43,12 +43,12 @@ class _Doubt:
 
 
 @dataclass(slots=True)
-class Beyond:
+class OutOfRangeReads:
     """The out-of-range answers of a client connection."""
 
-    core: Core
-    edge: Edge
-    _doubts: dict[_Key, _Doubt] = field(default_factory=dict)
+    shared: SharedState
+    client: ClientLink
+    _doubts: dict[_Key, _Suspect] = field(default_factory=dict)
     _new: dict[str, set[_Key]] = field(default_factory=dict)
     """Partitions whose log ends are to be looked up, by link."""
     _looking: set[_Key] = field(default_factory=set)
@@ -59,10 +59,10 @@ class Beyond:
         route = self._route(topic)
         if route is None:
             return False
-        key, now = (route.topic, partition), self.edge.now()
+        key, now = (route.topic, partition), self.client.now()
         doubt = self._doubts.get(key)
         if doubt is None or now - doubt.at > _FORGOTTEN_S:
-            doubt = self._doubts[key] = _Doubt(now)
+            doubt = self._doubts[key] = _Suspect(now)
         doubt.at = now
         if doubt.over:
             del self._doubts[key]
@@ -86,8 +86,8 @@ class Beyond:
 
     def _route(self, topic: bytes) -> TopicRoute | None:
         """Return the route of a topic that is copied under the same offsets; None for other topics."""
-        routes = self.core.table.topics
-        route = routes.get(topic.decode("utf-8", "replace")) or routes.get(self.core.ids.name_at_target(topic))
+        routes = self.shared.table.topics
+        route = routes.get(topic.decode("utf-8", "replace")) or routes.get(self.shared.ids.name_at_target(topic))
         return None if route is None or route.mapped or route.serve not in _COPIED else route
 
     def _look(self, link: str, keys: set[_Key]) -> None:
@@ -98,7 +98,7 @@ class Beyond:
                 doubts[key].end = end
             known = {key: doubt.end for key, doubt in doubts.items() if doubt.end >= 0}
             if known:
-                self.core.outside.when_copied(link, known, _LOOK_S, lambda yes: copied(known, all_=yes))
+                self.shared.backend.when_copied(link, known, _LOOK_S, lambda yes: copied(known, all_=yes))
             else:
                 self._looked(keys)
 
@@ -106,7 +106,7 @@ class Beyond:
             if all_:
                 here(known)
             else:
-                self.core.outside.ends(TARGET, known, _LOOK_S, here)
+                self.shared.backend.ends(TARGET, known, _LOOK_S, here)
 
         def here(ends: Mapping[_Key, int]) -> None:
             for key, end in ends.items():
@@ -115,17 +115,15 @@ class Beyond:
 
         unknown = [key for key, doubt in doubts.items() if doubt.end < 0]
         if unknown:
-            self.core.outside.ends(link, unknown, _LOOK_S, ended)
+            self.shared.backend.ends(link, unknown, _LOOK_S, ended)
         else:
             ended({})
 
     def _looked(self, keys: set[_Key]) -> None:
         self._looking -= keys
-        now = self.edge.now()
+        now = self.client.now()
         self._doubts = {
-            key: doubt
-            for key, doubt in self._doubts.items()
-            if key in self._looking or now - doubt.at <= _FORGOTTEN_S
+            key: doubt for key, doubt in self._doubts.items() if key in self._looking or now - doubt.at <= _FORGOTTEN_S
         }
         self._go_on()
 

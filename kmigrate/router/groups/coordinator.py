@@ -12,12 +12,12 @@ from typing import Any
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import Core, Edge, Outcome
+from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
 from kmigrate.router.wire.followed import codes_in, source_request
 from kmigrate.router.wire.groups import JOIN_GROUP, SYNC_GROUP, group_error
 from kmigrate.router.wire.transactions import frame_request, read_answer
 
-__all__ = ["ELSEWHERE", "GroupTalk", "Told", "Word"]
+__all__ = ["ELSEWHERE", "GroupCoordinatorClient", "GroupRequest", "Told"]
 
 ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 _FIND_COORDINATOR = entity(10, 3, "request")
@@ -29,7 +29,7 @@ Told = Callable[[Any], None]
 
 
 @dataclass(slots=True, eq=False)
-class Word:
+class GroupRequest:
     """A request about a single group, with the callback for its answer (a message in the client's version)."""
 
     head: RequestHead
@@ -54,12 +54,12 @@ class Word:
 
 
 @dataclass(slots=True)
-class GroupTalk:
+class GroupCoordinatorClient:
     """Sends the group requests of one client connection to the coordinators of the sources."""
 
-    core: Core
-    edge: Edge
-    unreached: Callable[[Word, Told, int], None]
+    shared: SharedState
+    client: ClientLink
+    unreached: Callable[[GroupRequest, Told, int], None]
     """Decides on a request that reached no coordinator, given the answer's callback and the code for the client."""
     heard: Callable[[str, str, int | None], None]
     """Gets each group whose coordinator has accepted a member, with the member and the generation of the request."""
@@ -67,11 +67,11 @@ class GroupTalk:
     """True once the client is gone: requests in flight are answered without a receiver."""
     _coordinators: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def ask(self, word: Word, told: Told) -> None:
+    def ask(self, word: GroupRequest, told: Told) -> None:
         """Ask the coordinator of the request's group; `told` gets the answer in the client's version."""
-        newest = self.core.outside.source_version(word.link, word.head.api_key)
+        newest = self.shared.backend.source_version(word.link, word.head.api_key)
         if newest < 0:
-            self.core.outside.refresh_source(word.link)
+            self.shared.backend.refresh_source(word.link)
             self._unreached(word, told, Code.COORDINATOR_NOT_AVAILABLE)
             return
         key = (word.link, word.group)
@@ -91,13 +91,13 @@ class GroupTalk:
             elif outcome.refused:
                 self._unreached(word, told, Code.GROUP_AUTHORIZATION_FAILED)
             else:
-                self.core.outside.refresh_source(word.link)
+                self.shared.backend.refresh_source(word.link)
                 self._unreached(word, told, Code.NOT_COORDINATOR)
 
         def to(node: int) -> None:
             frame = frame_request(asked.message, word.head.correlation_id, word.head.client_id)
             waits = word.head.api_key in _WAITING
-            self.edge.to_coordinator(word.link, node, [frame], word.head.correlation_id, done, waits=waits)
+            self.client.to_coordinator(word.link, node, [frame], word.head.correlation_id, done, waits=waits)
 
         known = self._coordinators.get(key)
         if known is not None:
@@ -105,29 +105,29 @@ class GroupTalk:
         else:
             self._find(word, told, to)
 
-    def knows(self, word: Word) -> bool:
+    def knows(self, word: GroupRequest) -> bool:
         """Return whether the coordinator is known.
 
         If so, requests reach the coordinator, or are lost, in the order in which they are sent.
         """
         return (word.link, word.group) in self._coordinators
 
-    def tell(self, word: Word, message: Any) -> None:
+    def tell(self, word: GroupRequest, message: Any) -> None:
         """Send a message to the coordinator without waiting for the answer."""
         node = self._coordinators.get((word.link, word.group), -1)
         if node >= 0:
             frame = frame_request(message, 0, word.head.client_id)
-            self.edge.to_coordinator(word.link, node, [frame], 0, lambda _: None)
+            self.client.to_coordinator(word.link, node, [frame], 0, lambda _: None)
 
-    def _find(self, word: Word, told: Told, then: Callable[[int], None]) -> None:
-        node = self.core.outside.source_node(word.link)
+    def _find(self, word: GroupRequest, told: Told, then: Callable[[int], None]) -> None:
+        node = self.shared.backend.source_node(word.link)
         if node < 0:
             self._unreached(word, told, Code.COORDINATOR_NOT_AVAILABLE)
             return
 
         def done(outcome: Outcome) -> None:
             if outcome.frame is None:
-                self.core.outside.refresh_source(word.link)
+                self.shared.backend.refresh_source(word.link)
                 refused = Code.GROUP_AUTHORIZATION_FAILED if outcome.refused else Code.COORDINATOR_NOT_AVAILABLE
                 self._unreached(word, told, refused)
                 return
@@ -136,15 +136,15 @@ class GroupTalk:
             if code:
                 self._unreached(word, told, code)
                 return
-            followed = self.core.table.followed
+            followed = self.shared.table.followed
             for gone in [key for key in self._coordinators if key[1] not in followed]:
                 del self._coordinators[gone]  # groups come and go during the life of a connection
             self._coordinators[(word.link, word.group)] = int(answer.node_id)
             then(int(answer.node_id))
 
         frame = frame_request(_FIND_COORDINATOR(key=word.group, key_type=0), 0, word.head.client_id)
-        self.edge.to_coordinator(word.link, node, [frame], 0, done)
+        self.client.to_coordinator(word.link, node, [frame], 0, done)
 
-    def _unreached(self, word: Word, told: Told, code: int) -> None:
+    def _unreached(self, word: GroupRequest, told: Told, code: int) -> None:
         self._coordinators.pop((word.link, word.group), None)
         self.unreached(word, told, code)

@@ -43,11 +43,11 @@ from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.groups.coordinator import ELSEWHERE, GroupTalk, Told, Word
-from kmigrate.router.groups.heartbeats import HeartbeatDesk
-from kmigrate.router.groups.trials import TrialDesk
+from kmigrate.router.groups.coordinator import ELSEWHERE, GroupCoordinatorClient, GroupRequest, Told
+from kmigrate.router.groups.heartbeats import HeartbeatHandler
+from kmigrate.router.groups.trials import TrialJoins
 from kmigrate.router.shared.pending_positions import Partition
-from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.wire.blank import frame_answer
 from kmigrate.router.wire.followed import (
     codes_in,
@@ -80,7 +80,7 @@ from kmigrate.router.wire.groups import (
 from kmigrate.router.wire.heartbeats import with_target_names
 from kmigrate.router.wire.transactions import frame_request, read_answer
 
-__all__ = ["FollowDesk"]
+__all__ = ["GroupHandler"]
 
 _BEAT_S = 1.0
 """Time between two heartbeats for a member with a held join; brokers expel no member in less than six seconds."""
@@ -103,26 +103,26 @@ _COMMITS = DELETES | {OFFSET_COMMIT}
 _WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
 
 
-class FollowDesk:
+class GroupHandler:
     """Handles the requests of groups that follow; answers may come later, in any order."""
 
-    def __init__(self, core: Core, edge: Edge, trials: TrialDesk) -> None:
-        self._core = core
-        self._edge = edge
+    def __init__(self, shared: SharedState, client: ClientLink, trials: TrialJoins) -> None:
+        self._shared = shared
+        self._client = client
         self._trials = trials
-        self._talk = GroupTalk(core, edge, self._unreached, self._heard)
-        self._heartbeats = HeartbeatDesk(core, edge, self._talk)
-        self._joins: list[Word] = []
+        self._talk = GroupCoordinatorClient(shared, client, self._unreached, self._heard)
+        self._heartbeats = HeartbeatHandler(shared, client, self._talk)
+        self._joins: list[GroupRequest] = []
         """Joins that are not answered to the client."""
-        self._syncs: list[Word] = []
+        self._syncs: list[GroupRequest] = []
         self._generations: dict[tuple[str, str], int] = {}
         """Newest generation in which the source has accepted each member of a group."""
         self._beat_at = float("inf")
-        self._late: deque[Word] = deque()
+        self._late: deque[GroupRequest] = deque()
         """Commits that no coordinator could take yet, in the order of their arrival."""
-        self._trying: Word | None = None
+        self._trying: GroupRequest | None = None
         """The first of the late commits while it is tried again, or a commit whose coordinator has yet to be found."""
-        self._fetches: list[Word] = []
+        self._fetches: list[GroupRequest] = []
         """OffsetFetch requests that no coordinator could answer yet."""
         self._again_at = 0.0
 
@@ -133,9 +133,9 @@ class FollowDesk:
             reply(frame_answer(answer, head.correlation_id))
 
         groups = groups_of(request)
-        route = self._core.table.followed.get(groups[0])
+        route = self._shared.table.followed.get(groups[0])
         if len(groups) == 1 and route is not None:
-            self._take(Word(head, request, groups[0], route.link, told))
+            self._take(GroupRequest(head, request, groups[0], route.link, told))
         else:
             self._split(head, request, told)
 
@@ -143,12 +143,12 @@ class FollowDesk:
         """Return whether the source of a group that follows understands the request: old ones lack the new protocol."""
         if head.api_key != CONSUMER_GROUP_HEARTBEAT:
             return True
-        route = self._core.table.followed.get(groups_of(request)[0])
+        route = self._shared.table.followed.get(groups_of(request)[0])
         return route is None or self._heartbeats.can(route.link, request)
 
     def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
         """Commit offsets in a transaction at the source, in the holder's identity there (TxnOffsetCommit)."""
-        word = Word(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
+        word = GroupRequest(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
         if self._differs(topics_of(request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
         else:
@@ -156,7 +156,7 @@ class FollowDesk:
 
     def advance(self) -> None:
         """Look at held requests again after a change of the table."""
-        self._core.waiting.pop(self, None)
+        self._shared.waiting.pop(self, None)
         self._heartbeats.advance()
         self._fetch_again()
         self._try_late()
@@ -174,9 +174,9 @@ class FollowDesk:
 
     def closed(self) -> None:
         self._talk.gone = True
-        self._core.waiting.pop(self, None)
+        self._shared.waiting.pop(self, None)
         for join in self._joins:
-            self._core.followers.joined(join.group, join.member_id)
+            self._shared.followers.joined(join.group, join.member_id)
         self._joins.clear()
         self._syncs.clear()
         self._fetches.clear()
@@ -186,16 +186,16 @@ class FollowDesk:
 
     def _watch(self) -> None:
         if self._joins or self._syncs:
-            self._core.waiting.setdefault(self)
+            self._shared.waiting.setdefault(self)
 
-    def _route(self, word: Word) -> GroupRoute | None:
-        return self._core.table.followed.get(word.group)
+    def _route(self, word: GroupRequest) -> GroupRoute | None:
+        return self._shared.table.followed.get(word.group)
 
     # several groups in one request
 
     def _split(self, head: RequestHead, request: Any, told: Told) -> None:
         """Ask each group that follows once at its source, and all other groups together at the target."""
-        followed, named = self._core.table.followed, named_groups(request)
+        followed, named = self._shared.table.followed, named_groups(request)
         answers: list[Any] = []
         local = [said for group, said in named.items() if group not in followed]
         waiting = len(named) - len(local) + bool(local)
@@ -208,15 +208,15 @@ class FollowDesk:
         for group, said in named.items():
             route = followed.get(group)
             if route is not None:
-                self._take(Word(head, of_groups(request, (said,)), group, route.link, one))
+                self._take(GroupRequest(head, of_groups(request, (said,)), group, route.link, one))
         if local:
             kind = type(request)
             frame = frame_request(of_groups(request, local), head.correlation_id, head.client_id)
-            self._edge.to_target([frame], head.correlation_id, lambda answer: one(read_answer(kind, answer)))
+            self._client.to_target([frame], head.correlation_id, lambda answer: one(read_answer(kind, answer)))
 
     # one group
 
-    def _take(self, word: Word) -> None:
+    def _take(self, word: GroupRequest) -> None:
         key = word.head.api_key
         if key in _WITH_POSITIONS and self._differs(topics_of(word.request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
@@ -229,7 +229,7 @@ class FollowDesk:
         elif key in _COMMITS:
             self._commit(word)
         elif key == OFFSET_FETCH:
-            word.until = self._edge.now() + _TRIED_S
+            word.until = self._client.now() + _TRIED_S
             word.told = self._noting(word)
             self._fetch(word)
         elif key == LEAVE_GROUP:
@@ -243,32 +243,32 @@ class FollowDesk:
 
     def _differs(self, topics: set[str]) -> bool:
         """Return whether the offsets of any of the topics differ between the clusters (rule C)."""
-        routes = self._core.table.topics
+        routes = self._shared.table.topics
         return any(routes[topic].mapped for topic in topics if topic in routes)
 
-    def _beaten(self, word: Word, answer: Any) -> None:
+    def _beaten(self, word: GroupRequest, answer: Any) -> None:
         route = self._route(word)
         if not code_of(answer.error_code) and (route is None or route.rejoining):
             word.fail(Code.REBALANCE_IN_PROGRESS)
         else:
             word.told(answer)
 
-    def _describe(self, word: Word) -> None:
+    def _describe(self, word: GroupRequest) -> None:
         """Describe a group of the new protocol.
 
         Before Kafka 4.0 no such group exists; a client that is told so asks for a group of the classic protocol.
         """
-        if self._core.outside.source_version(word.link, CONSUMER_GROUP_DESCRIBE) < 0:
+        if self._shared.backend.source_version(word.link, CONSUMER_GROUP_DESCRIBE) < 0:
             word.fail(Code.GROUP_ID_NOT_FOUND)
         else:
-            self._talk.ask(word, lambda answer: word.told(with_target_names(answer, self._core.ids)))
+            self._talk.ask(word, lambda answer: word.told(with_target_names(answer, self._shared.ids)))
 
     def _heard(self, group: str, member_id: str, generation: int | None) -> None:
         """Note that the source's coordinator has accepted a member.
 
         `generation`: the generation that the request names, if any.
         """
-        self._core.followers.heard(group, member_id, self._edge.now())
+        self._shared.followers.heard(group, member_id, self._client.now())
         if member_id and generation is not None:
             known = self._generations
             known.pop((group, member_id), None)  # so that the newest stay last
@@ -276,18 +276,18 @@ class FollowDesk:
             if len(known) > _MOST_MEMBERS:
                 del known[next(iter(known))]
 
-    def _left(self, word: Word, answer: Any) -> None:
+    def _left(self, word: GroupRequest, answer: Any) -> None:
         if not code_of(answer.error_code):
             for member in (word.request, *getattr(word.request, "members", ())):
-                self._core.followers.gone(word.group, str(getattr(member, "member_id", "")))
+                self._shared.followers.gone(word.group, str(getattr(member, "member_id", "")))
         word.told(answer)
 
-    def _commit(self, word: Word) -> None:
+    def _commit(self, word: GroupRequest) -> None:
         if word.head.api_key not in DELETES:
             word.request = without_epochs(word.request)
-        self._core.followers.leave(word.group)
+        self._shared.followers.leave(word.group)
         if word.head.api_key == OFFSET_COMMIT:
-            word.until = self._edge.now() + _TRIED_S
+            word.until = self._client.now() + _TRIED_S
         if self._late or self._trying is not None:
             self._late.append(word)
             return
@@ -296,11 +296,11 @@ class FollowDesk:
             self._trying = word
         self._forward(word)
 
-    def _forward(self, word: Word) -> None:
+    def _forward(self, word: GroupRequest) -> None:
         """Send a commit to the source's coordinator, after the comparison that rule G may demand."""
         wanted = {} if word.head.api_key in DELETES else committed_in(word.request)
         member = word.head.api_key != OFFSET_COMMIT or bool(word.member_id)
-        marked = self._core.untold.marked(word.group, wanted, id(self), self._edge.now(), of_member=member)
+        marked = self._shared.untold.marked(word.group, wanted, id(self), self._client.now(), of_member=member)
         if not marked:
             self._talk.ask(word, lambda answer: self._resolved(word, answer))
             return
@@ -318,21 +318,21 @@ class FollowDesk:
                 self._talk.ask(word, lambda answer: self._resolved(word, answer))
 
         head, question = question_for(word.group, marked, word.head.client_id)
-        self._talk.ask(Word(head, question, word.group, word.link, answered), answered)
+        self._talk.ask(GroupRequest(head, question, word.group, word.link, answered), answered)
 
-    def _not_compared(self, word: Word) -> None:
+    def _not_compared(self, word: GroupRequest) -> None:
         """Try a commit again whose committed offset cannot be had, or have the client commit again (14)."""
-        if self._edge.now() < word.until and not self._talk.gone:
+        if self._client.now() < word.until and not self._talk.gone:
             self._put_off(word)
         else:
             self._resolved(word, group_error(word.head, word.request, Code.COORDINATOR_LOAD_IN_PROGRESS))
 
-    def _refuse(self, word: Word, wanted: dict[Partition, int], back: dict[Partition, int]) -> None:
+    def _refuse(self, word: GroupRequest, wanted: dict[Partition, int], back: dict[Partition, int]) -> None:
         """Refuse a commit that goes back, with a code after which the client joins anew and asks for positions."""
-        self._core.untold.refused += 1
+        self._shared.untold.refused += 1
         named = ", ".join(f"{topic}-{part} to {wanted[topic, part]} from {at}" for (topic, part), at in back.items())
         client = word.member_id or word.head.client_id or "a client"
-        self._core.outside.warn(
+        self._shared.backend.warn(
             f"group {word.group}: a commit of {client} is refused, because it goes back without a reset: {named}; "
             "the group keeps its committed offsets, and the client is made to ask for them"
         )
@@ -340,10 +340,10 @@ class FollowDesk:
         code = Code.UNKNOWN_MEMBER_ID if modern else Code.ILLEGAL_GENERATION
         self._resolved(word, group_error(word.head, word.request, code))
 
-    def _resolved(self, word: Word, answer: Any) -> None:
-        followers, route = self._core.followers, self._route(word)
+    def _resolved(self, word: GroupRequest, answer: Any) -> None:
+        followers, route = self._shared.followers, self._route(word)
         if followers.resolved(word.group) and route is not None and route.frozen:
-            self._core.outside.drained()
+            self._shared.backend.drained()
         word.told(answer)
         if word is self._trying:
             self._trying = None
@@ -354,27 +354,27 @@ class FollowDesk:
 
         None is tried once the group is frozen (E).
         """
-        while self._late and self._trying is None and self._edge.now() >= self._again_at:
+        while self._late and self._trying is None and self._client.now() >= self._again_at:
             word = self._late.popleft()
             route = self._route(word)
-            if route is None or route.frozen or 0 < word.until <= self._edge.now():
+            if route is None or route.frozen or 0 < word.until <= self._client.now():
                 self._give_up(word)
             else:
                 self._trying = word
                 self._forward(word)
 
-    def _unreached(self, word: Word, told: Told, code: int) -> None:
+    def _unreached(self, word: GroupRequest, told: Told, code: int) -> None:
         """Put a commit off, or answer the client with the code (rule F).
 
         For an OffsetFetch, `_fetched` decides, because the source's own answer may have the same error.
         """
         commits = word.head.api_key != OFFSET_FETCH
-        if commits and code in ELSEWHERE and self._edge.now() < word.until and not self._talk.gone:
+        if commits and code in ELSEWHERE and self._client.now() < word.until and not self._talk.gone:
             self._put_off(word)
         else:
             told(group_error(word.head, word.request, code))
 
-    def _put_off(self, word: Word) -> None:
+    def _put_off(self, word: GroupRequest) -> None:
         if word is self._trying:
             self._trying = None
             self._late.appendleft(word)
@@ -383,43 +383,43 @@ class FollowDesk:
         self._come_again()
 
     def _come_again(self) -> None:
-        self._again_at = self._edge.now() + _AGAIN_S
-        self._edge.wake_at(self._again_at)
+        self._again_at = self._client.now() + _AGAIN_S
+        self._client.wake_at(self._again_at)
 
-    def _give_up(self, word: Word) -> None:
+    def _give_up(self, word: GroupRequest) -> None:
         self._resolved(word, group_error(word.head, word.request, Code.NOT_COORDINATOR))
 
-    def _noting(self, word: Word) -> Told:
+    def _noting(self, word: GroupRequest) -> Told:
         """Return the request's callback for an answer, preceded by a note of the committed offsets left out (G)."""
         told, request = word.told, word.request
 
         def noted(answer: Any) -> None:
             given, left_out = told_and_left_out(request, answer)
-            self._core.untold.told(word.group, given)
-            self._core.untold.left_out(word.group, left_out, id(self), self._edge.now())
+            self._shared.untold.told(word.group, given)
+            self._shared.untold.left_out(word.group, left_out, id(self), self._client.now())
             told(answer)
 
         return noted
 
-    def _fetch(self, word: Word) -> None:
+    def _fetch(self, word: GroupRequest) -> None:
         self._talk.ask(word, lambda answer: self._fetched(word, answer))
 
     def _fetch_again(self) -> None:
         """Send the OffsetFetch requests again (F); they change nothing, so none waits for another."""
-        if not self._fetches or self._edge.now() < self._again_at:
+        if not self._fetches or self._client.now() < self._again_at:
             return
         words, self._fetches = self._fetches, []
         for word in words:
             route = self._route(word)
-            if route is None or route.frozen or word.until <= self._edge.now():
+            if route is None or route.frozen or word.until <= self._client.now():
                 word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
             else:
                 self._fetch(word)
 
-    def _fetched(self, word: Word, answer: Any) -> None:
+    def _fetched(self, word: GroupRequest, answer: Any) -> None:
         """Answer an OffsetFetch, or ask again (rules A, B, C and F)."""
         again = codes_in(answer) & _ASKED_AGAIN
-        if again and self._edge.now() < word.until and not self._talk.gone:
+        if again and self._client.now() < word.until and not self._talk.gone:
             self._fetches.append(word)
             self._come_again()
             return
@@ -430,7 +430,7 @@ class FollowDesk:
         if code := code_of(getattr(whole, "error_code", 0)):
             word.fail(code)
             return
-        routes = self._core.table.topics
+        routes = self._shared.table.topics
         if self._differs(topics_of(answer)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
             return
@@ -444,7 +444,7 @@ class FollowDesk:
             word.told(shown)
             return
         may_be_beyond = word.head.version >= _FIRST_TOLD_BEYOND
-        hold_s = self._core.settings.group_hold_s
+        hold_s = self._shared.settings.group_hold_s
 
         def there(yes: bool) -> None:
             if yes or may_be_beyond:
@@ -452,24 +452,24 @@ class FollowDesk:
             else:
                 word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._core.outside.when_copied(word.link, copied, min(_COPY_S, hold_s) if may_be_beyond else hold_s, there)
+        self._shared.backend.when_copied(word.link, copied, min(_COPY_S, hold_s) if may_be_beyond else hold_s, there)
 
     # rebalances (rules D and E)
 
-    def _join(self, word: Word) -> None:
+    def _join(self, word: GroupRequest) -> None:
         self._joins.append(word)
-        self._core.followers.join(word.group, word.member_id)
+        self._shared.followers.join(word.group, word.member_id)
         self._go_on(word)
         self._beat()
         self._watch()
 
-    def _go_on(self, word: Word) -> None:
+    def _go_on(self, word: GroupRequest) -> None:
         """Handle a join under the present table."""
         route = self._route(word)
         if route is None:
             self._joins.remove(word)
-            self._core.followers.joined(word.group, word.member_id)
-            if word.group in self._core.table.held_groups:  # the group was given another mode
+            self._shared.followers.joined(word.group, word.member_id)
+            if word.group in self._shared.table.held_groups:  # the group was given another mode
                 word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
             else:
                 self._join_anew(word)
@@ -479,26 +479,26 @@ class FollowDesk:
             word.sent = True
             self._talk.ask(word, lambda answer: self._join_answered(word, answer))
 
-    def _join_answered(self, word: Word, answer: Any) -> None:
+    def _join_answered(self, word: GroupRequest, answer: Any) -> None:
         if word not in self._joins:
             return
         failed = code_of(answer.error_code)
         if not failed:
             self._heard(word.group, str(answer.member_id), int(answer.generation_id))
-            self._core.followers.joined(word.group, word.member_id)
+            self._shared.followers.joined(word.group, word.member_id)
             word.named = str(answer.member_id)
-            self._core.followers.join(word.group, word.member_id)
+            self._shared.followers.join(word.group, word.member_id)
         word.answer = answer
         route = self._route(word)
         if failed or (route is not None and not route.rejoining):
             self._answer_join(word)
 
-    def _answer_join(self, word: Word) -> None:
+    def _answer_join(self, word: GroupRequest) -> None:
         self._joins.remove(word)
-        self._core.followers.joined(word.group, word.member_id)
+        self._shared.followers.joined(word.group, word.member_id)
         word.told(word.answer)
 
-    def _join_anew(self, word: Word) -> None:
+    def _join_anew(self, word: GroupRequest) -> None:
         """Join the target's group as a new member, which no request has to announce (rule E)."""
         if word.member_id:
             self._leave(word, word.member_id)
@@ -510,7 +510,7 @@ class FollowDesk:
             if code_of(answer.error_code) == Code.MEMBER_ID_REQUIRED:
                 named = dataclasses.replace(request, member_id=answer.member_id)
                 again = frame_request(named, head.correlation_id, head.client_id)
-                self._edge.to_target([again], head.correlation_id, lambda last: told(read_answer(kind, last)))
+                self._client.to_target([again], head.correlation_id, lambda last: told(read_answer(kind, last)))
             else:
                 told(answer)
 
@@ -519,18 +519,18 @@ class FollowDesk:
             word.told(answer)
 
         first = frame_request(request, head.correlation_id, head.client_id)
-        self._edge.to_target([first], head.correlation_id, answered)
+        self._client.to_target([first], head.correlation_id, answered)
 
-    def _leave(self, word: Word, member_id: str) -> None:
+    def _leave(self, word: GroupRequest, member_id: str) -> None:
         self._generations.pop((word.group, member_id), None)
-        newest = self._core.outside.source_version(word.link, LEAVE_GROUP)
+        newest = self._shared.backend.source_version(word.link, LEAVE_GROUP)
         if newest >= 0:
             self._talk.tell(word, leave_request(word.group, member_id, newest))
 
     def _beat(self) -> None:
         """Keep members with held joins in the source's group, in case the promote is given up (rule D)."""
         held = [join for join in self._joins if (route := self._route(join)) is not None and route.rejoining]
-        now = self._edge.now()
+        now = self._client.now()
         if not held or now < self._beat_at < float("inf"):
             return
         for join in held:
@@ -540,9 +540,9 @@ class FollowDesk:
                     join, _HEARTBEAT(group_id=join.group, generation_id=generation, member_id=join.member_id)
                 )
         self._beat_at = now + _BEAT_S
-        self._edge.wake_at(self._beat_at)
+        self._client.wake_at(self._beat_at)
 
-    def _sync(self, word: Word) -> None:
+    def _sync(self, word: GroupRequest) -> None:
         route = self._route(word)
         if route is None or route.rejoining:
             word.fail(Code.REBALANCE_IN_PROGRESS)

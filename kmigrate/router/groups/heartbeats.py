@@ -36,8 +36,8 @@ from uuid import UUID
 
 from kmigrate.model.routes import RoutingTable
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.router.groups.coordinator import GroupTalk, Word
-from kmigrate.router.shared.state import Core, Edge
+from kmigrate.router.groups.coordinator import GroupCoordinatorClient, GroupRequest
+from kmigrate.router.shared.state import ClientLink, SharedState
 from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, leaves_group
 from kmigrate.router.wire.heartbeats import (
     Partitions,
@@ -51,7 +51,7 @@ from kmigrate.router.wire.heartbeats import (
     with_target_ids,
 )
 
-__all__ = ["HeartbeatDesk"]
+__all__ = ["HeartbeatHandler"]
 
 _PROBED_S = 1.0
 """Time without a report of owned partitions after which a member must send a full heartbeat (rule C)."""
@@ -66,7 +66,7 @@ _LONG_AGO = float("-inf")
 class _Member:
     """A member that the source's coordinator has answered on this connection."""
 
-    word: Word
+    word: GroupRequest
     """Newest heartbeat."""
     named: Partitions = frozenset()
     """Partitions that the member last reported as owned, by the target's ids."""
@@ -84,28 +84,28 @@ class _Member:
         return self.emptied_at > _LONG_AGO
 
 
-class HeartbeatDesk:
+class HeartbeatHandler:
     """Handles ConsumerGroupHeartbeat of groups that follow."""
 
-    def __init__(self, core: Core, edge: Edge, talk: GroupTalk) -> None:
-        self._core = core
-        self._edge = edge
+    def __init__(self, shared: SharedState, client: ClientLink, talk: GroupCoordinatorClient) -> None:
+        self._shared = shared
+        self._client = client
         self._talk = talk
         self._members: dict[tuple[str, str], _Member] = {}
         self._table: RoutingTable | None = None
 
     def can(self, link: str, heartbeat: Any) -> bool:
         """Return whether a link's source understands the heartbeat; before Kafka 4.0 brokers lack the new protocol."""
-        newest = self._core.outside.source_version(link, CONSUMER_GROUP_HEARTBEAT)
-        if newest < 0 and self._core.outside.source_version(link, HEARTBEAT) < 0:
-            self._core.outside.refresh_source(link)
+        newest = self._shared.backend.source_version(link, CONSUMER_GROUP_HEARTBEAT)
+        if newest < 0 and self._shared.backend.source_version(link, HEARTBEAT) < 0:
+            self._shared.backend.refresh_source(link)
         return newest >= needs_regex(heartbeat)
 
     def knows(self, group: str, member_id: str) -> bool:
         """Return whether a member of the new protocol has sent a heartbeat on this connection."""
         return (group, member_id) in self._members
 
-    def take(self, word: Word) -> None:
+    def take(self, word: GroupRequest) -> None:
         request = word.request
         if leaves_group(request):
             self._ask(word, self._left)
@@ -114,7 +114,7 @@ class HeartbeatDesk:
         gathering = self._gathering(word)
         self._hear(member, gathering=gathering)
         if gathering and not int(request.member_epoch):
-            member.emptied_at = self._edge.now()
+            member.emptied_at = self._client.now()
             self._done(member)
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
         elif self._must_say_everything(member, gathering=gathering):
@@ -126,9 +126,9 @@ class HeartbeatDesk:
 
     def advance(self) -> None:
         """Apply rules E and F, once per table."""
-        if self._table is self._core.table:
+        if self._table is self._shared.table:
             return
-        self._table = self._core.table
+        self._table = self._shared.table
         for key, member in list(self._members.items()):
             route = self._table.followed.get(member.word.group)
             if route is None:
@@ -140,12 +140,12 @@ class HeartbeatDesk:
 
     def closed(self) -> None:
         for key in list(self._members):
-            self._core.followers.parted(*key)
+            self._shared.followers.parted(*key)
             self._forget(key)
 
     # one member
 
-    def _known(self, word: Word) -> _Member:
+    def _known(self, word: GroupRequest) -> _Member:
         key = (word.group, word.member_id)
         member = self._members.get(key)
         if member is None:
@@ -155,8 +155,8 @@ class HeartbeatDesk:
         member.word = word
         return member
 
-    def _gathering(self, word: Word) -> bool:
-        route = self._core.table.followed.get(word.group)
+    def _gathering(self, word: GroupRequest) -> bool:
+        route = self._shared.table.followed.get(word.group)
         return route is None or route.gathering
 
     def _hear(self, member: _Member, *, gathering: bool) -> None:
@@ -168,7 +168,7 @@ class HeartbeatDesk:
         if named:
             member.given_at = _LONG_AGO
             self._undone(member)
-        elif gathering and member.emptied and self._edge.now() - member.given_at > _TAKES_S:
+        elif gathering and member.emptied and self._client.now() - member.given_at > _TAKES_S:
             self._done(member)
 
     def _must_say_everything(self, member: _Member, *, gathering: bool) -> bool:
@@ -176,7 +176,7 @@ class HeartbeatDesk:
             return False
         if not gathering:
             return self._wants_assignment(member) or member.emptied
-        now = self._edge.now()
+        now = self._client.now()
         if member.done or not member.emptied or now - member.emptied_at < _PROBED_S:
             return False
         member.emptied_at = now
@@ -185,21 +185,21 @@ class HeartbeatDesk:
     def _wants_assignment(self, member: _Member) -> bool:
         """Return whether a member must send a full heartbeat for rule A."""
         group, member_id = member.word.group, member.word.member_id
-        withheld = self._core.followers.withheld(group, member_id)
+        withheld = self._shared.followers.withheld(group, member_id)
         if withheld is not None:
-            return self._core.ids.tells_any(withheld)
+            return self._shared.ids.tells_any(withheld)
         asked, member.asked = member.asked, True
         return not asked
 
     def _done(self, member: _Member) -> None:
         if not member.done:
             member.done = True
-            self._core.followers.join(member.word.group, member.word.member_id)
+            self._shared.followers.join(member.word.group, member.word.member_id)
 
     def _undone(self, member: _Member) -> None:
         if member.done:
             member.done = False
-            self._core.followers.joined(member.word.group, member.word.member_id)
+            self._shared.followers.joined(member.word.group, member.word.member_id)
 
     def _forget(self, key: tuple[str, str]) -> None:
         member = self._members.pop(key, None)
@@ -208,56 +208,58 @@ class HeartbeatDesk:
 
     # answers
 
-    def _ask(self, word: Word, answered: Callable[[Word, Any], None]) -> None:
-        asked = Word(word.head, with_source_ids(word.request, self._core.ids), word.group, word.link, word.told)
+    def _ask(self, word: GroupRequest, answered: Callable[[GroupRequest, Any], None]) -> None:
+        asked = GroupRequest(
+            word.head, with_source_ids(word.request, self._shared.ids), word.group, word.link, word.told
+        )
         self._talk.ask(asked, lambda answer: answered(word, answer))
 
-    def _left(self, word: Word, answer: Any) -> None:
+    def _left(self, word: GroupRequest, answer: Any) -> None:
         if not code_of(answer.error_code):
-            self._core.followers.gone(word.group, word.member_id)
+            self._shared.followers.gone(word.group, word.member_id)
             self._forget((word.group, word.member_id))
         word.told(answer)
 
-    def _beaten(self, word: Word, answer: Any) -> None:
+    def _beaten(self, word: GroupRequest, answer: Any) -> None:
         if code_of(answer.error_code):
             word.told(answer)
             return
         if not word.member_id:  # of a client that has the coordinator choose the member id
             self._forget((word.group, ""))
             word.named = str(answer.member_id)
-            self._core.followers.heard(word.group, word.named, self._edge.now())
+            self._shared.followers.heard(word.group, word.named, self._client.now())
         member = self._known(word)
-        gathering, now = self._gathering(word), self._edge.now()
+        gathering, now = self._gathering(word), self._client.now()
         if gathering and (member.emptied or now >= self._all_hear_at(word, answer)):
             if not member.emptied:
                 member.emptied_at = now
             word.told(sooner(letting_go(answer)))
             return
-        shown, withheld = with_target_ids(answer, self._core.ids)
+        shown, withheld = with_target_ids(answer, self._shared.ids)
         if shown.assignment is not None:
             self._withhold(member, withheld)
             if (owned(shown.assignment) or frozenset()) - member.named:
                 member.given_at = now
         word.told(sooner(shown) if gathering else shown)
 
-    def _all_hear_at(self, word: Word, answer: Any) -> float:
+    def _all_hear_at(self, word: GroupRequest, answer: Any) -> float:
         """Return the time by which every member, at any router, has sent a heartbeat since the group gathers.
 
         From then on all members send heartbeats often.
         """
-        since = self._core.followers.gathering(word.group, self._edge.now())
+        since = self._shared.followers.gathering(word.group, self._client.now())
         return since + float(answer.heartbeat_interval.total_seconds())
 
     def _withhold(self, member: _Member, withheld: frozenset[UUID]) -> None:
         """Note the topics that are withheld from a member, and warn of new ones (rule A)."""
         group, member_id = member.word.group, member.word.member_id
-        if withheld - (self._core.followers.withheld(group, member_id) or frozenset()):
-            self._core.outside.warn(
+        if withheld - (self._shared.followers.withheld(group, member_id) or frozenset()):
+            self._shared.backend.warn(
                 f"group {group}: its member {member_id} is assigned a topic of the source that cannot be read here, "
                 f"because it is not mirrored under the same offsets: {', '.join(sorted(map(self._named, withheld)))}"
             )
-        self._core.followers.withhold(group, member_id, withheld, self._edge.now())
+        self._shared.followers.withhold(group, member_id, withheld, self._client.now())
 
     def _named(self, topic: UUID) -> str:
-        name = self._core.ids.name_at_source(topic)
+        name = self._shared.ids.name_at_source(topic)
         return f"{name} (topic id {topic})" if name else f"topic id {topic}"

@@ -18,13 +18,13 @@ from typing import Any
 from kmigrate.model.presences import RefusedMember
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import Core, Edge
+from kmigrate.router.shared.state import ClientLink, SharedState
 from kmigrate.router.wire.addresses import decode_request
 from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, groups_of
 from kmigrate.router.wire.transactions import frame_request, read_answer
 from kmigrate.router.wire.trials import JOINING, lets_in, refusal_in, says_subscription, trial_of
 
-__all__ = ["TrialDesk"]
+__all__ = ["TrialJoins"]
 
 _PAUSE_S = 1.0
 """Least time between two trials of a member that joins again and again, as members of a held group do."""
@@ -52,12 +52,12 @@ class _Trial:
     at: float = _LONG_AGO
 
 
-class TrialDesk:
+class TrialJoins:
     """Makes the trial joins of one client connection."""
 
-    def __init__(self, core: Core, edge: Edge, host: Callable[[], str]) -> None:
-        self._core = core
-        self._edge = edge
+    def __init__(self, shared: SharedState, client: ClientLink, host: Callable[[], str]) -> None:
+        self._shared = shared
+        self._client = client
         self._host = host
         self._known: dict[_Key, _Trial] = {}
 
@@ -69,7 +69,7 @@ class TrialDesk:
         if head.api_key in JOINING and says_subscription(request) and int(getattr(request, "member_epoch", 0)) >= 0:
             self._note(head, request, (group, head.client_id or ""))
         for key, trial in list(self._known.items()):
-            waiting = key[0] in self._core.table.held_groups or key[0] in self._core.table.followed
+            waiting = key[0] in self._shared.table.held_groups or key[0] in self._shared.table.followed
             if not waiting:
                 self._forget(key)
             elif self._due(key[0], trial):
@@ -101,9 +101,9 @@ class TrialDesk:
         """Note how the target has answered a join after the promote."""
         error, group = refusal_in(code, trial=False), groups_of(request)[0]
         if error or not code:
-            self._core.trials.after(group, self._edge.now(), self._refused(head, request, error))
+            self._shared.trials.after(group, self._client.now(), self._refused(head, request, error))
         if error:
-            self._core.outside.warn(
+            self._shared.backend.warn(
                 f"group {group}: the target refuses member {head.client_id or request.member_id} at {self._host()}: "
                 f"{error}"
             )
@@ -111,15 +111,15 @@ class TrialDesk:
     def _due(self, group: str, trial: _Trial) -> bool:
         if trial.pending:
             return False
-        now, route = self._edge.now(), self._core.table.followed.get(group)
-        if route is not None and route.gathering and trial.at < self._core.followers.gathering(group, now):
+        now, route = self._client.now(), self._shared.table.followed.get(group)
+        if route is not None and route.gathering and trial.at < self._shared.followers.gathering(group, now):
             return True
         return now - trial.at >= (_PAUSE_S if trial.fresh else float("inf") if trial.settled else _AGAIN_S)
 
     def _send(self, key: _Key, trial: _Trial) -> None:
         message = trial_of(trial.request)
-        trial.pending, trial.fresh, trial.at = True, False, self._edge.now()
-        self._core.trials.asked(key[0])
+        trial.pending, trial.fresh, trial.at = True, False, self._client.now()
+        self._shared.trials.asked(key[0])
 
         def answered(frame: bytearray) -> None:
             if trial.pending:
@@ -127,15 +127,15 @@ class TrialDesk:
                 self._answered(key, trial, code_of(read_answer(type(message), frame).error_code))
 
         frame = frame_request(message, trial.head.correlation_id, trial.head.client_id)
-        self._edge.to_target([frame], trial.head.correlation_id, answered)
+        self._client.to_target([frame], trial.head.correlation_id, answered)
 
     def _answered(self, key: _Key, trial: _Trial, code: int) -> None:
         error = refusal_in(code, trial=True)
         changed, trial.refused, trial.settled = trial.refused != bool(error), bool(error), lets_in(code)
         told = self._refused(trial.head, trial.request, error)
-        last = self._core.trials.answered(key[0], id(self), told)
-        if changed or (last and key[0] in self._core.table.followed):
-            self._core.outside.drained()
+        last = self._shared.trials.answered(key[0], id(self), told)
+        if changed or (last and key[0] in self._shared.table.followed):
+            self._shared.backend.drained()
 
     def _refused(self, head: RequestHead, request: Any, error: str) -> RefusedMember:
         return RefusedMember(head.client_id or "", self._host(), str(request.member_id), error)
@@ -144,5 +144,5 @@ class TrialDesk:
         trial = self._known.pop(key)
         if trial.pending:
             trial.pending = False
-            self._core.trials.given_up(key[0])
-        self._core.trials.parted(key[0], id(self))
+            self._shared.trials.given_up(key[0])
+        self._shared.trials.parted(key[0], id(self))

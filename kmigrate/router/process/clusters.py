@@ -116,7 +116,7 @@ async def _read_ends(
 
 
 class Clusters:
-    """Implements `Outside`: runs requests as tasks, and gives answers to callbacks."""
+    """Implements `Backend`: runs requests as tasks, and gives answers to callbacks."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from kmigrate.protocol.frames import TakePiece, take_all
 from kmigrate.router.process.upstream import Addresses, Upstream
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.client_handoff import Who, grouped
-from kmigrate.router.shared.state import BeginsAnswer, Buffer, Core, Outcome
+from kmigrate.router.shared.state import BeginsAnswer, Buffer, Outcome, SharedState
 
 __all__ = ["ClientConnection", "SecuredClusters"]
 
@@ -60,11 +60,11 @@ class SecuredClusters(Protocol):
 
 
 class ClientConnection:
-    """Implements `Edge` for a session: the client's socket and its upstreams."""
+    """Implements `ClientLink` for a session: the client's socket and its upstreams."""
 
     def __init__(
         self,
-        core: Core,
+        shared: SharedState,
         tasks: TaskOwner,
         target: Addresses,
         source: Callable[[str, int], Addresses],
@@ -75,7 +75,7 @@ class ClientConnection:
         broker: int | None,
         home: str = "",
     ) -> None:
-        self._core = core
+        self._shared = shared
         self._tasks = tasks
         self._target_addresses = target
         self._source_addresses = source
@@ -98,11 +98,11 @@ class ClientConnection:
         """Connections for JoinGroup and SyncGroup, which wait for other members: a commit must not wait behind them."""
         self._ended = False
         self._retiring = False
-        self.session = Session(core, self)
+        self.session = Session(shared, self)
         self.session.broker = broker
         self.session.home = home
         self.stream = FrameStream(
-            self._on_frame, self._on_lost, max_frame=core.settings.max_frame, on_trust=_ON_TRUST
+            self._on_frame, self._on_lost, max_frame=shared.settings.max_frame, on_trust=_ON_TRUST
         )
         self.stream.on_writable = self._client_writable
         self.stream.on_made = self._made
@@ -112,11 +112,11 @@ class ClientConnection:
 
     def _made(self) -> None:
         """Take in the new connection. Until the login, which has a deadline, requests must be short."""
-        settings, door = self._core.settings, self._core.door
+        settings, door = self._shared.settings, self._shared.door
         self.session.host = self.stream.peer.rpartition(":")[0]
         self._on_made(self)
         self.session.since = self.session.active = monotonic()
-        self._core.farewell.guests.add(self.session)
+        self._shared.farewell.guests.add(self.session)
         if door.asks:
             self.stream.max_frame = settings.max_login_frame
             self._deadline = asyncio.get_running_loop().call_later(settings.login_s, self._late)
@@ -125,18 +125,18 @@ class ClientConnection:
         else:
             self._identity = door.holder(self.stream.subject)
             if self._identity is None:
-                self._core.outside.warn(f"{self.stream.peer}: no client of the table has {self.stream.subject!r}")
+                self._shared.backend.warn(f"{self.stream.peer}: no client of the table has {self.stream.subject!r}")
                 self.close("")
 
     def _late(self) -> None:
         if not self.session.logged_in:
-            self.close(f"it was not logged in after {self._core.settings.login_s:g} s")
+            self.close(f"it was not logged in after {self._shared.settings.login_s:g} s")
 
     def _accepted(self, identity: Identity) -> None:
         self._identity = identity
-        if refusal := self._core.limits.logged_in(self):
+        if refusal := self._shared.limits.logged_in(self):
             asyncio.get_running_loop().call_soon(self.close, refusal)
-        self.stream.max_frame = self._core.settings.max_frame
+        self.stream.max_frame = self._shared.settings.max_frame
         if self._deadline is not None:
             self._deadline.cancel()
 
@@ -149,7 +149,7 @@ class ClientConnection:
         identity = self._identity
         if self._ended or identity is None or identity is NOBODY:
             return
-        self._identity = self._core.door.still(identity)
+        self._identity = self._shared.door.still(identity)
         if self._identity is None:
             self._identity = identity
             self.close(f"the table no longer has {identity.name}")
@@ -185,7 +185,7 @@ class ClientConnection:
 
     def _on_lost(self, error: Exception | None) -> None:
         if isinstance(error, ProtocolViolation) and not self._ended:
-            self._core.outside.say(f"closing the connection of {self.stream.peer}: {error.what}")
+            self._shared.backend.say(f"closing the connection of {self.stream.peer}: {error.what}")
         self._end()
 
     def _end(self) -> None:
@@ -195,7 +195,7 @@ class ClientConnection:
         if self._deadline is not None:
             self._deadline.cancel()
         self._on_end(self)
-        self._core.farewell.guests.discard(self.session)
+        self._shared.farewell.guests.discard(self.session)
         if self._target is not None:
             self._target.read(True)  # the target connection may end only after its answers
         self.session.closed()
@@ -211,7 +211,7 @@ class ClientConnection:
         return self.draining or any(not each.ended and each.busy for each in self._of_groups())
 
     def _watch(self) -> None:
-        self._core.limits.watch(self)
+        self._shared.limits.watch(self)
 
     @property
     def held(self) -> int:
@@ -304,7 +304,7 @@ class ClientConnection:
 
         If the login is relayed, or the client is not known yet, the router itself does not log in.
         """
-        target, door = self._clusters.target_settings, self._core.door
+        target, door = self._clusters.target_settings, self._shared.door
         if self._identity is None or (door.asks and not door.mapped):
             return replace(target.security, sasl=None)
         found = self._identity.at(target)
@@ -343,7 +343,7 @@ class ClientConnection:
             self.session.cut_off()
             return
         if self._target is not None and self._target.distrust and not self._ended:
-            self._core.outside.warn(f"{self.principal or self.stream.peer} does not reach the target: {why}")
+            self._shared.backend.warn(f"{self.principal or self.stream.peer} does not reach the target: {why}")
             why = ""
         self.close("" if not self.session.waits_for_answer else why)
 
@@ -396,7 +396,7 @@ class ClientConnection:
 
         After such a pause, nobody gets the answer.
         """
-        if not self._core.stood_still():
+        if not self._shared.stood_still():
             return outcome
         self.reset()
         return Outcome(None)
@@ -423,7 +423,7 @@ class ClientConnection:
 
     def _refuse_at(self, link: str, why: str) -> None:
         self._refusals[link] = (monotonic(), why)
-        self._core.outside.warn(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
+        self._shared.backend.warn(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
 
     def _source_ended(self, link: str, pool: dict[tuple[str, int], Upstream], key: tuple[str, int], why: str) -> None:
         ended = pool.pop(key, None)
@@ -431,13 +431,11 @@ class ClientConnection:
             self._refuse_at(link, why)
         elif ended is not None and ended.distrust and ended.distrust != self._distrusts.get(link):
             self._distrusts[link] = ended.distrust
-            self._core.outside.warn(
+            self._shared.backend.warn(
                 f"{self.principal or self.stream.peer} does not reach the source of {link}: {why}"
             )
 
-    def _open(
-        self, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]
-    ) -> Upstream:
+    def _open(self, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]) -> Upstream:
         upstream = Upstream(self._tasks, addresses, security, on_end)
         upstream.on_flow = lambda _: self._flow()
         upstream.on_large = self._watch
@@ -480,7 +478,7 @@ class ClientConnection:
 
     def _say_why(self, reason: str) -> None:
         if reason:
-            self._core.outside.say(f"closing the connection of {self.stream.peer}: {reason}")
+            self._shared.backend.say(f"closing the connection of {self.stream.peer}: {reason}")
 
     def retire(self) -> None:
         """Read no more from the client, and close the connection when all requests are answered.

@@ -35,9 +35,9 @@ from kmigrate.router.process.registration import Registration
 from kmigrate.router.process.transaction_store import StateMemory
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.client_handoff import grouped
-from kmigrate.router.shared.fallback_routers import StandIns
+from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.shared.limits import Ended
-from kmigrate.router.shared.state import Core
+from kmigrate.router.shared.state import SharedState
 from kmigrate.router.transactions.stale import end_forgotten
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
@@ -74,20 +74,20 @@ class Router:
         self._tasks = TaskOwner(self._on_failure)
         self._clusters = Clusters(target, source_client, self._tasks, self._brokers_changed, self._announce_now)
         book = AddressBook(settings.node_id_offset)
-        self._core = Core(
+        self._shared = SharedState(
             settings,
             routing_table(log.state),
             book,
             self._clusters,
             StateMemory(log, self._tasks, self._swap_if_newer),
-            StandIns(book, Reach(self._tasks)),
+            FallbackRouters(book, Reach(self._tasks)),
         )
         self._connections: set[ClientConnection] = set()
         self._draining: set[ClientConnection] = set()
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._arrivals = (
-            Arrivals(self._tls, settings.login_s, self._arrives, self._core.limits.settled, self._core.limits.left)
+            Arrivals(self._tls, settings.login_s, self._arrives, self._shared.limits.settled, self._shared.limits.left)
             if self._tls
             else None
         )
@@ -99,7 +99,7 @@ class Router:
         self._bootstrap = ("", 0)
         self._beat = boottime()
         """Time when this process was last seen to work, by its own clock."""
-        self._core.stood_still = lambda: boottime() - self._beat > settings.stood_still_s
+        self._shared.stood_still = lambda: boottime() - self._beat > settings.stood_still_s
         self._known = log.state
         """State from which the routing table was made."""
         self._unroutable = -1
@@ -121,7 +121,7 @@ class Router:
         await self._clusters.learn_target()
         await self._learn_own_topics()
         self._bootstrap = await self._ports.listen(None)
-        self._core.farewell.bootstrap = self.bootstrap
+        self._shared.farewell.bootstrap = self.bootstrap
         for node in sorted(self._target.metadata.brokers):
             await self._listen(node)
         await self._state_log.read_to_end()
@@ -150,7 +150,7 @@ class Router:
         self._serving = False
         self._ports.close()
         deadline = monotonic() + self.settings.drain_s
-        self._core.closing = True
+        self._shared.closing = True
         for connection in list(self._connections):
             connection.retire()
         while monotonic() < deadline and self._connections:
@@ -178,7 +178,7 @@ class Router:
 
     async def _listen(self, node: int) -> None:
         """Bind the listener of a target broker."""
-        self._core.book.addresses[node] = await self._ports.listen(node)
+        self._shared.book.addresses[node] = await self._ports.listen(node)
 
     async def _stand_in(self, home: str) -> None:
         """Bind the listener for clients of another router; without it they have only their own router's addresses."""
@@ -187,12 +187,12 @@ class Router:
         except Refused as refusal:
             _log.warning("clients of the router at %s are not received here: %s", home, refusal.what)
             return
-        self._core.stand_ins.addresses[home] = f"{host}:{port}"
+        self._shared.stand_ins.addresses[home] = f"{host}:{port}"
 
     def _accept(self, key: Key) -> asyncio.BaseProtocol:
         node = key if isinstance(key, int) else None
         connection = ClientConnection(
-            self._core,
+            self._shared,
             self._tasks,
             lambda: self._clusters.target_addresses(node),
             lambda link, source_node: lambda: self._clusters.source_addresses(link, source_node),
@@ -209,7 +209,7 @@ class Router:
 
         A connection with TLS is admitted already, and still counts as in the handshake.
         """
-        limits, host, asks = self._core.limits, connection.session.host, self._core.door.asks
+        limits, host, asks = self._shared.limits, connection.session.host, self._shared.door.asks
         refusal = ""
         if self._arrivals is None:
             refusal = limits.admit(host, logged_in=not asks)
@@ -217,7 +217,7 @@ class Router:
             refusal = limits.has_room(host)
         if asks and not refusal:
             limits.not_logged_in(connection, host, connection.make_room)
-        if self._core.stood_still():
+        if self._shared.stood_still():
             refusal = refusal or "this router has not read yet what was decided while it stood still"
         if refusal:
             asyncio.get_running_loop().call_soon(connection.close, refusal)
@@ -225,18 +225,18 @@ class Router:
 
     def _arrives(self, host: str, end: Callable[[], None]) -> bool:
         """Admit a connection to a listener with TLS, which counts from here; return whether the handshake may begin."""
-        refusal = self._core.limits.admit(host, logged_in=False)
+        refusal = self._shared.limits.admit(host, logged_in=False)
         if refusal:
-            self._core.limits.left(host)
-            self._core.outside.say(f"closing a connection of {host}: {refusal}")
+            self._shared.limits.left(host)
+            self._shared.backend.say(f"closing a connection of {host}: {refusal}")
         else:
-            self._core.limits.not_logged_in(end, host, end)
+            self._shared.limits.not_logged_in(end, host, end)
         return not refusal
 
     def _client_gone(self, connection: ClientConnection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
-            self._core.limits.gone(connection, connection.session.host)
+            self._shared.limits.gone(connection, connection.session.host)
         self._draining = {c for c in self._draining if c.draining}
         if connection.draining:
             self._draining.add(connection)
@@ -255,7 +255,7 @@ class Router:
         """Close connections in turn once the links are finished, so that brokers get no rush of new connections."""
         while True:
             await sleep(1 / self.settings.leave_per_s)
-            guest = self._core.farewell.next(monotonic()) if self._core.table.finished else None
+            guest = self._shared.farewell.next(monotonic()) if self._shared.table.finished else None
             if guest is not None:
                 guest.leave()
 
@@ -270,7 +270,7 @@ class Router:
         self._beat = boottime()
         while True:
             await sleep(_BEAT_S)
-            if self._core.stood_still():
+            if self._shared.stood_still():
                 _log.warning("router %s stood still for %.1f s", self.settings.name, boottime() - self._beat)
                 for connection in list(self._connections):
                     connection.reset()
@@ -285,7 +285,7 @@ class Router:
             # the presence of this router does not reach the log either, and `_hear` logs that
             except (Failed, WaitTimedOut):
                 # the log cannot be read, however long this waits, and no fence counts on this router
-                if self._core.deaf:
+                if self._shared.deaf:
                     return
                 await sleep(_BEAT_S)
             else:
@@ -296,13 +296,13 @@ class Router:
         looked, relieved = monotonic(), 0
         while True:
             await sleep(_LOOK_AT_MEMORY_S)
-            if relieved < (parted := self._core.limits.ended[Ended.MEMORY]):
+            if relieved < (parted := self._shared.limits.ended[Ended.MEMORY]):
                 relieved = parted
                 give_back()
-            self._core.limits.relieve()
+            self._shared.limits.relieve()
             if (now := monotonic()) - looked >= min(_LOOK_AT_CLIENTS_S, self.settings.max_idle_s / 4):
                 looked = now
-                self._core.limits.part_from_idle(self._connections, now)
+                self._shared.limits.part_from_idle(self._connections, now)
 
     async def _watch_brokers(self) -> None:
         while True:
@@ -319,11 +319,11 @@ class Router:
             return
         found = (told.topics.get(name) for name in (STATE_TOPIC, PRESENCE_TOPIC, MAP_TOPIC))
         ids = {topic.topic_id.bytes for topic in found if topic is not None and topic.topic_id}
-        self._core.own_ids |= ids
+        self._shared.own_ids |= ids
 
     def _take_table(self, door: Door) -> None:
         """Take a newer table of clients, for every connection from this moment."""
-        self._core.door = door
+        self._shared.door = door
         for connection in list(self._connections):
             connection.look_up()
 
@@ -338,7 +338,7 @@ class Router:
 
         The reports say where each router receives this router's clients, and which clients each router still keeps.
         """
-        stand_ins = self._core.stand_ins
+        stand_ins = self._shared.stand_ins
         while True:
             registered = {each.bootstrap for each in self._state_log.state.routers()} - {self.bootstrap}
             for home in sorted(registered - stand_ins.addresses.keys()):
@@ -348,13 +348,13 @@ class Router:
             heard = self._state_log.alive(RouterPresence)
             if any(each.instance == self.instance for each in heard):  # a router that does not hear itself hears nobody
                 stand_ins.follow(self.bootstrap, heard)
-                self._core.farewell.heard = tuple(each for each in heard if each.instance != self.instance)
+                self._shared.farewell.heard = tuple(each for each in heard if each.instance != self.instance)
             await self._state_log.changed_or_broken(1.0)
 
     async def _watch_transactions(self) -> None:
         while True:
             await sleep(_LOOK_AT_TRANSACTIONS_S)
-            await end_forgotten(self._core, self._clusters.open_at_source)
+            await end_forgotten(self._shared, self._clusters.open_at_source)
 
     # the state log
 
@@ -368,18 +368,18 @@ class Router:
 
         Clients are served with the last routing table. Meanwhile this router acknowledges no fence.
         """
-        before, self._core.deaf = self._core.deaf, broken.what if broken is not None else ""
-        if self._core.deaf and self._core.deaf != before:
+        before, self._shared.deaf = self._shared.deaf, broken.what if broken is not None else ""
+        if self._shared.deaf and self._shared.deaf != before:
             _log.error(
                 "state log: %s; this router goes on with the routing table of state %d and acknowledges no fence",
-                self._core.deaf,
-                self._core.table.epoch,
+                self._shared.deaf,
+                self._shared.table.epoch,
             )
-        elif before and not self._core.deaf:
+        elif before and not self._shared.deaf:
             _log.warning("the state log is read again")
 
     def _swap_if_newer(self) -> None:
-        if self._state_log.state.epoch != self._core.table.epoch:
+        if self._state_log.state.epoch != self._shared.table.epoch:
             if not self._registration.stands(self._state_log.state):
                 self._replaced()
             self._swap()
@@ -387,21 +387,21 @@ class Router:
     def _swap(self) -> None:
         state = self._state_log.state
         try:
-            table = next_table(state, self._known, self._core.table)
+            table = next_table(state, self._known, self._shared.table)
         except Exception as error:  # an unforeseen record: clients are served as before
             if self._unroutable != state.epoch:
                 self._unroutable = state.epoch
                 _log.exception("state %d makes no routing table: %r; the last one goes on", state.epoch, error)
             return
         self._known = state
-        self._core.swap(table, monotonic())
-        self._clusters.follow(state, self._core.table)
+        self._shared.swap(table, monotonic())
+        self._clusters.follow(state, self._shared.table)
         self._announce_now()
-        self._core.wake()
+        self._shared.wake()
 
     def _replaced(self) -> None:
         """Stop all forwards, because no fence waits for this router any more."""
-        self._owes = any(self._core.forwards.in_flight.values())
+        self._owes = any(self._shared.forwards.in_flight.values())
         self._ports.close()
         for connection in [*self._connections, *self._draining]:
             connection.abort()
@@ -415,7 +415,7 @@ class Router:
     # presence
 
     def show_in(self, registry: Registry) -> None:
-        show_router(registry, self._core, lambda: len(self._connections))
+        show_router(registry, self._shared, lambda: len(self._connections))
 
     def _announce_now(self) -> None:
         """Announce now, without waiting for announcements in flight: all use the same connection, in order."""
@@ -440,41 +440,41 @@ class Router:
 
     def presence(self) -> RouterPresence:
         """Return this router's present report."""
-        core, door = self._core, self._core.door
+        shared, door = self._shared, self._shared.door
         clients, more = self._clients
         return RouterPresence(
             instance=self.instance,
             name=self.settings.name,
-            applied=core.table.epoch,
+            applied=shared.table.epoch,
             interval_ms=self.settings.presence_interval_ms,
-            fences=core.forwards.fences(core.table),
-            holds_ms=core.forwards.holds_ms(),
-            groups=core.group_words(monotonic()),
+            fences=shared.forwards.fences(shared.table),
+            holds_ms=shared.forwards.holds_ms(),
+            groups=shared.group_words(monotonic()),
             connections=len(self._connections),
-            forwarded=core.forwards.total,
+            forwarded=shared.forwards.total,
             on_brokers=sum(connection.session.on_broker for connection in self._connections),
             clients=clients,
             more_clients=more,
             protocol=door.protocol,
             maps_clients=door.mapped or door.knows_certificates,
             bootstrap=self.bootstrap,
-            listeners={node: f"{host}:{port}" for node, (host, port) in core.book.addresses.items()},
-            stand_ins=core.stand_ins.addresses,
-            limits=core.limits.told(),
-            waiting=core.held.waiting(core.table.held_groups | core.table.followed.keys(), monotonic()),
-            joins=core.join_book.words(core.table.held_groups, core.table.followed.keys(), monotonic()),
-            refused=core.trials.words(core.table.held_groups | core.table.followed.keys(), monotonic()),
-            staying=tuple(core.farewell.staying) if core.table.finished else (),
-            deaf=core.deaf,
+            listeners={node: f"{host}:{port}" for node, (host, port) in shared.book.addresses.items()},
+            stand_ins=shared.stand_ins.addresses,
+            limits=shared.limits.told(),
+            waiting=shared.held.waiting(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
+            joins=shared.join_book.words(shared.table.held_groups, shared.table.followed.keys(), monotonic()),
+            refused=shared.trials.words(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
+            staying=tuple(shared.farewell.staying) if shared.table.finished else (),
+            deaf=shared.deaf,
         )
 
     async def _presence(self) -> None:
         looked = float("-inf")
         while True:
-            self._core.forwards.tick(monotonic())
+            self._shared.forwards.tick(monotonic())
             # With thousands of connections this takes milliseconds, so it is done only when somebody waits for the
             # list.
-            if self._core.table.finished or monotonic() - looked >= _LOOK_AT_CLIENTS_S:
+            if self._shared.table.finished or monotonic() - looked >= _LOOK_AT_CLIENTS_S:
                 looked = monotonic()
                 self._clients = grouped((each.who, each.session.on_broker) for each in self._connections)
             self._announce_now()

@@ -19,7 +19,7 @@ _PATIENCE_S = 5.0
 
 
 class StateMemory:
-    """Implements `Memory`: writes as tasks; `follow` puts what was read into the routing table."""
+    """Implements `TransactionStore`: writes as tasks; `follow` puts what was read into the routing table."""
 
     def __init__(self, log: StateLog, tasks: TaskOwner, follow: Callable[[], None]) -> None:
         self._state_log = log

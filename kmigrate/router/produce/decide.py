@@ -30,21 +30,21 @@ from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
 from kmigrate.records.batch import Batch, next_sequence, stamp, walk
-from kmigrate.router.produce.in_flight import Pipeline
-from kmigrate.router.produce.ordering import Gaps, StopRule
+from kmigrate.router.produce.in_flight import InFlightWrites
+from kmigrate.router.produce.ordering import Gaps, ProducerOrderGuard
 from kmigrate.router.produce.own_producer import OwnProducer
 from kmigrate.router.shared.gate import GateKey, Verdict
-from kmigrate.router.shared.state import Core, StoredBatch
+from kmigrate.router.shared.state import SharedState, StoredBatch
 from kmigrate.router.wire.produce import PartitionAnswer, ProducePart, ProduceRequest
 
-__all__ = ["Held", "Move", "Plan", "ProduceJudge"]
+__all__ = ["Held", "Move", "Plan", "WriteDecider"]
 
 
 class Move(Enum):
     """Destination of a partition of a request."""
 
     TARGET = "target"
-    PRIME = "prime"
+    ADMIT_ALONE = "prime"
     SOURCE = "source"
     ANSWER = "answer"
     WAIT = "wait"
@@ -124,15 +124,15 @@ def _only_batch(part: ProducePart) -> Batch | Code:
     return batches[0]
 
 
-class ProduceJudge:
+class WriteDecider:
     """Judges partitions for a client connection; keeps its own producer id, the stop rule and the writes under way."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, shared: SharedState) -> None:
+        self._shared = shared
         self.own: OwnProducer | None = None
-        self.stops = StopRule()
+        self.stops = ProducerOrderGuard()
         self._gaps = Gaps()
-        self.pipeline = Pipeline()
+        self.pipeline = InFlightWrites()
 
     def judge(self, request: ProduceRequest, held: Held | None) -> list[Plan]:
         """Return a plan for every partition; nothing is changed yet."""
@@ -141,7 +141,7 @@ class ProduceJudge:
     def _judge(self, request: ProduceRequest, part: ProducePart, held: Held | None) -> Plan:
         if is_own_topic(part.topic):
             return Plan(part, Move.ANSWER, error=Code.TOPIC_AUTHORIZATION_FAILED)
-        route = self._core.table.topics.get(part.topic)
+        route = self._shared.table.topics.get(part.topic)
         if route is None:
             return Plan(part, Move.TARGET)
         batch = _only_batch(part)
@@ -164,8 +164,8 @@ class ProduceJudge:
 
         False once this router has reported that nothing of the topic is in flight.
         """
-        drained = self._core.forwards.drained(route.key, route.fence_epoch)
-        return route.serve is Serve.HOLD and not drained and self._core.begun.any_at(route.key)
+        drained = self._shared.forwards.drained(route.key, route.fence_epoch)
+        return route.serve is Serve.HOLD and not drained and self._shared.begun.any_at(route.key)
 
     def _transactional(self, plan: Plan, batch: Batch, route: TopicRoute, name: str | None) -> Plan:
         """Plan a transactional batch for the source, under the holder's producer id there.
@@ -176,7 +176,7 @@ class ProduceJudge:
         if name is None:
             plan.move, plan.error = Move.ANSWER, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # as a broker does (A10)
             return plan
-        known = self._core.table.transactions.get(name, {}).get(route.link)
+        known = self._shared.table.transactions.get(name, {}).get(route.link)
         held = (known.producer_id, known.epoch) if known is not None else (-1, -1)
         plan.transactional_id = name
         same = held == (batch.producer_id, batch.producer_epoch)
@@ -196,39 +196,41 @@ class ProduceJudge:
             or route.serve is Serve.HIDDEN
         ):
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif route.serve is Serve.FORWARD or self._core.begun.covers(route.link, name, route.key):
+        elif route.serve is Serve.FORWARD or self._shared.begun.covers(route.link, name, route.key):
             self._forward(plan, batch, route)
         return plan
 
     def _forward(self, plan: Plan, batch: Batch, route: TopicRoute) -> None:
-        part, link, outside = plan.part, route.link, self._core.outside
-        plan.node, plan.version = outside.source_leader(link, part.topic, part.partition)
+        part, link, backend = plan.part, route.link, self._shared.backend
+        plan.node, plan.version = backend.source_leader(link, part.topic, part.partition)
         if plan.node < 0:
-            outside.refresh_source(link, part.topic)
+            backend.refresh_source(link, part.topic)
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif not plan.own and self.pipeline.elsewhere(link, outside.source_layout(link), plan.key, plan.node):
+        elif not plan.own and self.pipeline.elsewhere(link, backend.source_layout(link), plan.key, plan.node):
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
         elif batch.producer_id >= 0 or self.own is not None:
             plan.move = Move.SOURCE
 
     def _local(self, part: ProducePart, batch: Batch, route: TopicRoute, held: Held | None, name: str | None) -> Plan:
         if batch.is_transactional and name is not None:
-            known = self._core.table.transactions.get(name, {}).get(route.link)
+            known = self._shared.table.transactions.get(name, {}).get(route.link)
             held_by = (known.producer_id, known.epoch) if known is not None and known.cut_off else (-1, -1)
             if held_by == (batch.producer_id, batch.producer_epoch):
                 return Plan(part, Move.ANSWER, batch, route, error=Code.INVALID_TXN_STATE)
             return self._entering(Plan(part, Move.TARGET, batch, route, transactional_id=name), batch, held)
         if batch.producer_id < 0 or batch.is_transactional:
             return Plan(part, Move.TARGET)
-        verdict = self._core.gate.judge(part.topic, part.partition, batch, held.known if held else {})
+        verdict = self._shared.gate.judge(part.topic, part.partition, batch, held.known if held else {})
         if verdict is Verdict.PASS and self.stops.blocks(part.topic, part.partition, batch):
             # A producer that was refused before the flip may be new to the target, which accepts any first sequence
             # (B3).
             return Plan(part, Move.ANSWER, batch, route, error=Code.NOT_LEADER_OR_FOLLOWER, behind=True)
-        if verdict is Verdict.GAP and held is not None and self._gaps.insisted(
-            (part.topic, part.partition, batch.producer_id), batch, held.since
+        if (
+            verdict is Verdict.GAP
+            and held is not None
+            and self._gaps.insisted((part.topic, part.partition, batch.producer_id), batch, held.since)
         ):
-            verdict = Verdict.PRIME
+            verdict = Verdict.ADMIT_ALONE
         move, error = _GATE_MOVES[verdict]
         plan = Plan(part, move, batch, route, error=error)
         if verdict is Verdict.DUPLICATE and held is not None:
@@ -237,8 +239,8 @@ class ProduceJudge:
 
     def _entering(self, plan: Plan, batch: Batch, held: Held | None) -> Plan:
         """Plan a batch for the target once its partition is in the transaction; the first goes alone (gate, B)."""
-        gate, key = self._core.gate, plan.key
-        if key in gate.opened or not self._core.late.may_be(self._core.table, plan.holder, *key[:2]):
+        gate, key = self._shared.gate, plan.key
+        if key in gate.opened or not self._shared.late.may_be(self._shared.table, plan.holder, *key[:2]):
             return plan
         if self.stops.blocks(*key[:2], batch):
             plan.move, plan.error, plan.behind = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER, True
@@ -247,7 +249,7 @@ class ProduceJudge:
         elif held is None or key not in held.entered or key in gate.priming:
             plan.move = Move.WAIT
         else:
-            plan.move = Move.PRIME
+            plan.move = Move.ADMIT_ALONE
         return plan
 
     def leaves(self, plan: Plan) -> None:
@@ -267,7 +269,7 @@ class ProduceJudge:
         """Return the source's copy of a batch that the target's log shows to be a duplicate; None for other batches."""
         batch, route = plan.batch, plan.route
         assert batch is not None and route is not None
-        verdict = self._core.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: known})
+        verdict = self._shared.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: known})
         if verdict is not Verdict.DUPLICATE:
             return None
         return StoredBatch(batch.producer_id + route.shift, batch.producer_epoch, batch.base_sequence)
@@ -321,10 +323,10 @@ class ProduceJudge:
                 self.stops.lift(plan.key, stop)
 
         if route.serve is Serve.LOCAL:
-            self._core.ask_written(*plan.key, told)
+            self._shared.ask_written(*plan.key, told)
         else:
             producer = plan.source_holder or (batch.producer_id + route.shift, batch.producer_epoch)
-            self._core.outside.ask_source(route.link, *plan.key[:2], StoredBatch(*producer, stop.sequence), told)
+            self._shared.backend.ask_source(route.link, *plan.key[:2], StoredBatch(*producer, stop.sequence), told)
 
     def given_up(self, plan: Plan) -> None:
         """Note that the client is told that a batch will never be taken: the client's next batches may pass."""
@@ -344,7 +346,7 @@ class ProduceJudge:
         assert plan.route is not None
         if error == Code.MESSAGE_TOO_LARGE:
             return Code.NOT_LEADER_OR_FOLLOWER if self.sealed(plan, caught_up=caught_up) else error
-        known = self._core.table.transactions.get(plan.transactional_id, {}).get(plan.route.link)
+        known = self._shared.table.transactions.get(plan.transactional_id, {}).get(plan.route.link)
         revoked = known is not None and known.revoked is not None
         same = known is not None and (known.source_id, known.source_epoch) == plan.source_holder
         if not caught_up or (revoked and same and known is not None and known.in_force):
@@ -359,7 +361,7 @@ class ProduceJudge:
         until the broker takes writes again. A router that cannot read the log does not know.
         """
         assert plan.route is not None
-        now = self._core.table.topics.get(plan.part.topic)
+        now = self._shared.table.topics.get(plan.part.topic)
         same = now is not None and now.serve is Serve.FORWARD and now.fence_epoch == plan.route.fence_epoch
         return plan.route.sealed or not same or not caught_up
 
@@ -371,12 +373,12 @@ class ProduceJudge:
             # The router's own ids never reach the target, and no transaction outlives the flip: the gate needs no mark
             # of them.
             if not plan.own and plan.source_holder is None:
-                self._core.forwards.acknowledged(
+                self._shared.forwards.acknowledged(
                     plan.route.key, partition, plan.batch.producer_id, plan.epoch, plan.last_sequence
                 )
             return answer
         if error in _MOVED:
-            self._core.outside.refresh_source(plan.route.link, topic)
+            self._shared.backend.refresh_source(plan.route.link, topic)
         if plan.own:
             if self.own is not None:
                 self.own.failed(topic, partition, plan.epoch)
@@ -392,7 +394,7 @@ class ProduceJudge:
 
 _GATE_MOVES: dict[Verdict, tuple[Move, int]] = {
     Verdict.PASS: (Move.TARGET, 0),
-    Verdict.PRIME: (Move.PRIME, 0),
+    Verdict.ADMIT_ALONE: (Move.ADMIT_ALONE, 0),
     Verdict.WAIT: (Move.WAIT, 0),
     Verdict.ASK: (Move.WAIT, 0),
     Verdict.DUPLICATE: (Move.ANSWER, 0),

@@ -14,43 +14,43 @@ from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.produce.decide import Held, Move, Plan, ProduceJudge
-from kmigrate.router.produce.fast_path import Relay
+from kmigrate.router.produce.decide import Held, Move, Plan, WriteDecider
+from kmigrate.router.produce.fast_path import FastForward
 from kmigrate.router.produce.own_producer import OwnProducer
-from kmigrate.router.produce.split import Exchange
+from kmigrate.router.produce.split import SplitWrite
 from kmigrate.router.shared.sequencer import Sequencer, Slot
-from kmigrate.router.shared.state import Buffer, Core, Edge
-from kmigrate.router.transactions.handler import TransactionDesk
+from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
+from kmigrate.router.transactions.handler import TransactionHandler
 from kmigrate.router.wire.produce import ProduceReader, ProduceRequest, without_hints
 
-__all__ = ["ProduceDesk"]
+__all__ = ["ProduceHandler"]
 
 _LONGEST_HOLD_S = 5.0
 _AGAIN_S = 0.02
 """Delay before a coordinator that is busy with the end of the last transaction is asked again."""
 
 
-class ProduceDesk:
+class ProduceHandler:
     """Takes the connection's first request if it is a Produce; `advance` offers a waiting request again."""
 
     def __init__(
         self,
-        core: Core,
-        edge: Edge,
-        transactions: TransactionDesk,
+        shared: SharedState,
+        client: ClientLink,
+        transactions: TransactionHandler,
         order: Sequencer,
         fill: Callable[[Slot, Buffer | None], None],
         advance: Callable[[], None],
     ) -> None:
-        self._core = core
-        self._edge = edge
+        self._shared = shared
+        self._client = client
         self._transactions = transactions
         self._order = order
         self._fill = fill
         self._advance = advance
         self._reader = ProduceReader()
-        self._judge = ProduceJudge(core)
-        self._relay = Relay(core, edge, self._judge)
+        self._judge = WriteDecider(shared)
+        self._relay = FastForward(shared, client, self._judge)
         self._held: Held | None = None
         self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
         """Time of the last release of held writes here, and the keys of the fenced topics."""
@@ -69,7 +69,7 @@ class ProduceDesk:
         if self._gone and request.acks != 0:
             self._held = None
             return True
-        table = self._core.table
+        table = self._shared.table
         if request.acks != 0 and parting:
             plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
         elif held is None and not any(part.topic in table.topics or is_own_topic(part.topic) for part in request.parts):
@@ -104,9 +104,9 @@ class ProduceDesk:
         self._gone = True
         writing = bool(self._sent)
         self._sent.clear()
-        self._core.gate.look_again(self._core.gate.left(self._edge))
-        if writing and self._core.table.finished:
-            self._core.wake()  # as in `_written`
+        self._shared.gate.look_again(self._shared.gate.left(self._client))
+        if writing and self._shared.table.finished:
+            self._shared.wake()  # as in `_written`
         # a leader that leads no more may have made the client leave, and the client comes back at once
         self._ask_leaders()
 
@@ -120,7 +120,7 @@ class ProduceDesk:
 
     def _ask_leaders(self) -> None:
         for link, topic in self._judge.pipeline.topics():
-            self._core.outside.refresh_source(link, topic)
+            self._shared.backend.refresh_source(link, topic)
 
     def _wait(self, request: ProduceRequest, waits: list[Plan], arrived: float) -> bool:
         """Note what the write waits for, and start that; return False once the deadline has passed.
@@ -128,22 +128,22 @@ class ProduceDesk:
         The time begins when the write arrives. A client with many writes under way is told of each within the time of a
         single write, and not of one after the other.
         """
-        now = self._edge.now()
+        now = self._client.now()
         if self._held is None:
-            limits = self._core.settings
+            limits = self._shared.settings
             longest = min(limits.hold_limit_s, request.timeout_ms / 4000, _LONGEST_HOLD_S)
             # No client waits for the answer to a write with acks=0, so such a write is held until the fence ends.
             deadline = arrived + longest if request.acks != 0 else float("inf")
             self._held = Held(arrived, deadline, request)
             if request.acks != 0:
-                self._edge.wake_at(deadline)
+                self._client.wake_at(deadline)
         elif now >= self._held.deadline:
             return False
         held = self._held
         for plan in waits:
             assert plan.route is not None
-            if plan.key in self._core.gate.priming:
-                self._core.gate.wait_for(plan.key, self._advance)
+            if plan.key in self._shared.gate.priming:
+                self._shared.gate.wait_for(plan.key, self._advance)
             self._get_under_way(plan, plan.route.key, held, now)
         return now < held.deadline
 
@@ -159,7 +159,7 @@ class ProduceDesk:
             self._ask_own_id()
         elif plan.transactional_id:
             self._enter_late(plan, held)
-        elif plan.key not in held.asked and plan.key not in self._core.gate.priming:
+        elif plan.key not in held.asked and plan.key not in self._shared.gate.priming:
             held.asked.add(plan.key)
 
             def then(known: ProducerMark | None) -> None:
@@ -174,11 +174,11 @@ class ProduceDesk:
 
                 stored = self._judge.stored(plan, known)
                 if stored is not None and plan.route is not None:
-                    self._core.outside.find_on_source(plan.route.link, *plan.key[:2], stored, located)
+                    self._shared.backend.find_on_source(plan.route.link, *plan.key[:2], stored, located)
                 else:
                     located(-1)
 
-            self._core.outside.ask_target(*plan.key, then)
+            self._shared.backend.ask_target(*plan.key, then)
 
     def _ask_again(self, plan: Plan, held: Held) -> None:
         """Ask again if the write still waits, because the target has not told whether a producer is known."""
@@ -188,12 +188,12 @@ class ProduceDesk:
     def _enter_late(self, plan: Plan, held: Held) -> None:
         """Put a partition into its transaction before the partition's first batch goes to the target
         (`shared.deferred_partitions`, B)."""
-        if plan.key in held.asked or plan.key in self._core.gate.priming:
+        if plan.key in held.asked or plan.key in self._shared.gate.priming:
             return
         held.asked.add(plan.key)
 
         def entered() -> None:
-            self._core.late.entered(plan.transactional_id, *plan.key[:2])
+            self._shared.late.entered(plan.transactional_id, *plan.key[:2])
             held.entered.add(plan.key)
 
         def joined(code: int) -> None:
@@ -201,7 +201,7 @@ class ProduceDesk:
                 entered()
             elif row(code).retriable:
                 held.asked.discard(plan.key)
-                self._edge.wake_at(self._edge.now() + _AGAIN_S)
+                self._client.wake_at(self._client.now() + _AGAIN_S)
                 return
             else:
                 held.refused[plan.key] = Code.INVALID_PRODUCER_EPOCH if code == Code.PRODUCER_FENCED else code
@@ -219,7 +219,7 @@ class ProduceDesk:
             else:
                 self._transactions.join(plan.holder, *plan.key[:2], joined)
 
-        self._core.ask_written(*plan.key, then)
+        self._shared.ask_written(*plan.key, then)
 
     def _ask_own_id(self) -> None:
         if self._asking_id:
@@ -232,11 +232,11 @@ class ProduceDesk:
                 self._judge.own = OwnProducer(producer_id)
             self._advance()
 
-        self._core.outside.new_producer_id(then)
+        self._shared.backend.new_producer_id(then)
 
     def _release(self, plans: list[Plan], arrived: float) -> None:
         """Let a request go on, and account for the request's time at the fence, also behind another held request."""
-        now, account = self._edge.now(), self._core.forwards
+        now, account = self._client.now(), self._shared.forwards
         held, self._held = self._held, None
         if held is not None and held.fenced:
             self._last_fence = (now, frozenset(key for key, _ in held.fenced))
@@ -251,7 +251,7 @@ class ProduceDesk:
         """Send a write to topics without a link to the target unchanged."""
         slot = self._order.take(len(frame))
         if request.acks == 0:
-            self._edge.to_target([frame], head.correlation_id, None)
+            self._client.to_target([frame], head.correlation_id, None)
             self._fill(slot, None)
             return
         self._sent.add(slot)
@@ -259,29 +259,29 @@ class ProduceDesk:
         def answered(answer: bytearray) -> None:
             self._written(slot, without_hints(answer, request))
 
-        self._edge.to_target([frame], head.correlation_id, answered)
+        self._client.to_target([frame], head.correlation_id, answered)
 
     def _written(self, slot: Slot, answer: Buffer) -> None:
         self._sent.discard(slot)
         self._fill(slot, answer)
-        if self._core.table.finished and not self._sent:
-            self._core.wake()
+        if self._shared.table.finished and not self._sent:
+            self._shared.wake()
 
     def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
         slot = self._order.take(len(frame))
         if self._gone:
             for plan in plans:
-                if plan.move is Move.PRIME:  # nobody gets the answer any more
+                if plan.move is Move.ADMIT_ALONE:  # nobody gets the answer any more
                     plan.move = Move.TARGET
-        exchange = Exchange(
-            self._core, self._edge, self._judge, head, request, plans, lambda answer: self._written(slot, answer)
+        exchange = SplitWrite(
+            self._shared, self._client, self._judge, head, request, plans, lambda answer: self._written(slot, answer)
         )
         if request.acks == 0:
             self._fill(slot, None)
         else:
             self._sent.add(slot)
         exchange.send(frame)
-        self._core.own_refused[head.api_key] += any(is_own_topic(part.topic) for part in request.parts)
+        self._shared.own_refused[head.api_key] += any(is_own_topic(part.topic) for part in request.parts)
         self._renew_own()
 
     def _renew_own(self) -> None:

@@ -15,14 +15,14 @@ from typing import Any, Generic, TypeVar
 
 from kmigrate.router.shared.gate import GateKey, Keyed
 
-__all__ = ["Pipeline", "Way"]
+__all__ = ["InFlightWrites", "UpstreamWrite"]
 
 
 _B = TypeVar("_B", bound=Keyed)
 
 
 @dataclass(slots=True, eq=False)
-class Way(Generic[_B]):
+class UpstreamWrite(Generic[_B]):
     """The destination of a request, with the request's batches."""
 
     link: str
@@ -34,18 +34,18 @@ class Way(Generic[_B]):
 
 
 @dataclass(slots=True)
-class Pipeline:
+class InFlightWrites:
     """The requests under way, oldest first."""
 
-    _sent: dict[Way[Any], None] = field(default_factory=dict)
-    _oldest: Way[Any] | None = None
+    _sent: dict[UpstreamWrite[Any], None] = field(default_factory=dict)
+    _oldest: UpstreamWrite[Any] | None = None
     """Oldest request at the last call of `stands`."""
 
-    def send(self, way: Way[Any]) -> None:
+    def send(self, way: UpstreamWrite[Any]) -> None:
         """Note a request that leaves for a source broker."""
         self._sent[way] = None
 
-    def answered(self, way: Way[Any]) -> None:
+    def answered(self, way: UpstreamWrite[Any]) -> None:
         """Forget a request whose fate is known, or whose client's connection is closed for it."""
         del self._sent[way]
 

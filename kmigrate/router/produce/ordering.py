@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from kmigrate.records.batch import Batch
 from kmigrate.router.shared.gate import GateKey, Keyed, ring_distance
 
-__all__ = ["Gaps", "Stop", "StopRule"]
+__all__ = ["Gaps", "ProducerOrderGuard", "Stop"]
 
 _MOST_STOPPED = 20_000
 """Limit of stops per connection: more than the partitions of a broker that a producer writes.
@@ -72,7 +72,7 @@ class Gaps:
 
 
 @dataclass(slots=True)
-class StopRule:
+class ProducerOrderGuard:
     """Keeps batches behind a failed batch from reaching their broker before the failed batch.
 
     A connection with too many stops is ended: its client then begins again by itself.

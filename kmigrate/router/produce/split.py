@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.produce.decide import Move, Plan, ProduceJudge
-from kmigrate.router.produce.in_flight import Way
-from kmigrate.router.shared.state import Buffer, Core, Edge, Outcome
+from kmigrate.router.produce.decide import Move, Plan, WriteDecider
+from kmigrate.router.produce.in_flight import UpstreamWrite
+from kmigrate.router.shared.state import Buffer, ClientLink, Outcome, SharedState
 from kmigrate.router.wire.produce import (
     PartitionAnswer,
     ProduceRequest,
@@ -24,7 +24,7 @@ from kmigrate.router.wire.produce import (
     without_hints,
 )
 
-__all__ = ["Exchange"]
+__all__ = ["SplitWrite"]
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Part:
         return counts
 
 
-class Exchange:
+class SplitWrite:
     """Sends a decided request and gives the answer to `reply` once every part is answered.
 
     `reply` must not hold the exchange. Such a cycle of references would keep the request's megabytes until the garbage
@@ -54,16 +54,16 @@ class Exchange:
 
     def __init__(
         self,
-        core: Core,
-        edge: Edge,
-        judge: ProduceJudge,
+        shared: SharedState,
+        client: ClientLink,
+        judge: WriteDecider,
         head: RequestHead,
         request: ProduceRequest,
         plans: list[Plan],
         reply: Callable[[Buffer], None],
     ) -> None:
-        self._core = core
-        self._edge = edge
+        self._shared = shared
+        self._client = client
         self._judge = judge
         self._head = head
         self._request = request
@@ -102,7 +102,7 @@ class Exchange:
         elif not plan.error:
             self._judge.leaves(plan)
         if plan.behind:
-            self._judge.refused(plan, self._edge.now())
+            self._judge.refused(plan, self._client.now())
         self._put(plan.answer(plan.error, plan.message))
 
     def _put(self, answer: PartitionAnswer) -> None:
@@ -111,9 +111,9 @@ class Exchange:
     # to the target
 
     def _to_target(self, plans: list[Plan], frame: bytearray) -> None:
-        request, primes = self._request, [plan for plan in plans if plan.move is Move.PRIME]
+        request, primes = self._request, [plan for plan in plans if plan.move is Move.ADMIT_ALONE]
         for plan in primes:
-            self._core.gate.prime(plan.key, self._edge)
+            self._shared.gate.prime(plan.key, self._client)
         for plan in plans:
             self._judge.leaves(plan)
         silent = request.acks == 0 and not primes
@@ -125,12 +125,12 @@ class Exchange:
             pieces = self._encode(plans, request.version, acks)
         if silent:
             self._waiting -= 1
-            self._edge.to_target(pieces, self._head.correlation_id, None)
+            self._client.to_target(pieces, self._head.correlation_id, None)
         else:
-            self._edge.to_target(pieces, self._head.correlation_id, lambda answer: self._target(part, answer))
+            self._client.to_target(pieces, self._head.correlation_id, lambda answer: self._target(part, answer))
 
     def _target(self, part: _Part, frame: bytearray) -> None:
-        primes = [plan for plan in part.plans if plan.move is Move.PRIME]
+        primes = [plan for plan in part.plans if plan.move is Move.ADMIT_ALONE]
         if part.whole and not primes:
             self._reply(without_hints(frame, self._request))
             return
@@ -138,14 +138,14 @@ class Exchange:
         by_key = {(answer.topic, answer.partition): answer for answer in answers}
         for plan in primes:
             told = by_key.get(plan.key[:2])
-            self._core.gate.settled(plan.key, told is not None and told.error in (0, Code.DUPLICATE_SEQUENCE_NUMBER))
+            self._shared.gate.settled(plan.key, told is not None and told.error in (0, Code.DUPLICATE_SEQUENCE_NUMBER))
             if told is not None:
                 self._judge.entered(plan, told.error)
         if part.whole and not hints:
             self._reply(frame)
         else:
             self._take(part, answers, throttle)
-        self._core.gate.look_again(plan.key for plan in primes)
+        self._shared.gate.look_again(plan.key for plan in primes)
 
     # to the source
 
@@ -157,11 +157,11 @@ class Exchange:
         pieces = [frame] if whole else self._encode(plans, version, request.acks or 1)
         batches = part.batches()
         for key, count in batches.items():
-            self._core.forwards.leave(key, count)
-        self._core.forwards.bytes += sum(map(len, pieces))
-        way = Way(link, node, version, self._core.outside.source_layout(link), plans)
+            self._shared.forwards.leave(key, count)
+        self._shared.forwards.bytes += sum(map(len, pieces))
+        way = UpstreamWrite(link, node, version, self._shared.backend.source_layout(link), plans)
         self._judge.pipeline.send(way)
-        self._edge.to_source(
+        self._client.to_source(
             link, node, pieces, self._head.correlation_id, lambda outcome: self._source(part, way, batches, outcome)
         )
 
@@ -175,16 +175,16 @@ class Exchange:
             client_id=self._head.client_id,
         )
 
-    def _source(self, part: _Part, way: Way[Plan], batches: Mapping[str, int], outcome: Outcome) -> None:
+    def _source(self, part: _Part, way: UpstreamWrite[Plan], batches: Mapping[str, int], outcome: Outcome) -> None:
         self._judge.pipeline.answered(way)
         try:
             self._found(part, outcome)
         finally:
             for key, count in batches.items():
-                self._core.resolved(key, count)
+                self._shared.resolved(key, count)
 
     def relayed(self, outcome: Outcome) -> None:
-        """Handle the outcome of the client's own frame, which `Relay` has sent and counts."""
+        """Handle the outcome of the client's own frame, which `FastForward` has sent and counts."""
         self._waiting = 1
         self._found(_Part(self._plans, self._request.version, whole=True), outcome)
 
@@ -194,7 +194,7 @@ class Exchange:
         elif not outcome.sent:
             self._refused(part, outcome.refused)
         else:
-            self._edge.close("the outcome of a forwarded write is unknown: the client shall send it again")
+            self._client.close("the outcome of a forwarded write is unknown: the client shall send it again")
 
     def _source_answered(self, part: _Part, frame: bytearray) -> None:
         answers, throttle, hints = parse_answer(frame, part.version)
@@ -209,7 +209,9 @@ class Exchange:
                     self._judge.not_appended(plan)
                     doubtful.append((plan, answer.error))
         if doubtful:
-            self._core.memory.catch_up(lambda known: self._take(part, self._believed(told, doubtful, known), throttle))
+            self._shared.memory.catch_up(
+                lambda known: self._take(part, self._believed(told, doubtful, known), throttle)
+            )
         elif part.whole and not hints and told == answers:
             self._reply(frame)
         else:
@@ -237,7 +239,7 @@ class Exchange:
         for plan in part.plans:
             assert plan.route is not None
             if not why:
-                self._core.outside.refresh_source(plan.route.link, plan.part.topic)
+                self._shared.backend.refresh_source(plan.route.link, plan.part.topic)
             if plan.own and self._judge.own is not None:
                 self._judge.own.failed(plan.part.topic, plan.part.partition, plan.epoch)
             self._judge.not_appended(plan)
@@ -258,13 +260,13 @@ class Exchange:
     def _finish(self) -> None:
         if self._request.acks == 0:
             if any(answer.error for answer in self._answers.values()):
-                self._edge.close("a write without acknowledgement failed")  # as a broker does (B8)
+                self._client.close("a write without acknowledgement failed")  # as a broker does (B8)
             return
         answers = []
         for plan in self._plans:
             answer = self._answers.get((plan.part.topic, plan.part.partition))
             if answer is None:
-                self._edge.close("a broker left out a partition in its Produce answer")
+                self._client.close("a broker left out a partition in its Produce answer")
                 return
             answers.append(answer)
         frame = encode_answer(

@@ -23,7 +23,7 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.protocol.sasl import MIN_ITERATIONS
 from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
-from kmigrate.router.shared.state import Buffer, Core, Edge
+from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.wire.blank import blank, frame_answer
 from kmigrate.router.wire.offered import API_VERSIONS
 
@@ -43,11 +43,11 @@ _REFUSED = "Authentication failed: Invalid username or password"
 class ClientLogin:
     """The login state of a client connection: what the client may send so far, and the client's identity."""
 
-    def __init__(self, core: Core, edge: Edge) -> None:
-        self._core = core
-        self._edge = edge
-        self._outside = core.outside
-        self.accepted = not core.door.asks
+    def __init__(self, shared: SharedState, client: ClientLink) -> None:
+        self._shared = shared
+        self._client = client
+        self._outside = shared.backend
+        self.accepted = not shared.door.asks
         self._ends = float("inf")
         self._mechanism = ""
         self._claim: tuple[str | None, Login | Bearer | None] | None = None
@@ -60,7 +60,7 @@ class ClientLogin:
     @property
     def _door(self) -> Door:
         """The present door: a later message of a login may meet a newer table."""
-        return self._core.door
+        return self._shared.door
 
     def admit(self, head: RequestHead, *, alone: bool) -> None:
         """Refuse a request that may not come yet, or no more; `alone`: nothing of this client waits for an answer."""
@@ -70,13 +70,13 @@ class ClientLogin:
                 raise ProtocolViolation("not-logged-in", f"a client sent api {key} before it was logged in")
             if not alone:
                 raise ProtocolViolation("not-logged-in", "a client did not wait for the answers of its login")
-        elif key not in SASL_APIS and self._edge.now() > self._ends:
+        elif key not in SASL_APIS and self._client.now() > self._ends:
             raise ProtocolViolation("session-ended", "a client did not renew its session in time")
 
     @property
     def lasts(self) -> bool:
         """True if the client's session goes on for at least a moment."""
-        return self._edge.now() + _A_MOMENT_S < self._ends
+        return self._client.now() + _A_MOMENT_S < self._ends
 
     # relayed
 
@@ -109,10 +109,10 @@ class ClientLogin:
             self._outside.say(f"{head.client_id or 'a client'}: the target refused its {self._mechanism} login")
         elif _complete(self._mechanism, bytes(answer.auth_bytes)):
             lifetime = answer.session_lifetime.total_seconds() if hasattr(answer, "session_lifetime") else 0.0
-            self._ends = self._edge.now() + lifetime if lifetime else float("inf")
+            self._ends = self._client.now() + lifetime if lifetime else float("inf")
             (name, own), self._claim = self._claim, None
             self.accepted = True
-            self._edge.identified(self._door.named(name, own))
+            self._client.identified(self._door.named(name, own))
         return frame
 
     # judged here
@@ -144,7 +144,7 @@ class ClientLogin:
             self._mechanism = mechanism
         reply(frame_answer(blank(kind, error_code=error, mechanisms=door.mechanisms), head.correlation_id))
         if error:
-            self._edge.close(f"{head.client_id or 'a client'}: {why}")
+            self._client.close(f"{head.client_id or 'a client'}: {why}")
 
     def _plain(self, head: RequestHead, word: bytes, reply: Callable[[Buffer], None]) -> None:
         found = plain_login(word)
@@ -190,22 +190,22 @@ class ClientLogin:
             self.accepted, self._mapped_as = True, name
             reply(_authenticate_answer(head, auth_bytes=word))
 
-        self._edge.log_in(identity, arrived)
+        self._client.log_in(identity, arrived)
 
     def _refuse(self, head: RequestHead, error: int, why: str, reply: Callable[[Buffer], None]) -> None:
         """Refuse as a broker does: answer a moment later, then end the connection."""
 
         def tell() -> None:
             reply(_authenticate_answer(head, error_code=error, error_message=why))
-            self._edge.close(f"{head.client_id or 'a client'}: {why}")
+            self._client.close(f"{head.client_id or 'a client'}: {why}")
 
-        when = self._edge.now() + _REFUSAL_S
+        when = self._client.now() + _REFUSAL_S
         self._refusal = when, tell
-        self._edge.wake_at(when)
+        self._client.wake_at(when)
 
     def advance(self) -> None:
         """Tell a refusal once the delay is over."""
-        if self._refusal is not None and self._edge.now() >= self._refusal[0]:
+        if self._refusal is not None and self._client.now() >= self._refusal[0]:
             (_, tell), self._refusal = self._refusal, None
             tell()
 

@@ -1,8 +1,8 @@
 """Handles a client connection: each of its requests in order is passed, rewritten, held, refused or forwarded.
 
-The session does no I/O. `frame` and `advance` receive events; every action goes through `Edge`. Requests are looked at
-strictly one after another. A request that has to wait stops the connection (`shared.waiting_groups`), so no later
-request overtakes. Answers leave in request order (`Sequencer`).
+The session does no I/O. `frame` and `advance` receive events; every action goes through `ClientLink`. Requests are
+looked at strictly one after another. A request that has to wait stops the connection (`shared.waiting_groups`), so no
+later request overtakes. Answers leave in request order (`Sequencer`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from kmigrate.protocol.api import is_flexible
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.admin.create_topics import ask_layout
-from kmigrate.router.admin.handler import ADMINISTRATIVE, AdminDesk
-from kmigrate.router.fetch.handler import FetchDesk
-from kmigrate.router.fetch.list_offsets import LIST_OFFSETS, EndsDesk
-from kmigrate.router.groups.handler import FollowDesk
-from kmigrate.router.groups.trials import TrialDesk
-from kmigrate.router.produce.handler import ProduceDesk
+from kmigrate.router.admin.handler import ADMINISTRATIVE, AdminHandler
+from kmigrate.router.fetch.handler import FetchHandler
+from kmigrate.router.fetch.list_offsets import LIST_OFFSETS, ListOffsetsHandler
+from kmigrate.router.groups.handler import GroupHandler
+from kmigrate.router.groups.trials import TrialJoins
+from kmigrate.router.produce.handler import ProduceHandler
 from kmigrate.router.session.login import SASL_APIS, ClientLogin
 from kmigrate.router.shared.sequencer import Sequencer, Slot
-from kmigrate.router.shared.state import Buffer, Core, Edge
-from kmigrate.router.transactions.handler import TransactionDesk
+from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
+from kmigrate.router.transactions.handler import TransactionHandler
 from kmigrate.router.wire.addresses import LIST_GROUPS, METADATA, REWRITTEN, decode_request, rewrite_answer
 from kmigrate.router.wire.blank import frame_answer
 from kmigrate.router.wire.fetch import FETCH
@@ -84,21 +84,21 @@ def _unanswered(head: RequestHead, frame: bytearray) -> bool:
 class Session:
     """A client connection, with the order of its requests and the decisions about them."""
 
-    def __init__(self, core: Core, edge: Edge) -> None:
-        self._core = core
-        self._edge = edge
+    def __init__(self, shared: SharedState, client: ClientLink) -> None:
+        self._shared = shared
+        self._client = client
         self._inbound: deque[tuple[RequestHead, bytearray, float]] = deque()
         self._inbound_bytes = 0
         self._order = Sequencer()
-        self._trials = TrialDesk(core, edge, lambda: self.host)
-        self._follow = FollowDesk(core, edge, self._trials)
-        self._admin = AdminDesk(core, edge, self._follow, lambda: self._told)
-        self._transactions = TransactionDesk(core, edge, self._follow)
-        self._login = ClientLogin(core, edge)
-        self._end_offsets = EndsDesk(core, edge)
-        self._writes = ProduceDesk(core, edge, self._transactions, self._order, self._fill, self.advance)
-        self._reads = FetchDesk(
-            core, edge, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance
+        self._trials = TrialJoins(shared, client, lambda: self.host)
+        self._follow = GroupHandler(shared, client, self._trials)
+        self._admin = AdminHandler(shared, client, self._follow, lambda: self._told)
+        self._transactions = TransactionHandler(shared, client, self._follow)
+        self._login = ClientLogin(shared, client)
+        self._end_offsets = ListOffsetsHandler(shared, client)
+        self._writes = ProduceHandler(shared, client, self._transactions, self._order, self._fill, self.advance)
+        self._reads = FetchHandler(
+            shared, client, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance
         )
         self._group_deadline: float | None = None
         self._waits_for_answers = False
@@ -128,12 +128,12 @@ class Session:
         if (self._parted or self._cut_off) and not _unanswered(head, frame):
             return
         self._login.admit(head, alone=self.idle)
-        self.client_id, self.active = (head.client_id or "")[:_LONGEST_NAME], self._edge.now()
-        self._core.requests[head.api_key] += 1
+        self.client_id, self.active = (head.client_id or "")[:_LONGEST_NAME], self._client.now()
+        self._shared.requests[head.api_key] += 1
         self._inbound.append((head, frame, self.active))
         self._inbound_bytes += len(frame)
-        if self in self._core.waiting:
-            self._edge.advanced(done=False)  # what the first request waits for has not changed
+        if self in self._shared.waiting:
+            self._client.advanced(done=False)  # what the first request waits for has not changed
         else:
             self.advance()
 
@@ -150,18 +150,18 @@ class Session:
             while self._inbound:
                 head, frame, arrived = self._inbound[0]
                 if not self._take(head, frame, arrived):
-                    self._core.waiting.setdefault(self)
+                    self._shared.waiting.setdefault(self)
                     return
                 self._inbound.popleft()
                 self._inbound_bytes -= len(frame)
-                self._core.waiting.pop(self, None)
+                self._shared.waiting.pop(self, None)
         except ProtocolViolation as violation:
             self._inbound.clear()
-            self._core.waiting.pop(self, None)
-            self._edge.close(violation.what)
+            self._shared.waiting.pop(self, None)
+            self._client.close(violation.what)
         finally:
             self._advancing = False
-            self._edge.advanced(done=self.gone and not self._inbound)
+            self._client.advanced(done=self.gone and not self._inbound)
             self._part()
 
     def closed(self) -> None:
@@ -191,10 +191,10 @@ class Session:
         self._part()
 
     def _part(self) -> None:
-        may = self._cut_off or (self.leaving and (self._core.table.finished or self._core.closing))
+        may = self._cut_off or (self.leaving and (self._shared.table.finished or self._shared.closing))
         if may and self.idle and not (self.gone or self._parted):
             self._parted = True
-            self._edge.part()
+            self._client.part()
 
     @property
     def on_broker(self) -> bool:
@@ -214,7 +214,7 @@ class Session:
     @property
     def _told(self) -> bool:
         """True if the client knows the brokers' own addresses, which a client learns from its own router alone."""
-        return self._core.table.finished and not self.home and self._core.farewell.knows(self)
+        return self._shared.table.finished and not self.home and self._shared.farewell.knows(self)
 
     @property
     def idle(self) -> bool:
@@ -245,7 +245,7 @@ class Session:
 
     def congested(self, waiting: int) -> bool:
         """Return whether reading from the client should pause while so many bytes wait."""
-        limits = self._core.settings
+        limits = self._shared.settings
         return waiting > limits.max_pending_bytes or len(self._inbound) + len(self._order.slots) > limits.max_pending
 
     # requests
@@ -254,7 +254,7 @@ class Session:
         """Handle the first request; return False where the request has to wait."""
         key = head.api_key
         if key == PRODUCE:
-            parting = self._core.table.finished and (self.leaving or self._told)
+            parting = self._shared.table.finished and (self.leaving or self._told)
             return self._writes.take(head, frame, arrived, parting=parting)
         if self.gone:
             return True
@@ -266,7 +266,7 @@ class Session:
 
     def _take_guarded(self, head: RequestHead, frame: bytearray) -> bool:
         """Keep the request away from kmigrate's own topics, and keep those topics out of the answer (`own_topics`)."""
-        key, ids = head.api_key, self._core.own_ids
+        key, ids = head.api_key, self._shared.own_ids
         if key in HIDING:
             full = self._decodable(head, frame)
             self._order.next_change = lambda answer: hide(full, answer, ids)
@@ -286,35 +286,35 @@ class Session:
 
     def _note_refused(self, head: RequestHead, names: Collection[str]) -> None:
         """Count a refusal, and log the connection's first refusal."""
-        self._core.own_refused[head.api_key] += 1
+        self._shared.own_refused[head.api_key] += 1
         if not self._said_refused:
             self._said_refused = True
             who, named = head.client_id or "a client", ", ".join(names)
-            self._core.outside.say(f"{who}: a request for kmigrate's own topics was refused: {named}")
+            self._shared.backend.say(f"{who}: a request for kmigrate's own topics was refused: {named}")
 
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
         """Dispatch every API except Produce and Fetch."""
         key = head.api_key
-        if key in _COORDINATED and self._told and self._core.farewell.is_back(self) and self._sent_on(head, frame):
+        if key in _COORDINATED and self._told and self._shared.farewell.is_back(self) and self._sent_on(head, frame):
             return True
-        if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
+        if key in _OF_GROUPS and (self._shared.table.held_groups or self._shared.table.followed):
             return self._group(head, frame)
         if key in REWRITTEN:
             return self._rewritten(head, frame)
         if key in SHARE_READS:
-            unready = self._core.unready.judge(self._core.table.epoch)
+            unready = self._shared.unready.judge(self._shared.table.epoch)
             self._pass(
                 head,
                 frame,
-                lambda answer: answer if self._told else show_leaders(answer, head, self._core.book, unready),
+                lambda answer: answer if self._told else show_leaders(answer, head, self._shared.book, unready),
             )
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
             return self._sasl(head, frame)
-        elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
+        elif key in _OF_PRODUCERS and (self._shared.table.topics or self._shared.table.held_groups):
             self._of_producer(head, frame)
-        elif key == LIST_OFFSETS and self._core.table.topics:
+        elif key == LIST_OFFSETS and self._shared.table.topics:
             self._ends(head, frame)
         elif key in ADMINISTRATIVE:
             return self._administrative(head, frame)
@@ -344,7 +344,7 @@ class Session:
         def answered(answer: bytearray) -> None:
             self._fill(slot, change(answer) if change else answer)
 
-        self._edge.to_target([frame], head.correlation_id, answered)
+        self._client.to_target([frame], head.correlation_id, answered)
 
     def _pass_on(self, head: RequestHead, frame: bytearray) -> None:
         """Send the request to the target, and change answers that would end clients.
@@ -354,18 +354,18 @@ class Session:
         """
         if head.api_key in JOINING:
             self._joining(self._decodable(head, frame), frame)
-        elif head.api_key == OFFSET_FETCH and (lately := self._core.followers.opened(self._edge.now())):
+        elif head.api_key == OFFSET_FETCH and (lately := self._shared.followers.opened(self._client.now())):
             self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
         elif head.api_key == OFFSET_FOR_LEADER_EPOCH:
-            since = self._core.table.epoch
+            since = self._shared.table.epoch
             self._pass(head, frame, lambda answer: self._ready(head, answer, since))
         else:
             self._pass(head, frame)
 
     def _joining(self, head: RequestHead, frame: bytearray) -> None:
         """Pass on a join, or a heartbeat of the new protocol; look at the answer where the group has just opened."""
-        opened = frozenset(self._core.followers.opened(self._edge.now()))
-        watched = self._core.trials.watched(opened)
+        opened = frozenset(self._shared.followers.opened(self._client.now()))
+        watched = self._shared.trials.watched(opened)
 
         def answered(answer: bytearray) -> Buffer:
             if watched:
@@ -387,9 +387,9 @@ class Session:
             if again is None:
                 self._fill(slot, answer)
             else:
-                self._edge.to_target([again], head.correlation_id, lambda last: self._fill(slot, last))
+                self._client.to_target([again], head.correlation_id, lambda last: self._fill(slot, last))
 
-        self._edge.to_target([frame], head.correlation_id, answered)
+        self._client.to_target([frame], head.correlation_id, answered)
 
     def _answer(self, frame: Buffer, answer: Buffer) -> None:
         self._fill(self._order.take(len(frame)), answer)
@@ -399,12 +399,12 @@ class Session:
             try:
                 answer = slot.change(answer if isinstance(answer, bytearray) else bytearray(answer))
             except ProtocolViolation as violation:
-                self._edge.close(violation.what)
+                self._client.close(violation.what)
                 return
         parts = self._order.fill(slot, answer)
-        self.active = self._edge.now()
+        self.active = self._client.now()
         if parts and not self.gone:
-            self._edge.reply(parts)
+            self._client.reply(parts)
         if self._waits_for_answers and not self.waits_for_answer:
             self.advance()
         self._part()
@@ -416,14 +416,15 @@ class Session:
         if head.version >= _FIRST_WITH_SOFTWARE:
             told = decode_request(frame, self._decodable(head, frame))
             self.software = f"{told.client_software_name} {told.client_software_version}"[:_LONGEST_NAME]
-        target = None if self._login.accepted else self._core.outside.target_versions()
+        target = None if self._login.accepted else self._shared.backend.target_versions()
         if target is not None:
             self._answer(frame, told_api_versions(target, head.version, head.correlation_id))
         else:
             self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
 
     def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
-        """Handle a producer's request: for a transaction by `TransactionDesk`, or else by asking for a producer id."""
+        """Handle a producer's request: for a transaction by `TransactionHandler`, or else by asking for a producer
+        id."""
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key == INIT_PRODUCER_ID and request.transactional_id is None:
             self._producer_id(head, frame)
@@ -436,14 +437,14 @@ class Session:
         slot = self._order.take(len(frame))
 
         def answered(answer: bytearray) -> None:
-            if self._core.mirrored() and is_refused_id(head, frame, answer):
-                self._core.outside.new_producer_id(
+            if self._shared.mirrored() and is_refused_id(head, frame, answer):
+                self._shared.backend.new_producer_id(
                     lambda own: self._fill(slot, given_id(head, own) if own >= 0 else answer)
                 )
             else:
                 self._fill(slot, answer)
 
-        self._edge.to_target([frame], head.correlation_id, answered)
+        self._client.to_target([frame], head.correlation_id, answered)
 
     def _sasl(self, head: RequestHead, frame: bytearray) -> bool:
         """Handle a request of a login.
@@ -471,8 +472,8 @@ class Session:
 
     def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
         """Pass the request, and put the router's addresses into the answer, unless the client may leave."""
-        farewell = self._core.farewell
-        leaves = self._core.table.finished and not self.home and not farewell.stays(self)
+        farewell = self._shared.farewell
+        leaves = self._shared.table.finished and not self.home and not farewell.stays(self)
         if leaves and not farewell.may_tell(self):
             return False
 
@@ -482,27 +483,27 @@ class Session:
             if self._told:
                 self._fill(slot, answer)
             else:
-                self._core.stand_ins.book(self.home, lambda book: self._show(slot, answer, head, book))
+                self._shared.stand_ins.book(self.home, lambda book: self._show(slot, answer, head, book))
 
         if head.api_key == METADATA:
-            ask_layout(self._core, self._edge, full, frame, decode_request(frame, full), answered)
+            ask_layout(self._shared, self._client, full, frame, decode_request(frame, full), answered)
         else:
-            self._edge.to_target([frame], head.correlation_id, answered)
+            self._client.to_target([frame], head.correlation_id, answered)
         return True
 
     def _show(self, slot: Slot, answer: bytearray, head: RequestHead, book: AddressBook) -> None:
         try:
-            shown, stranger = rewrite_answer(answer, head, book, self._core.hidden())
+            shown, stranger = rewrite_answer(answer, head, book, self._shared.hidden())
         except ProtocolViolation as violation:
-            self._edge.close(violation.what)
+            self._client.close(violation.what)
             return
         if stranger:
-            self._core.outside.refresh_target()
+            self._shared.backend.refresh_target()
         self._fill(slot, shown)
 
     def _ends(self, head: RequestHead, frame: bytearray) -> None:
         slot, request = self._order.take(len(frame)), decode_request(frame, self._decodable(head, frame))
-        since = self._core.table.epoch
+        since = self._shared.table.epoch
 
         def answered(answer: bytearray) -> None:
             self._fill(slot, self._ready(head, answer, since))
@@ -511,11 +512,11 @@ class Session:
 
     def _ready(self, head: RequestHead, answer: bytearray, since: int) -> Buffer:
         """Return an answer without unready partitions; `since`: the routing table's epoch at the request."""
-        unready = self._core.unready
+        unready = self._shared.unready
         return cut_offsets(answer, head, unready.judge(since)) if unready.concerns(since) else answer
 
     def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
-        if head.api_key == LIST_GROUPS and self._core.table.followed and not self._alone():
+        if head.api_key == LIST_GROUPS and self._shared.table.followed and not self._alone():
             # groups that follow are asked about at their sources, so the request is taken alone, as in `_group`
             return False
         slot = self._order.take(len(frame))
@@ -532,23 +533,25 @@ class Session:
         """Handle a request about groups; return False where the request has to wait.
 
         Requests of a held group wait a moment and are then told to come again (14). Requests of a group that follows go
-        to `FollowDesk`. A member of the new protocol that the source does not know waits in both cases. The target
+        to `GroupHandler`. A member of the new protocol that the source does not know waits in both cases. The target
         would make a second group for such a member, beside the source's group.
 
         A request about several groups makes many requests to sources. So the router takes such a request alone, as
         brokers take every request of a connection.
         """
         request = decode_request(frame, self._decodable(head, frame))
-        held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
+        held, followed, groups = self._shared.table.held_groups, self._shared.table.followed, groups_of(request)
         if head.api_key == JOIN_GROUP and (groups[0] in held or groups[0] in followed):
             timeout_ms = round(request.session_timeout.total_seconds() * 1000)
-            self._core.join_book.asked(groups[0], head.client_id or "", timeout_ms, self._edge.now())
+            self._shared.join_book.asked(groups[0], head.client_id or "", timeout_ms, self._client.now())
         if groups:
             self._trials.take(head, request, groups[0])
         if head.api_key not in FOLLOWED_APIS or not self._follow.understands(head, request):
             held |= followed.keys()
-        if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (
-            head.api_key == JOIN_GROUP and groups[0] in followed
+        if (
+            head.api_key not in HELD_APIS
+            or held.isdisjoint(groups)
+            or (head.api_key == JOIN_GROUP and groups[0] in followed)
         ):
             self._group_deadline = None
             if head.api_key in FOLLOWED_APIS and not followed.keys().isdisjoint(groups):
@@ -562,12 +565,12 @@ class Session:
         if head.api_key in DELETES:
             self._answer(frame, wait_answer(head, request, held))
             return True
-        now = self._edge.now()
-        self._core.held.asked(held.intersection(groups), now)
+        now = self._client.now()
+        self._shared.held.asked(held.intersection(groups), now)
         if self._group_deadline is None:
             rounds = _COMMIT_ROUNDS if head.api_key == OFFSET_COMMIT else 1
-            self._group_deadline = now + rounds * self._core.settings.group_hold_s
-            self._edge.wake_at(self._group_deadline)
+            self._group_deadline = now + rounds * self._shared.settings.group_hold_s
+            self._client.wake_at(self._group_deadline)
         if now < self._group_deadline:
             return False
         self._group_deadline = None

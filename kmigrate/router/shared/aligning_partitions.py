@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 
-__all__ = ["Unready"]
+__all__ = ["AligningPartitions"]
 
 _KEPT_S = 3600.0
 """Time for which a released partition is remembered; no client waits so long for an answer."""
@@ -32,7 +32,7 @@ class _Span:
 
 
 @dataclass(slots=True)
-class Unready:
+class AligningPartitions:
     """The unready partitions of a router's tables, by topic."""
 
     _spans: dict[str, tuple[_Span, ...]] = field(default_factory=dict)

@@ -44,7 +44,7 @@ from zlib import crc32
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.routes import RoutingTable
 
-__all__ = ["Farewell", "Guest", "Who", "grouped", "mark"]
+__all__ = ["DepartingClient", "Handoff", "Who", "grouped", "mark"]
 
 _REMEMBERED = 20_000
 """Maximum clients that are known to have been told; the oldest are forgotten first, and are told again on request."""
@@ -59,7 +59,7 @@ Who = tuple[str, str, str, str]
 """Client id, host, principal, software."""
 
 
-class Guest(Protocol):
+class DepartingClient(Protocol):
     """A session, as the end of connections needs to know it."""
 
     host: str
@@ -84,10 +84,10 @@ class Guest(Protocol):
 
 
 @dataclass(slots=True)
-class Farewell:
+class Handoff:
     """The connections to this router, and the clients that were told the brokers' own addresses."""
 
-    guests: set[Guest] = field(default_factory=set)
+    guests: set[DepartingClient] = field(default_factory=set)
     told: dict[tuple[str, str], float] = field(default_factory=dict)
     """Time when each client first asked for them."""
     heard: tuple[RouterPresence, ...] | None = None
@@ -111,15 +111,15 @@ class Farewell:
         elif self._finished < 0:
             self._finished = table.epoch
 
-    def knows(self, guest: Guest) -> bool:
+    def knows(self, guest: DepartingClient) -> bool:
         """Return whether this guest's client has been told (a)."""
         return (guest.host, guest.client_id) in self.told
 
-    def is_back(self, guest: Guest) -> bool:
+    def is_back(self, guest: DepartingClient) -> bool:
         """Return whether this guest has connected after the client was told (e)."""
         return guest.since >= self.told.get((guest.host, guest.client_id), float("inf"))
 
-    def stays(self, guest: Guest) -> bool:
+    def stays(self, guest: DepartingClient) -> bool:
         """Return whether this guest's client may not leave yet (d)."""
         kept = any(other.owes for other in self._with(guest)) or mark(guest) in self._elsewhere()
         return kept or not self._all_know()
@@ -140,7 +140,7 @@ class Farewell:
             for each in self.heard
         )
 
-    def may_tell(self, guest: Guest) -> bool:
+    def may_tell(self, guest: DepartingClient) -> bool:
         """Return whether a guest's client may be told now (b); from the first request on, (a) holds."""
         key = (guest.host, guest.client_id)
         if key not in self.told:
@@ -149,11 +149,11 @@ class Farewell:
                 self.told.pop(next(iter(self.told)))
         return not any(other.writing for other in self._with(guest))
 
-    def _with(self, guest: Guest) -> Iterator[Guest]:
+    def _with(self, guest: DepartingClient) -> Iterator[DepartingClient]:
         """Return all connections of a guest's client."""
         return (each for each in self.guests if (each.host, each.client_id) == (guest.host, guest.client_id))
 
-    def next(self, now: float) -> Guest | None:
+    def next(self, now: float) -> DepartingClient | None:
         """Return the connection that closes next (c, d)."""
         if not self._all_know():
             return None
@@ -166,7 +166,7 @@ class Farewell:
         return min(here, key=lambda guest: (not guest.idle, guest.active), default=None)
 
 
-def mark(guest: Guest) -> int:
+def mark(guest: DepartingClient) -> int:
     """Return a guest's client as a number, because presence is sent twice a second.
 
     Two clients with the same number stay for each other.

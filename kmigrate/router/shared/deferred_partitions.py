@@ -30,18 +30,19 @@ from dataclasses import dataclass, field
 
 from kmigrate.model.routes import RoutingTable, Serve
 
-__all__ = ["Holder", "Late", "Written"]
+__all__ = ["DeferredPartitions", "Holder", "Written"]
 
 Written = tuple[str, int, int]
 """Topic, partition, producer id as the client knows it."""
 Holder = tuple[str, int, int]
 """Transactional id, producer id and epoch as the client knows them."""
 _MOST_WRITTEN = 100_000
-"""Maximum entries of `Late.written`. Beyond that all entries are forgotten, and the target is asked again."""
+"""Maximum entries of `DeferredPartitions.written`. Beyond that all entries are forgotten, and the target is asked
+again."""
 
 
 @dataclass(slots=True)
-class Late:
+class DeferredPartitions:
     """The late partitions that one router knows."""
 
     written: set[Written] = field(default_factory=set)

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from zlib import crc32
 
 from kmigrate.model.presences import RouterPresence
-from kmigrate.router.wire.node_ids import AddressBook, Spare, host_and_port
+from kmigrate.router.wire.node_ids import AddressBook, FallbackBroker, host_and_port
 
-__all__ = ["StandIns"]
+__all__ = ["FallbackRouters"]
 
 _SPARES = 3
 
@@ -29,7 +29,7 @@ Reach = Callable[[str, Callable[[bool], None]], None]
 """Finds out whether a process accepts connections at host:port."""
 
 
-class StandIns:
+class FallbackRouters:
     """The other routers, as this router and its clients need them."""
 
     def __init__(self, book: AddressBook, reach: Reach) -> None:
@@ -62,11 +62,11 @@ class StandIns:
             self._reach(home, lambda answers: then(known if answers else since))
 
 
-def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[Spare, ...]:
+def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[FallbackBroker, ...]:
     """Return the stand-ins of a router: the same at every router, and spread over all routers if there are many."""
-    found: dict[int, Spare] = {}
+    found: dict[int, FallbackBroker] = {}
     for other in sorted(kept, key=lambda other: crc32(f"{home} {other}".encode())):
         if (at := kept[other].get(home)) and len(found) < _SPARES:
             node = 2 * offset + crc32(other.encode()) % offset
-            found.setdefault(node, Spare(node, *host_and_port(at)))
+            found.setdefault(node, FallbackBroker(node, *host_and_port(at)))
     return tuple(found.values())

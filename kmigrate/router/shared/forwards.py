@@ -19,7 +19,7 @@ from kmigrate.model.presences import FenceAck
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve
 
-__all__ = ["Forwards"]
+__all__ = ["InFlightForwards"]
 
 _Marks = dict[int, tuple[int, int, float]]
 """Epoch, last sequence, and time of the source's acknowledgement, by producer id."""
@@ -39,7 +39,7 @@ def _most_marks(partitions: int) -> int:
 
 
 @dataclass(slots=True)
-class Forwards:
+class InFlightForwards:
     """A router's account of forwarded batches, by topic key."""
 
     in_flight: dict[str, int] = field(default_factory=dict)

@@ -36,7 +36,7 @@ from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 from kmigrate.records.batch import Batch
 
-__all__ = ["Gate", "GateKey", "Keyed", "Verdict", "ring_distance"]
+__all__ = ["FirstWriteGate", "GateKey", "Keyed", "Verdict", "ring_distance"]
 
 _NEAR = 1 << 24
 """Number far above the records that a client has under way, and far below the number of sequences."""
@@ -54,7 +54,7 @@ class Keyed(Protocol):
 
 class Verdict(Enum):
     PASS = "pass"
-    PRIME = "prime"
+    ADMIT_ALONE = "prime"
     """Pass alone; `settled` must be called with the outcome."""
     WAIT = "wait"
     """Another batch of this producer is priming."""
@@ -73,7 +73,7 @@ def ring_distance(later: int, earlier: int) -> int:
 
 
 @dataclass(slots=True)
-class Gate:
+class FirstWriteGate:
     """The gate's marks and the producers that have passed, shared by all client connections of a router."""
 
     marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Gate:
         if key in self.priming:
             return Verdict.WAIT
         if _is_next(mark, batch):
-            return Verdict.PRIME
+            return Verdict.ADMIT_ALONE
         if key not in known:
             return Verdict.ASK
         held = known[key]
@@ -190,4 +190,4 @@ def _first_of(mark: ProducerMark, batch: Batch) -> Verdict:
     if _may_repeat(mark, batch):
         return Verdict.DUPLICATE
     after = mark.last_sequence if batch.producer_epoch == mark.epoch else -1
-    return Verdict.GAP if abs(ring_distance(batch.base_sequence, after)) <= _NEAR else Verdict.PRIME
+    return Verdict.GAP if abs(ring_distance(batch.base_sequence, after)) <= _NEAR else Verdict.ADMIT_ALONE

@@ -21,16 +21,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.router.shared.forwards import Forwards
+from kmigrate.router.shared.forwards import InFlightForwards
 
-__all__ = ["AtTarget", "Begun", "Entry"]
+__all__ = ["OpenTransaction", "SourceTransactions", "TargetTransactions"]
 
 _OVERTAKEN_S = 900.0
 """Brokers' default limit of a transaction; no Kafka application works that long on what it has read."""
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class OpenTransaction:
     """An open transaction: the holder's epoch as the client has it, topics and groups, and requests in flight."""
 
     epoch: int = -1
@@ -67,10 +67,10 @@ class Entry:
 
 
 @dataclass(slots=True)
-class AtTarget:
+class TargetTransactions:
     """Transactional ids with a transaction open at the target, as all connections of one router know together."""
 
-    open: dict[str, Entry] = field(default_factory=dict)
+    open: dict[str, OpenTransaction] = field(default_factory=dict)
     overtaken: dict[str, float] = field(default_factory=dict)
     """Ids that commit positions of a group, with the time when the group opened.
 
@@ -126,14 +126,16 @@ class AtTarget:
 
 
 @dataclass(slots=True)
-class Begun:
+class SourceTransactions:
     """The transactions that one router knows to be open at sources, by link and transactional id."""
 
-    forwards: Forwards
-    entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
+    forwards: InFlightForwards
+    entries: dict[tuple[str, str], OpenTransaction] = field(default_factory=dict)
 
-    def enter(self, link: str, name: str, epoch: int, keys: Collection[str], groups: Collection[str] = ()) -> Entry:
-        entry = self.entries.setdefault((link, name), Entry(epoch))
+    def enter(
+        self, link: str, name: str, epoch: int, keys: Collection[str], groups: Collection[str] = ()
+    ) -> OpenTransaction:
+        entry = self.entries.setdefault((link, name), OpenTransaction(epoch))
         entry.epoch = max(entry.epoch, epoch)
         entry.groups.update(groups)
         for key in set(keys) - entry.keys:
@@ -169,7 +171,7 @@ class Begun:
         entry = self.entries.pop((link, name), None)
         return set() if entry is None else entry.keys
 
-    def at_any(self, keys: Collection[str]) -> Iterator[tuple[str, str, Entry]]:
+    def at_any(self, keys: Collection[str]) -> Iterator[tuple[str, str, OpenTransaction]]:
         """Iterate over the open transactions that touch any of the topic keys."""
         for (link, name), entry in self.entries.items():
             if not entry.keys.isdisjoint(keys):

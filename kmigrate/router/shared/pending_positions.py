@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["Partition", "Untold"]
+__all__ = ["Partition", "PendingPositions"]
 
 Partition = tuple[str, int]
 _FORGOTTEN_S = 600.0
@@ -31,7 +31,7 @@ class _Mark:
 
 
 @dataclass(slots=True)
-class Untold:
+class PendingPositions:
     """The marks of all client connections of a router."""
 
     refused: int = 0

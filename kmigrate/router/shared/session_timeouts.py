@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kmigrate.model.presences import JoinTerms
 
-__all__ = ["JoinBook"]
+__all__ = ["SessionTimeouts"]
 
 _MOST_CLIENTS = 50
 """Maximum client ids kept per group; a presence record must fit into a message."""
@@ -20,7 +20,7 @@ _WAITING_S = 60.0
 
 
 @dataclass(slots=True)
-class JoinBook:
+class SessionTimeouts:
     """The newest session timeout of each client id, by group, with the time of the request."""
 
     _asked: dict[str, dict[str, tuple[int, float]]] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """State that all client connections of one router share, and the two interfaces through which they act.
 
-`Core` is the shared state: the routing table, the gate, the counts of forwards in flight, the address book. `Outside`
-is the interface to the router process, `Edge` the interface to one client connection. `server` and `listeners`
-implement these interfaces, and tests fake them.
+`SharedState` is the shared state: the routing table, the gate, the counts of forwards in flight, the address book.
+`Backend` is the interface to the router process, `ClientLink` the interface to one client connection. `server` and
+`listeners` implement these interfaces, and tests fake them.
 """
 
 from __future__ import annotations
@@ -18,26 +18,37 @@ from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.protocol.frames import TakePiece
 from kmigrate.router.settings import RouterSettings
-from kmigrate.router.shared.aligning_partitions import Unready
-from kmigrate.router.shared.client_handoff import Farewell
-from kmigrate.router.shared.deferred_partitions import Holder, Late
-from kmigrate.router.shared.fallback_routers import StandIns
+from kmigrate.router.shared.aligning_partitions import AligningPartitions
+from kmigrate.router.shared.client_handoff import Handoff
+from kmigrate.router.shared.deferred_partitions import DeferredPartitions, Holder
+from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.shared.followers import Followers
-from kmigrate.router.shared.forwards import Forwards
-from kmigrate.router.shared.gate import Gate
+from kmigrate.router.shared.forwards import InFlightForwards
+from kmigrate.router.shared.gate import FirstWriteGate
 from kmigrate.router.shared.limits import Limits
-from kmigrate.router.shared.open_transactions import AtTarget, Begun, Entry
-from kmigrate.router.shared.pending_positions import Untold
+from kmigrate.router.shared.open_transactions import OpenTransaction, SourceTransactions, TargetTransactions
+from kmigrate.router.shared.pending_positions import PendingPositions
 from kmigrate.router.shared.read_ahead import Room
-from kmigrate.router.shared.session_timeouts import JoinBook
+from kmigrate.router.shared.session_timeouts import SessionTimeouts
 from kmigrate.router.shared.share_members import ShareMembers
 from kmigrate.router.shared.time_lookups import Found
 from kmigrate.router.shared.trial_results import TrialBook
-from kmigrate.router.shared.waiting_groups import HeldGroups
+from kmigrate.router.shared.waiting_groups import WaitingGroups
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.topic_ids import TopicIds
 
-__all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "StoredBatch", "Waiting"]
+__all__ = [
+    "TARGET",
+    "Backend",
+    "BeginsAnswer",
+    "Buffer",
+    "ClientLink",
+    "Outcome",
+    "SharedState",
+    "StoredBatch",
+    "TransactionStore",
+    "Waiting",
+]
 
 TARGET = ""
 """Name of the target where a link's name stands for the link's source."""
@@ -55,7 +66,7 @@ class Outcome(NamedTuple):
     """Reason why the source does not accept this client's login; the request was not sent."""
 
 
-class Edge(Protocol):
+class ClientLink(Protocol):
     """The connection of one client and its upstream connections, as the session uses them. Calls never block."""
 
     def now(self) -> float: ...
@@ -132,7 +143,7 @@ class StoredBatch:
     sequence: int
 
 
-class Outside(Protocol):
+class Backend(Protocol):
     """The router process, as its sessions use it. Calls never block; `then` is called later."""
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
@@ -233,7 +244,7 @@ class Outside(Protocol):
         """Write one log line about a fault that only the operator of the router can mend."""
 
 
-class Memory(Protocol):
+class TransactionStore(Protocol):
     """Facts on which all routers must agree, in the state log. Calls never block.
 
     Before `then` is called, the routing table has the new facts.
@@ -257,36 +268,36 @@ class Waiting(Protocol):
 
 
 @dataclass(slots=True)
-class Core:
+class SharedState:
     """State shared by all sessions of a router; changed only between two events, never across an await."""
 
     settings: RouterSettings
     table: RoutingTable
     book: AddressBook
-    outside: Outside
-    memory: Memory
-    stand_ins: StandIns
-    gate: Gate = field(default_factory=Gate)
-    forwards: Forwards = field(default_factory=Forwards)
+    backend: Backend
+    memory: TransactionStore
+    stand_ins: FallbackRouters
+    gate: FirstWriteGate = field(default_factory=FirstWriteGate)
+    forwards: InFlightForwards = field(default_factory=InFlightForwards)
     door: Door = field(init=False)
     """Rules for who may connect, and with which identity a client goes on, from the newest usable table of clients."""
     fenced: frozenset[str] = field(init=False)
     """Keys of fenced topics, whose unresolved forwards this router reports."""
     ids: TopicIds = field(init=False)
     """Ids of topics on both clusters, from the newest table."""
-    begun: Begun = field(init=False)
-    at_target: AtTarget = field(default_factory=AtTarget)
+    begun: SourceTransactions = field(init=False)
+    at_target: TargetTransactions = field(default_factory=TargetTransactions)
     followers: Followers = field(default_factory=Followers)
-    untold: Untold = field(default_factory=Untold)
-    held: HeldGroups = field(default_factory=HeldGroups)
-    join_book: JoinBook = field(default_factory=JoinBook)
+    untold: PendingPositions = field(default_factory=PendingPositions)
+    held: WaitingGroups = field(default_factory=WaitingGroups)
+    join_book: SessionTimeouts = field(default_factory=SessionTimeouts)
     trials: TrialBook = field(default_factory=TrialBook)
     share_members: ShareMembers = field(default_factory=ShareMembers)
-    late: Late = field(default_factory=Late)
-    unready: Unready = field(default_factory=Unready)
+    late: DeferredPartitions = field(default_factory=DeferredPartitions)
+    unready: AligningPartitions = field(default_factory=AligningPartitions)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions whose first request is held, in the order in which the requests were held."""
-    farewell: Farewell = field(default_factory=Farewell)
+    farewell: Handoff = field(default_factory=Handoff)
     limits: Limits = field(init=False)
     room_ahead: Room = field(init=False)
     requests: Counter[int] = field(default_factory=Counter)
@@ -308,7 +319,7 @@ class Core:
         self.door = self.settings.door
         self.fenced = _fenced(self.table)
         self.ids = TopicIds(self.table.topics)
-        self.begun = Begun(self.forwards)
+        self.begun = SourceTransactions(self.forwards)
         self.unready.follow(self.table, 0.0)
         bounds = self.settings
         self.room_ahead = Room(min(bounds.read_ahead, bounds.max_buffered // 8))
@@ -357,7 +368,7 @@ class Core:
             self._mirrored = {t: r.target_id for t, r in self.table.topics.items() if r.serve is not Serve.LOCAL}
         return self._mirrored
 
-    def ended(self, link: str, name: str, entry: Entry | None = None) -> None:
+    def ended(self, link: str, name: str, entry: OpenTransaction | None = None) -> None:
         """Note that a transaction at a source is over.
 
         `entry`: the transaction that is over, if the answer may be about an earlier transaction of the same id.
@@ -367,7 +378,7 @@ class Core:
         for key in self.begun.end(link, name):
             self.resolved(key)
         if any(route.frozen for route in self.table.followed.values()):
-            self.outside.drained()
+            self.backend.drained()
 
     def group_words(self, now: float) -> dict[str, GroupWord]:
         """Return this router's report on each group that follows, including open transactions."""
@@ -390,12 +401,12 @@ class Core:
                 self.late.holds((topic, partition, producer_id))
             then(None if held is None else written)
 
-        self.outside.ask_target(topic, partition, producer_id, told)
+        self.backend.ask_target(topic, partition, producer_id, told)
 
     def resolved(self, key: str, count: int = 1) -> None:
         """Count forwards of a topic as resolved; tell the controller about the last forward under a fence."""
         if self.forwards.resolved(key, count) and key in self.fenced:
-            self.outside.drained()
+            self.backend.drained()
 
 
 def _fenced(table: RoutingTable) -> frozenset[str]:

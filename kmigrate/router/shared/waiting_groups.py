@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["HeldGroups"]
+__all__ = ["WaitingGroups"]
 
 _SILENT_S = 60.0
 """Far longer than any client waits between two retries, and usually longer than a client takes to restart."""
 
 
 @dataclass(slots=True)
-class HeldGroups:
+class WaitingGroups:
     """Time when a member of each group was last told to wait."""
 
     _asked: dict[str, float] = field(default_factory=dict)

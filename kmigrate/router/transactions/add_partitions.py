@@ -10,8 +10,8 @@ from functools import partial
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.shared.deferred_partitions import Holder
-from kmigrate.router.shared.state import Core, Edge
-from kmigrate.router.transactions.request import Errand
+from kmigrate.router.shared.state import ClientLink, SharedState
+from kmigrate.router.transactions.request import TxnRequest
 from kmigrate.router.wire.transactions import (
     frame_request,
     partition_codes,
@@ -21,22 +21,22 @@ from kmigrate.router.wire.transactions import (
     read_answer,
 )
 
-__all__ = ["Entrance"]
+__all__ = ["AddPartitionsHandler"]
 
 _ADD = entity(24, 3, "request")
 
 
 @dataclass(slots=True, eq=False)
-class Entrance:
+class AddPartitionsHandler:
     """Handles AddPartitionsToTxn for the target."""
 
-    _core: Core
-    _edge: Edge
+    _shared: SharedState
+    _client: ClientLink
     _gone: bool = False
 
-    def add(self, errand: Errand) -> None:
+    def add(self, errand: TxnRequest) -> None:
         """Ask the target about each partition that may be late, then pass on the other partitions (A)."""
-        late, table = self._core.late, self._core.table
+        late, table = self._shared.late, self._shared.table
         asked = {
             (topic, index)
             for topic, partitions in partitions_of(errand.request).items()
@@ -58,16 +58,16 @@ class Entrance:
                 errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
         for key in sorted(asked):
-            self._core.ask_written(*key, errand.producer_id, partial(told, key))
+            self._shared.ask_written(*key, errand.producer_id, partial(told, key))
 
     @property
     def owes(self) -> bool:
         """True if this connection's client was told that a late partition is in before it is (D)."""
-        return self._core.late.owes(self)
+        return self._shared.late.owes(self)
 
     def closed(self) -> None:
         self._gone = True
-        self._core.late.left(self)
+        self._shared.late.left(self)
 
     def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         """Add a late partition to a transaction whose first batch for the partition came on this connection (B)."""
@@ -75,21 +75,21 @@ class Entrance:
         def told(frame: bytearray) -> None:
             code = partition_codes(read_answer(_ADD, frame))[(topic, partition)]
             if code == Code.NOT_COORDINATOR:
-                self._core.outside.join_at_target(holder, topic, partition, then)
+                self._shared.backend.join_at_target(holder, topic, partition, then)
             else:
                 then(code)
 
         frame = frame_request(partitions_request(_ADD, holder, {topic: (partition,)}), 0, None)
-        self._edge.to_target([frame], 0, told)
+        self._client.to_target([frame], 0, told)
 
-    def _without(self, late: Collection[tuple[str, int]], errand: Errand) -> None:
+    def _without(self, late: Collection[tuple[str, int]], errand: TxnRequest) -> None:
         """Pass on the partitions that are not late, and tell the client that all are in (A, D)."""
         if self._gone:
             return
-        if not late or self._core.table.finished:
-            self._edge.to_target([errand.frame], errand.head.correlation_id, errand.reply)
+        if not late or self._shared.table.finished:
+            self._client.to_target([errand.frame], errand.head.correlation_id, errand.reply)
             return
-        self._core.late.owe(errand.name, self, late)
+        self._shared.late.owe(errand.name, self, late)
         wanted = partitions_of(errand.request)
         rest = {t: left for t, parts in wanted.items() if (left := tuple(i for i in parts if (t, i) not in late))}
         if not rest:
@@ -102,4 +102,4 @@ class Entrance:
 
         message = partitions_request(type(errand.request), errand.holder, rest)
         frame = frame_request(message, errand.head.correlation_id, errand.head.client_id)
-        self._edge.to_target([frame], errand.head.correlation_id, told)
+        self._client.to_target([frame], errand.head.correlation_id, told)

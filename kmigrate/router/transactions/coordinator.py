@@ -13,10 +13,10 @@ from typing import Any
 
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.router.shared.state import Core, Edge, Outcome
+from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
 from kmigrate.router.wire.transactions import frame_request, read_answer
 
-__all__ = ["SourceTalk"]
+__all__ = ["TxnCoordinatorClient"]
 
 Told = Callable[[Any, int], None]
 """Callback with the answer and 0, or with None and the code for the client."""
@@ -32,11 +32,11 @@ _ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 
 
 @dataclass(slots=True)
-class SourceTalk:
+class TxnCoordinatorClient:
     """Sends the transaction requests of one client connection to the coordinators of the sources."""
 
-    core: Core
-    edge: Edge
+    shared: SharedState
+    client: ClientLink
     _coordinators: dict[tuple[str, str], int] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     """Links whose source did not answer the last request."""
@@ -68,7 +68,7 @@ class SourceTalk:
                 del self._coordinators[next(iter(self._coordinators))]
             send(int(answer.node_id))
 
-        self._send(link, self.core.outside.source_node(link), client_id, asked, found)
+        self._send(link, self.shared.backend.source_node(link), client_id, asked, found)
 
     def elsewhere(self, link: str, name: str, code: int) -> int:
         """Return the client's code for a coordinator's code, and forget a coordinator that has moved.
@@ -104,7 +104,7 @@ class SourceTalk:
                 self.silent.add(link)
                 told(None, Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self.edge.to_source(link, node, [frame_request(message, 0, client_id)], 0, done)
+        self.client.to_source(link, node, [frame_request(message, 0, client_id)], 0, done)
 
 
 def _retried(code: int) -> int:

@@ -11,13 +11,13 @@ from kmigrate.model.records import LastEnd, TransactionRecord
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.router.shared.state import TARGET, Core
-from kmigrate.router.transactions.identities import Holders
-from kmigrate.router.transactions.locate import Whereabouts
-from kmigrate.router.transactions.request import Errand
+from kmigrate.router.shared.state import TARGET, SharedState
+from kmigrate.router.transactions.identities import ProducerIdentities
+from kmigrate.router.transactions.locate import TransactionLocator
+from kmigrate.router.transactions.request import TxnRequest
 from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER
 
-__all__ = ["Ending"]
+__all__ = ["EndTxnHandler"]
 
 _END = entity(26, 3, "request")
 _ENDED = {
@@ -34,18 +34,18 @@ A client that is not the holder gets other codes, and ends nothing.
 
 
 @dataclass(slots=True)
-class Ending:
+class EndTxnHandler:
     """Handles EndTxn on one client connection."""
 
-    _core: Core
-    _holders: Holders
-    _places: Whereabouts
-    _to_target: Callable[[Errand, Callable[[bytearray], None]], None]
+    _shared: SharedState
+    _holders: ProducerIdentities
+    _places: TransactionLocator
+    _to_target: Callable[[TxnRequest, Callable[[bytearray], None]], None]
     """Sends the client's request to the target unchanged."""
-    _again: Callable[[Errand], None]
+    _again: Callable[[TxnRequest], None]
     """Takes a request again once its holder is known."""
 
-    def take(self, errand: Errand) -> None:
+    def take(self, errand: TxnRequest) -> None:
         """End an open transaction at its cluster; if none is open, ask the cluster of the id's last transaction."""
         at = self._places.open_at(errand.name)
         if at is None and errand.name in self._places.refused and not errand.request.committed:
@@ -64,7 +64,7 @@ class Ending:
         else:
             self._end_again(errand)
 
-    def _end_at_target(self, errand: Errand, *, nowhere_else: bool = False) -> None:
+    def _end_at_target(self, errand: TxnRequest, *, nowhere_else: bool = False) -> None:
         """End the transaction at the target.
 
         `nowhere_else`: nothing is open at the source. If a fence held the transaction and its client aborts, the
@@ -86,9 +86,9 @@ class Ending:
 
         self._to_target(errand, told)
 
-    def _end_at_source(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
+    def _end_at_source(self, errand: TxnRequest, record: TransactionRecord, then: Callable[[int], None]) -> None:
         link = record.link
-        entry = self._core.begun.entries.get((link, errand.name))
+        entry = self._shared.begun.entries.get((link, errand.name))
         if entry is not None:
             entry.ask(self._places)
         message = _END(
@@ -104,13 +104,13 @@ class Ending:
             if answer is not None:
                 code = self._holders.talk.elsewhere(link, errand.name, code_of(answer.error_code))
                 if entry is not None and code in _OVER:
-                    self._core.ended(link, errand.name, entry)
+                    self._shared.ended(link, errand.name, entry)
             if not self._holders.disowned(errand, link, {code}, self.take):
                 then(code)
 
         self._holders.talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _end_again(self, errand: Errand) -> None:
+    def _end_again(self, errand: TxnRequest) -> None:
         """Handle an EndTxn whose first answer was lost: ask the cluster of the id's last transaction."""
         records = self._holders.records(errand.name).values()
         held = [r for r in records if (r.producer_id, r.epoch) == (errand.producer_id, errand.epoch) and r.topics]
@@ -118,7 +118,7 @@ class Ending:
             self._end_unlisted(errand)
             return
         record = held[0]
-        routes = self._core.table.topics
+        routes = self._shared.table.topics
         if any(topic in routes and routes[topic].serve is not Serve.LOCAL for topic in record.topics):
 
             def at_source(code: int) -> None:
@@ -138,7 +138,7 @@ class Ending:
 
         self._to_target(errand, at_target)
 
-    def _end_unlisted(self, errand: Errand) -> None:
+    def _end_unlisted(self, errand: TxnRequest) -> None:
         """End a transaction whose holder's writes the state log does not know: at the target, or at a source."""
 
         def told(frame: bytearray) -> None:
@@ -149,7 +149,7 @@ class Ending:
 
         self._to_target(errand, told)
 
-    def _end_where_it_was(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
+    def _end_where_it_was(self, errand: TxnRequest, record: TransactionRecord, then: Callable[[int], None]) -> None:
         """End the transaction at the source; if the identity is revoked, answer from the id's record."""
         if record.revoked is None:
             self._end_at_source(errand, record, then)
@@ -160,10 +160,10 @@ class Ending:
         else:
             then(_ENDED[record.revoked.last_end])
 
-    def _code(self, errand: Errand, code: int) -> int:
+    def _code(self, errand: TxnRequest, code: int) -> int:
         """Return the code for the client from the cluster's code (`shared.deferred_partitions`, C)."""
         if code != Code.INVALID_TXN_STATE or errand.request.committed:
             return code
-        table = self._core.table
+        table = self._shared.table
         topics = {topic for record in self._holders.records(errand.name).values() for topic in record.topics}
-        return 0 if any(self._core.late.carried_over(table, errand.holder, topic) for topic in topics) else code
+        return 0 if any(self._shared.late.carried_over(table, errand.holder, topic) for topic in topics) else code

@@ -47,15 +47,15 @@ from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.groups.handler import FollowDesk
+from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.shared.deferred_partitions import Holder
-from kmigrate.router.shared.state import TARGET, Buffer, Core, Edge
-from kmigrate.router.transactions.add_partitions import Entrance
-from kmigrate.router.transactions.coordinator import SourceTalk
-from kmigrate.router.transactions.end_txn import Ending
-from kmigrate.router.transactions.identities import Holders
-from kmigrate.router.transactions.locate import Whereabouts
-from kmigrate.router.transactions.request import Errand
+from kmigrate.router.shared.state import TARGET, Buffer, ClientLink, SharedState
+from kmigrate.router.transactions.add_partitions import AddPartitionsHandler
+from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
+from kmigrate.router.transactions.end_txn import EndTxnHandler
+from kmigrate.router.transactions.identities import ProducerIdentities
+from kmigrate.router.transactions.locate import TransactionLocator
+from kmigrate.router.transactions.request import TxnRequest
 from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER, SourceIdentities
 from kmigrate.router.wire.transactions import (
     ADD_OFFSETS,
@@ -70,7 +70,7 @@ from kmigrate.router.wire.transactions import (
     partitions_request,
 )
 
-__all__ = ["TransactionDesk"]
+__all__ = ["TransactionHandler"]
 
 _ADD = entity(24, 3, "request")
 _OFFSETS = entity(25, 3, "request")
@@ -80,28 +80,28 @@ def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({*known, *more}))
 
 
-class TransactionDesk:
+class TransactionHandler:
     """Handles the transaction requests of one connection; answers may come later, in any order."""
 
-    def __init__(self, core: Core, edge: Edge, follow: FollowDesk) -> None:
-        self._core = core
-        self._edge = edge
+    def __init__(self, shared: SharedState, client: ClientLink, follow: GroupHandler) -> None:
+        self._shared = shared
+        self._client = client
         self._follow = follow
-        self._talk = SourceTalk(core, edge)
-        self._holders = Holders(core, self._talk, SourceIdentities(core, self._talk))
-        self._places = Whereabouts(core, self._holders)
-        self._entrance = Entrance(core, edge)
-        self._ending = Ending(core, self._holders, self._places, self._to_target, self._go)
-        self._held: list[Errand] = []
+        self._talk = TxnCoordinatorClient(shared, client)
+        self._holders = ProducerIdentities(shared, self._talk, SourceIdentities(shared, self._talk))
+        self._places = TransactionLocator(shared, self._holders)
+        self._entrance = AddPartitionsHandler(shared, client)
+        self._ending = EndTxnHandler(shared, self._holders, self._places, self._to_target, self._go)
+        self._held: list[TxnRequest] = []
         self._gone = False
 
     def take(self, head: RequestHead, frame: bytearray, request: Any, reply: Callable[[Buffer], None]) -> None:
         """Take a client's request with a transactional id; `reply` is called with the answer."""
-        self._go(Errand(head, frame, request, reply, *holder_of(head, request)))
+        self._go(TxnRequest(head, frame, request, reply, *holder_of(head, request)))
 
     def advance(self) -> None:
         """Try the held requests again."""
-        self._core.waiting.pop(self, None)
+        self._shared.waiting.pop(self, None)
         if not self._held:
             return
         held, self._held = self._held, []
@@ -113,7 +113,7 @@ class TransactionDesk:
         self._held.clear()
         self._places.closed()
         self._entrance.closed()
-        self._core.waiting.pop(self, None)
+        self._shared.waiting.pop(self, None)
 
     @property
     def owes(self) -> bool:
@@ -130,7 +130,7 @@ class TransactionDesk:
 
     # one request
 
-    def _go(self, errand: Errand) -> None:
+    def _go(self, errand: TxnRequest) -> None:
         if self._gone:
             return
         key = errand.head.api_key
@@ -140,7 +140,7 @@ class TransactionDesk:
             errand.fail(Code.ILLEGAL_GENERATION if key == TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
         elif key == TXN_OFFSET_COMMIT:
             self._commit_offsets(errand)
-        elif not self._core.table.mirroring:
+        elif not self._shared.table.mirroring:
             self._at_target_alone(errand)
         elif not self._places.knows(errand.name):
             self._look_first(errand)
@@ -151,7 +151,7 @@ class TransactionDesk:
         else:
             self._ending.take(errand)
 
-    def _at_target_alone(self, errand: Errand) -> None:
+    def _at_target_alone(self, errand: TxnRequest) -> None:
         """Handle a request while nothing is mirrored any more, or yet."""
         if errand.head.api_key == END_TXN:
             self._ending.take(errand)
@@ -161,32 +161,32 @@ class TransactionDesk:
             self._begin_at_target(errand)
             self._pass(errand)
 
-    def _pass(self, errand: Errand) -> None:
+    def _pass(self, errand: TxnRequest) -> None:
         self._to_target(errand, errand.reply)
 
-    def _to_target(self, errand: Errand, told: Callable[[bytearray], None]) -> None:
+    def _to_target(self, errand: TxnRequest, told: Callable[[bytearray], None]) -> None:
         """Send the request to the target unchanged."""
         if not self._gone:
-            self._edge.to_target([errand.frame], errand.head.correlation_id, told)
+            self._client.to_target([errand.frame], errand.head.correlation_id, told)
 
-    def _hold(self, errand: Errand) -> None:
+    def _hold(self, errand: TxnRequest) -> None:
         """Wait a moment for a newer table; then tell the client to retry.
 
         Clients retry without an error to the application.
         """
-        now = self._edge.now()
+        now = self._client.now()
         if errand.deadline is None:
-            errand.deadline = now + self._core.settings.group_hold_s
-            self._edge.wake_at(errand.deadline)
+            errand.deadline = now + self._shared.settings.group_hold_s
+            self._client.wake_at(errand.deadline)
         if now >= errand.deadline:
             errand.fail(Code.CONCURRENT_TRANSACTIONS)
             return
         self._held.append(errand)
-        self._core.waiting.setdefault(self)
+        self._shared.waiting.setdefault(self)
 
     # InitProducerId (rule A)
 
-    def _init(self, errand: Errand) -> None:
+    def _init(self, errand: TxnRequest) -> None:
         links = self._holders.sources(errand.name)
 
         def answered(frame: bytearray) -> None:
@@ -199,7 +199,7 @@ class TransactionDesk:
 
         self._to_target(errand, answered)
 
-    def _init_sources(self, errand: Errand, frame: bytearray, links: list[str]) -> None:
+    def _init_sources(self, errand: TxnRequest, frame: bytearray, links: list[str]) -> None:
         if not links:
             self._places.given(errand.name)
             errand.reply(frame)
@@ -222,12 +222,12 @@ class TransactionDesk:
             else:
                 self._init_sources(errand, frame, links)
 
-        def again(_: Errand) -> None:
+        def again(_: TxnRequest) -> None:
             self._init_sources(errand, frame, [link, *links])
 
         self._holders.identify(errand, link, holder, errand.request.transaction_timeout, identified)
 
-    def _look_first(self, errand: Errand) -> None:
+    def _look_first(self, errand: TxnRequest) -> None:
         """Ask the clusters about open transactions before the request is handled (rule D)."""
 
         def looked(code: int) -> None:
@@ -240,8 +240,8 @@ class TransactionDesk:
 
     # AddPartitionsToTxn (rules B, C)
 
-    def _add_partitions(self, errand: Errand) -> None:
-        routes = self._core.table.topics
+    def _add_partitions(self, errand: TxnRequest) -> None:
+        routes = self._shared.table.topics
         homes: dict[str, str] = {}
         for topic in partitions_of(errand.request):
             route = routes.get(topic)
@@ -260,11 +260,11 @@ class TransactionDesk:
         else:
             self._add_at_source(errand, at)
 
-    def _add_at_target(self, errand: Errand) -> None:
+    def _add_at_target(self, errand: TxnRequest) -> None:
         self._begin_at_target(errand)
         self._entrance.add(errand)
 
-    def _begin_at_target(self, errand: Errand) -> None:
+    def _begin_at_target(self, errand: TxnRequest) -> None:
         """Count the transaction as open at the target.
 
         The transaction counts on this connection from now on, and on other connections once the target has granted the
@@ -285,27 +285,27 @@ class TransactionDesk:
 
         errand.reply = answered
 
-    def _waits(self, errand: Errand, at: str | None, topics: Iterable[str]) -> bool:
+    def _waits(self, errand: TxnRequest, at: str | None, topics: Iterable[str]) -> bool:
         """Return whether the request must wait for a fence (rule C), or for a topic that still aligns."""
         named = set(topics)
         if at is None:
             records = self._holders.records(errand.name).values()
             named.update(topic for record in records for topic in record.topics)
-            followed = self._core.table.followed
+            followed = self._shared.table.followed
             if any(group in followed and followed[group].frozen for record in records for group in record.groups):
                 return True
-        routes = [route for topic in named if (route := self._core.table.topics.get(topic)) is not None]
+        routes = [route for topic in named if (route := self._shared.table.topics.get(topic)) is not None]
         return any(
             route.serve is Serve.HIDDEN
-            or (route.serve is Serve.HOLD and not self._core.begun.covers(route.link, errand.name, route.key))
+            or (route.serve is Serve.HOLD and not self._shared.begun.covers(route.link, errand.name, route.key))
             for route in routes
         )
 
-    def _refuse(self, errand: Errand, strangers: list[str], at: str) -> None:
+    def _refuse(self, errand: TxnRequest, strangers: list[str], at: str) -> None:
         if self._places.open_at(errand.name) is None:
             self._places.refused.add(errand.name)
         there, here = ("on the target", "mirrored") if at != TARGET else ("mirrored", "on the target")
-        self._core.outside.say(
+        self._shared.backend.say(
             f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot write to "
             f"{', '.join(strangers)}, which is {there}, together with what is {here}: promote its topics together"
         )
@@ -316,7 +316,7 @@ class TransactionDesk:
         }
         errand.reply(partitions_answer(errand.head, errand.request, codes))
 
-    def _add_at_source(self, errand: Errand, link: str) -> None:
+    def _add_at_source(self, errand: TxnRequest, link: str) -> None:
         record = self._holders.identity(errand, link, self._go)
         if record is None:
             return
@@ -335,7 +335,7 @@ class TransactionDesk:
                 key: self._talk.elsewhere(link, errand.name, each) for key, each in partition_codes(answer).items()
             }
             if entry.answered(self._places, begun=not all(codes.values())):
-                self._core.ended(link, errand.name, entry)
+                self._shared.ended(link, errand.name, entry)
             if self._holders.disowned(errand, link, codes.values(), self._go):
                 return
             if known == wanted.keys() or any(codes.values()):
@@ -343,13 +343,13 @@ class TransactionDesk:
             elif self._waits(errand, link, wanted):
                 self._hold(errand)  # the topic was fenced meanwhile, and drained of all that was counted there
             else:
-                routes = [route for topic in wanted if (route := self._core.table.topics.get(topic)) is not None]
-                self._core.begun.enter(link, errand.name, errand.epoch, {route.key for route in routes})
+                routes = [route for topic in wanted if (route := self._shared.table.topics.get(topic)) is not None]
+                self._shared.begun.enter(link, errand.name, errand.epoch, {route.key for route in routes})
                 self._couple(errand, replace(record, topics=_sorted(record.topics, wanted)))
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _couple(self, errand: Errand, record: TransactionRecord) -> None:
+    def _couple(self, errand: TxnRequest, record: TransactionRecord) -> None:
         """Write down a coupling to which the source has agreed, then ask the source again and answer the client (G)."""
 
         def kept(known: bool) -> None:
@@ -358,17 +358,17 @@ class TransactionDesk:
             else:
                 errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._core.memory.remember(record, kept)
+        self._shared.memory.remember(record, kept)
 
     # AddOffsetsToTxn, TxnOffsetCommit (rule B)
 
-    def _add_offsets(self, errand: Errand) -> None:
+    def _add_offsets(self, errand: TxnRequest) -> None:
         group, at = str(errand.request.group_id), self._places.open_at(errand.name)
-        route = self._core.table.followed.get(group)
-        held = route is None and group in self._core.table.held_groups
+        route = self._shared.table.followed.get(group)
+        held = route is None and group in self._shared.table.held_groups
         frozen = route is not None and self._frozen(errand, group, route)
         if frozen:
-            self._core.at_target.overtake(errand.name, self._edge.now())
+            self._shared.at_target.overtake(errand.name, self._client.now())
         if frozen or (not held and self._waits(errand, at, ())):
             self._hold(errand)
             return
@@ -383,7 +383,7 @@ class TransactionDesk:
             self._begin_at_target(errand)
             self._pass(errand)
 
-    def _add_offsets_at_source(self, errand: Errand, link: str, group: str) -> None:
+    def _add_offsets_at_source(self, errand: TxnRequest, link: str, group: str) -> None:
         record = self._holders.identity(errand, link, self._go)
         if record is None:
             return
@@ -400,31 +400,31 @@ class TransactionDesk:
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
             if entry.answered(self._places, begun=answer is None or not code):
-                self._core.ended(link, errand.name, entry)
+                self._shared.ended(link, errand.name, entry)
             if self._holders.disowned(errand, link, {code}, self._go):
                 return
-            route = self._core.table.followed.get(group)
+            route = self._shared.table.followed.get(group)
             if code or group in record.groups:
                 errand.fail(code)
             elif route is not None and self._frozen(errand, group, route):
-                self._core.at_target.overtake(errand.name, self._edge.now())
+                self._shared.at_target.overtake(errand.name, self._client.now())
                 self._hold(errand)
             else:
-                self._core.begun.enter(link, errand.name, errand.epoch, (), (group,))
+                self._shared.begun.enter(link, errand.name, errand.epoch, (), (group,))
                 self._couple(errand, replace(record, groups=_sorted(record.groups, (group,))))
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _commit_offsets(self, errand: Errand) -> None:
+    def _commit_offsets(self, errand: TxnRequest) -> None:
         """Commit at the group's cluster.
 
         The group coordinator is not the transaction coordinator, and knows nothing of the transaction's identities.
         """
         group = str(errand.request.group_id)
-        route = self._core.table.followed.get(group)
+        route = self._shared.table.followed.get(group)
         late = route is None and (
-            self._core.begun.where(errand.name, self._places) is not None
-            or self._core.at_target.overtakes(errand.name, self._edge.now())
+            self._shared.begun.where(errand.name, self._places) is not None
+            or self._shared.at_target.overtakes(errand.name, self._client.now())
         )
         if late or (route is not None and self._frozen(errand, group, route)):
             # The input was read before the group's members joined anew. The client must abort, and do the work again
@@ -432,15 +432,15 @@ class TransactionDesk:
             errand.fail(Code.ILLEGAL_GENERATION)
         elif route is not None:
             self._commit_at_source(errand, route.link, group)
-        elif group in self._core.table.held_groups:
+        elif group in self._shared.table.held_groups:
             self._refuse_group(errand, group)
         else:
             self._pass(errand)
 
-    def _frozen(self, errand: Errand, group: str, route: GroupRoute) -> bool:
-        return route.frozen and not self._core.begun.may_commit(route.link, errand.name, group)
+    def _frozen(self, errand: TxnRequest, group: str, route: GroupRoute) -> bool:
+        return route.frozen and not self._shared.begun.may_commit(route.link, errand.name, group)
 
-    def _commit_at_source(self, errand: Errand, link: str, group: str) -> None:
+    def _commit_at_source(self, errand: TxnRequest, link: str, group: str) -> None:
         record = self._holders.records(errand.name).get(link)
         if record is None or record.epoch < errand.epoch:
             self._commit_unlisted(errand)
@@ -457,7 +457,7 @@ class TransactionDesk:
             )
             self._follow.commit(errand.head, named, group, link, errand.reply)
 
-    def _commit_unlisted(self, errand: Errand) -> None:
+    def _commit_unlisted(self, errand: TxnRequest) -> None:
         """Read what other routers have written; if that changes nothing, have the client abort.
 
         AddOffsetsToTxn never added the group to this transaction (rule G).
@@ -473,11 +473,11 @@ class TransactionDesk:
             else:
                 errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._core.memory.catch_up(read)
+        self._shared.memory.catch_up(read)
 
-    def _refuse_group(self, errand: Errand, group: str) -> None:
-        why = "is mirrored" if group in self._core.table.held_groups else "is not where the transaction is"
-        self._core.outside.say(
+    def _refuse_group(self, errand: TxnRequest, group: str) -> None:
+        why = "is mirrored" if group in self._shared.table.held_groups else "is not where the transaction is"
+        self._shared.backend.say(
             f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot commit offsets of "
             f"group {group}, which {why}: promote group and topics together"
         )

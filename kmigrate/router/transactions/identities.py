@@ -22,13 +22,13 @@ from kmigrate.model.records import TransactionRecord
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import TARGET, Core
-from kmigrate.router.transactions.coordinator import SourceTalk
-from kmigrate.router.transactions.request import Errand
+from kmigrate.router.shared.state import TARGET, SharedState
+from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
+from kmigrate.router.transactions.request import TxnRequest
 from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER, SourceIdentities
 from kmigrate.router.wire.transactions import frame_request, read_answer
 
-__all__ = ["Holders"]
+__all__ = ["ProducerIdentities"]
 
 _INIT = entity(22, 4, "request")
 _DESCRIBE = entity(65, 0, "request")
@@ -38,21 +38,21 @@ _USUAL_TIMEOUT = dt.timedelta(seconds=60)
 
 
 @dataclass(slots=True)
-class Holders:
+class ProducerIdentities:
     """The holders as one client connection sees them."""
 
-    core: Core
-    talk: SourceTalk
+    shared: SharedState
+    talk: TxnCoordinatorClient
     strangers: SourceIdentities
     _behind: dict[tuple[str, str], list[Callable[[], None]]] = field(default_factory=dict)
     """Requests that wait until the holder of their transactional id is made known, by link and transactional id."""
 
     def records(self, name: str) -> Mapping[str, TransactionRecord]:
         """Return the records of a transactional id, by the links whose source knows the id."""
-        return self.core.table.transactions.get(name, {})
+        return self.shared.table.transactions.get(name, {})
 
     def identify(
-        self, errand: Errand, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
+        self, errand: TxnRequest, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
     ) -> None:
         """Have the source give the id's new holder an identity, and write the pair down; `then` receives the code.
 
@@ -72,7 +72,7 @@ class Holders:
                 return
             given = int(answer.producer_id), int(answer.producer_epoch)
             # A source gives an id to one holder, whatever number of links begins at that source.
-            links = self.core.table.of_one_source(link)
+            links = self.shared.table.of_one_source(link)
             self._write_down(
                 [TransactionRecord(each, errand.name, errand.producer_id, errand.epoch, *given) for each in links], then
             )
@@ -86,7 +86,7 @@ class Holders:
         record = records.pop()
         standing = self.records(record.name).get(record.link)
         if standing is None or not standing.later_at_source(record):
-            self.core.ended(record.link, record.name)
+            self.shared.ended(record.link, record.name)
 
         def kept(known: bool) -> None:
             if known:
@@ -94,11 +94,11 @@ class Holders:
             else:
                 then(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self.core.memory.remember(record, kept)
+        self.shared.memory.remember(record, kept)
 
     def sources(self, name: str) -> list[str]:
         """Return a link of each mirrored source, preferably a link whose source knows the transactional id."""
-        table, known = self.core.table, self.records(name)
+        table, known = self.shared.table, self.records(name)
         chosen: list[str] = []
         served: set[str] = set()
         for link in sorted(table.mirroring, key=lambda each: each not in known):
@@ -110,11 +110,11 @@ class Holders:
     def described(self, name: str, head: RequestHead, told: Callable[[Any], None]) -> None:
         """Ask the target about a transactional id, on the client's own connection: it leads to the id's coordinator."""
         asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
-        self.talk.edge.to_target(
+        self.talk.client.to_target(
             [asked], head.correlation_id, lambda frame: told(read_answer(_DESCRIBE, frame).transaction_states[0])
         )
 
-    def identity(self, errand: Errand, link: str, again: Callable[[Errand], None]) -> TransactionRecord | None:
+    def identity(self, errand: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> TransactionRecord | None:
         """Return the holder's identities, or None.
 
         None: the request was answered, or `again` takes the request once the identities are known.
@@ -137,7 +137,9 @@ class Holders:
             self._make_known(errand, link, again)
         return None
 
-    def disowned(self, errand: Errand, link: str, codes: Collection[int], again: Callable[[Errand], None]) -> bool:
+    def disowned(
+        self, errand: TxnRequest, link: str, codes: Collection[int], again: Callable[[TxnRequest], None]
+    ) -> bool:
         """Return whether the request is handled here, because the source refuses an identity that may be revoked.
 
         The request goes on (`again`) once everything written to the log is read. If the identity is just being revoked,
@@ -155,12 +157,12 @@ class Holders:
         errand.fail(Code.CONCURRENT_TRANSACTIONS)
         return True
 
-    def cut_off(self, errand: Errand) -> bool:
+    def cut_off(self, errand: TxnRequest) -> bool:
         """Return whether the transaction that the holder may believe open was cut off."""
         held = (errand.producer_id, errand.epoch)
         return any(r.cut_off and (r.producer_id, r.epoch) == held for r in self.records(errand.name).values())
 
-    def _catch_up(self, errand: Errand, again: Callable[[Errand], None]) -> None:
+    def _catch_up(self, errand: TxnRequest, again: Callable[[TxnRequest], None]) -> None:
         def read(reached: bool) -> None:
             if reached:
                 errand.caught_up = True
@@ -168,9 +170,9 @@ class Holders:
             else:
                 errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self.core.memory.catch_up(read)
+        self.shared.memory.catch_up(read)
 
-    def _make_known(self, errand: Errand, link: str, again: Callable[[Errand], None]) -> None:
+    def _make_known(self, errand: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> None:
         """Make the holder that the target names known at the source; answer anybody else as a coordinator would."""
         self._behind[(link, errand.name)] = []
 
@@ -192,14 +194,14 @@ class Holders:
             else:
                 self.identify(errand, link, (-1, -1), _USUAL_TIMEOUT, over)
 
-        if self.core.outside.tells_transactions(TARGET):
+        if self.shared.backend.tells_transactions(TARGET):
             self.described(errand.name, errand.head, told)
         else:
             # at this code clients ask for the id anew, and the target judges that request
             over(Code.INVALID_PRODUCER_ID_MAPPING)
 
 
-def _judged(state: Any, errand: Errand) -> int:
+def _judged(state: Any, errand: TxnRequest) -> int:
     """Return the code of a coordinator in this state for a client that claims to be the holder."""
     code = code_of(state.error_code)
     if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and int(state.producer_id) != errand.producer_id):

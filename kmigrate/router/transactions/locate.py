@@ -16,11 +16,11 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.open_transactions import Entry
-from kmigrate.router.shared.state import TARGET, Core
-from kmigrate.router.transactions.identities import Holders
+from kmigrate.router.shared.open_transactions import OpenTransaction
+from kmigrate.router.shared.state import TARGET, SharedState
+from kmigrate.router.transactions.identities import ProducerIdentities
 
-__all__ = ["Whereabouts"]
+__all__ = ["TransactionLocator"]
 
 _DESCRIBE = entity(65, 0, "request")
 _MOST_KNOWN = 16
@@ -31,12 +31,12 @@ The client chooses the names, and a name has up to 32 KB. The clusters are asked
 
 
 @dataclass(slots=True, eq=False)
-class Whereabouts:
+class TransactionLocator:
     """Knowledge of one client connection; the whole router knows which transactions are open
     (`shared.open_transactions`)."""
 
-    core: Core
-    holders: Holders
+    shared: SharedState
+    holders: ProducerIdentities
     refused: set[str] = field(default_factory=set)
     """Transactional ids whose transaction has seen nothing but refusals."""
     _heard: dict[str, bool] = field(default_factory=dict)
@@ -57,20 +57,20 @@ class Whereabouts:
     def over(self, name: str) -> None:
         """Note that the id's transaction has ended, or was ended, on whatever cluster."""
         self.ended_at_target(name)
-        self.core.at_target.over(name)
+        self.shared.at_target.over(name)
 
     def ended_at_target(self, name: str) -> None:
-        self.core.at_target.open.pop(name, None)
-        self.core.late.over(name)
+        self.shared.at_target.open.pop(name, None)
+        self.shared.late.over(name)
 
-    def begins_at_target(self, name: str) -> Entry:
+    def begins_at_target(self, name: str) -> OpenTransaction:
         """Note that the target's coordinator gets the first request of a transaction, or reports it as open."""
         self._hear(name, known=self.knows(name))
-        return self.core.at_target.open.setdefault(name, Entry())
+        return self.shared.at_target.open.setdefault(name, OpenTransaction())
 
-    def never_began_at_target(self, name: str, entry: Entry) -> None:
+    def never_began_at_target(self, name: str, entry: OpenTransaction) -> None:
         """Forget a transaction whose every request was refused."""
-        if self.core.at_target.open.get(name) is entry:
+        if self.shared.at_target.open.get(name) is entry:
             self.ended_at_target(name)
 
     def closed(self) -> None:
@@ -82,7 +82,7 @@ class Whereabouts:
         if self._gone:
             return
         if self._heard.pop(name, None) is None:
-            self.core.at_target.hear(name)
+            self.shared.at_target.hear(name)
         self._heard[name] = known
         idle = [each for each in self._heard if each != name and self.open_at(each) is None]
         for each in idle[: max(0, len(idle) - _MOST_KNOWN)]:
@@ -91,14 +91,14 @@ class Whereabouts:
     def _forget(self, name: str) -> None:
         del self._heard[name]
         self.refused.discard(name)
-        self.core.at_target.forget(name, self)
+        self.shared.at_target.forget(name, self)
 
     def open_at(self, name: str) -> str | None:
         """Return the link, or TARGET, where a transaction is open; None for nowhere."""
-        link = self.core.begun.where(name, self)
+        link = self.shared.begun.where(name, self)
         if link is not None:
             return link
-        entry = self.core.at_target.open.get(name)
+        entry = self.shared.at_target.open.get(name)
         return TARGET if entry is not None and entry.is_open(self) else None
 
     def learn(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
@@ -130,26 +130,24 @@ class Whereabouts:
 
     def _home(self, link: str, name: str, topics: Collection[str]) -> str:
         """Return the link of a source to which an open transaction belongs, by its topics or the topics of its id."""
-        routes, records = self.core.table.topics, self.holders.records(name)
-        for each in self.core.table.of_one_source(link):
+        routes, records = self.shared.table.topics, self.holders.records(name)
+        for each in self.shared.table.of_one_source(link):
             known = topics or (records[each].topics if each in records else ())
             if any(topic in routes and routes[topic].link == each for topic in known):
                 return each
         return link
 
-    def _ask_sources(
-        self, name: str, head: RequestHead | None, links: list[str], then: Callable[[int], None]
-    ) -> None:
+    def _ask_sources(self, name: str, head: RequestHead | None, links: list[str], then: Callable[[int], None]) -> None:
         if not links:
-            if head is None or not self.core.outside.tells_transactions(TARGET):
+            if head is None or not self.shared.backend.tells_transactions(TARGET):
                 then(0)
             else:
                 self._ask_target(name, head, then)
             return
         link = links.pop(0)
-        same_source = self.core.table.of_one_source(link)
-        is_open = any(self.core.begun.is_open(each, name, self) for each in same_source)
-        if is_open or not self.core.outside.tells_transactions(link):
+        same_source = self.shared.table.of_one_source(link)
+        is_open = any(self.shared.begun.is_open(each, name, self) for each in same_source)
+        if is_open or not self.shared.backend.tells_transactions(link):
             self._ask_sources(name, head, links, then)
             return
 
@@ -174,7 +172,7 @@ class Whereabouts:
         self.holders.talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
 
     def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
-        open_, late = self.core.at_target.open, self.core.late.owed
+        open_, late = self.shared.at_target.open, self.shared.late.owed
         entry = open_.get(name)
         asked = entry.asked if entry is not None else 0
 
@@ -191,7 +189,7 @@ class Whereabouts:
 
         self.holders.described(name, head, told)
 
-    def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> Entry:
+    def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> OpenTransaction:
         """Count the id's transaction as open: at these topics, and at other topics and groups that it may still reach.
 
         The id's record names these topics and groups, which are promoted together. If a topic among them were fenced
@@ -199,18 +197,18 @@ class Whereabouts:
         is frozen already may have been reported as drained, and is not reached. Nobody else knows of a topic that the
         record does not name: nothing of the transaction is written there yet.
         """
-        routes = self.core.table.topics
+        routes = self.shared.table.topics
         record = self.holders.records(name).get(link)
         topics_known, groups_known = (record.topics, record.groups) if record is not None else ((), ())
         coupled = {topic for topic in topics_known if topic in routes}
         begun = set(topics)
         written = {topic for topic in coupled if topic in begun or routes[topic].serve is Serve.FORWARD}
         keys = {routes[topic].key for topic in written if routes[topic].link == link}
-        followed = self.core.table.followed
+        followed = self.shared.table.followed
         groups = {group for group in groups_known if group in followed and not followed[group].frozen}
-        return self.core.begun.enter(link, name, epoch, keys, groups)
+        return self.shared.begun.enter(link, name, epoch, keys, groups)
 
 
-def _unasked_since(entry: Entry | None, asked: int) -> bool:
+def _unasked_since(entry: OpenTransaction | None, asked: int) -> bool:
     """Return whether no request was in flight that the answer may be older than."""
     return entry is not None and not entry.asking and entry.asked == asked

@@ -11,11 +11,11 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import Buffer
 from kmigrate.router.wire.transactions import ADD_PARTITIONS, error_answer, partition_codes, read_answer
 
-__all__ = ["Errand"]
+__all__ = ["TxnRequest"]
 
 
 @dataclass(slots=True, eq=False)
-class Errand:
+class TxnRequest:
     """A request with its holder and the callback for its answer."""
 
     head: RequestHead

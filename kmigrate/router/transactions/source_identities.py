@@ -18,9 +18,9 @@ from typing import Any
 
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of, row
-from kmigrate.router.shared.state import Core
-from kmigrate.router.transactions.coordinator import SourceTalk
-from kmigrate.router.transactions.request import Errand
+from kmigrate.router.shared.state import SharedState
+from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
+from kmigrate.router.transactions.request import TxnRequest
 from kmigrate.router.wire.transactions import END_TXN
 
 __all__ = ["NOT_THE_HOLDER", "SourceIdentities"]
@@ -46,17 +46,17 @@ _SILENT = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS})
 class SourceIdentities:
     """Asks the sources for a client connection, with the client's rights."""
 
-    core: Core
-    talk: SourceTalk
+    shared: SharedState
+    talk: TxnCoordinatorClient
 
-    def is_strange(self, errand: Errand) -> bool:
+    def is_strange(self, errand: TxnRequest) -> bool:
         """Return whether a source may know a holder that the state log does not name for the transactional id."""
-        if not self.core.table.sources or errand.producer_id < 0:
+        if not self.shared.table.sources or errand.producer_id < 0:
             return False
-        known = self.core.table.transactions.get(errand.name, {})
+        known = self.shared.table.transactions.get(errand.name, {})
         return all(record.producer_id != errand.producer_id for record in known.values())
 
-    def refuse(self, errand: Errand, refused: Callable[[], None]) -> None:
+    def refuse(self, errand: TxnRequest, refused: Callable[[], None]) -> None:
         """Refuse an identity that the target does not know (`refused`), unless a source has handed the identity out."""
         if not self.is_strange(errand):
             refused()
@@ -65,7 +65,7 @@ class SourceIdentities:
         else:
             self._look(errand, refused)
 
-    def _end(self, errand: Errand, refused: Callable[[], None]) -> None:
+    def _end(self, errand: TxnRequest, refused: Callable[[], None]) -> None:
         """Have the source that knows the identity end the transaction."""
         message = _END(
             transactional_id=errand.name,
@@ -88,15 +88,15 @@ class SourceIdentities:
             errand.fail(code)
             return None
 
-        self._walk(errand, message, list(self.core.table.sources), judged, refused)
+        self._walk(errand, message, list(self.shared.table.sources), judged, refused)
 
-    def _look(self, errand: Errand, refused: Callable[[], None]) -> None:
+    def _look(self, errand: TxnRequest, refused: Callable[[], None]) -> None:
         """Have the client abort if a source knows the identity."""
-        outside, sources = self.core.outside, self.core.table.sources
-        unknown = [link for link in sources if outside.source_version(link, END_TXN) < 0]
+        backend, sources = self.shared.backend, self.shared.table.sources
+        unknown = [link for link in sources if backend.source_version(link, END_TXN) < 0]
         for link in unknown:
-            outside.refresh_source(link)
-        links = [link for link in sources if outside.tells_transactions(link)]
+            backend.refresh_source(link)
+        links = [link for link in sources if backend.tells_transactions(link)]
 
         def judged(link: str, answer: Any) -> int | None:
             state = answer.transaction_states[0]
@@ -111,7 +111,7 @@ class SourceIdentities:
 
     def _walk(
         self,
-        errand: Errand,
+        errand: TxnRequest,
         message: Any,
         links: list[str],
         judged: Callable[[str, Any], int | None],
@@ -140,9 +140,9 @@ class SourceIdentities:
 
         self.talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _say(self, errand: Errand, link: str, code: int) -> None:
+    def _say(self, errand: TxnRequest, link: str, code: int) -> None:
         how = "committed" if errand.request.committed else "aborted"
-        self.core.outside.say(
+        self.shared.backend.say(
             f"{errand.head.client_id or 'a client'}: transaction of {errand.name}, begun at the source of link {link} "
             f"itself: {row(code).name if code else how}"
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 
 from kmigrate.model.routes import Serve
-from kmigrate.router.shared.state import Core
+from kmigrate.router.shared.state import SharedState
 
 __all__ = ["OpenAtSource", "end_forgotten"]
 
@@ -18,14 +18,14 @@ OpenAtSource = Callable[[str, Collection[str]], Awaitable[Collection[str]]]
 """Returns the transactional ids of a link that its source calls open; all of them if the source cannot tell."""
 
 
-async def end_forgotten(core: Core, open_at_source: OpenAtSource) -> None:
+async def end_forgotten(shared: SharedState, open_at_source: OpenAtSource) -> None:
     """Ask once about all open transactions at fenced topics."""
-    fenced = {route.key for route in core.table.topics.values() if route.serve is Serve.HOLD}
-    seen = {(link, name): (entry, entry.asked) for link, name, entry in core.begun.at_any(fenced) if not entry.asking}
+    fenced = {route.key for route in shared.table.topics.values() if route.serve is Serve.HOLD}
+    seen = {(link, name): (entry, entry.asked) for link, name, entry in shared.begun.at_any(fenced) if not entry.asking}
     for link in sorted({link for link, _ in seen}):
         names = {name for each, name in seen if each == link}
         for name in names.difference(await open_at_source(link, names)):
             entry, asked = seen[link, name]
             # A request sent meanwhile may have begun a transaction after the coordinator's answer.
-            if core.begun.entries.get((link, name)) is entry and entry.asked == asked:
-                core.ended(link, name)
+            if shared.begun.entries.get((link, name)) is entry and entry.asked == asked:
+                shared.ended(link, name)

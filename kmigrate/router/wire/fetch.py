@@ -133,8 +133,8 @@ class _Walk:
         return at
 
     def check_end(self, at: int, size: int) -> None:
-        """Raise ProtocolViolation unless the walk through a complete answer has ended, and `at` is at its fields' end.
-        """
+        """Raise ProtocolViolation unless the walk through a complete answer has ended, and `at` is at its fields'
+        end."""
         if self._step is not None or at > size or (at == size) == self._flexible:
             why = self._missed or f"it ends at {at} of {size} bytes"
             raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {why}")

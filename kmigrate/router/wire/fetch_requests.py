@@ -136,8 +136,8 @@ def _count(frame: bytearray, at: int) -> tuple[int, int]:
 
 
 def read_topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
-    """Return a topic as requests and answers name it, and the offset after it; IndexError where the topic is cut short.
-    """
+    """Return a topic as requests and answers name it, and the offset after it; IndexError where the topic is cut
+    short."""
     start = at
     if version >= FIRST_WITH_TOPIC_IDS:
         at += 16

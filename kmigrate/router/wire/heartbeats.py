@@ -44,8 +44,8 @@ _OFTEN = dt.timedelta(seconds=0.5)
 
 
 def owned(message: Any) -> Partitions | None:
-    """Return the partitions that a member says that it owns, or that an assignment names; None where neither is said.
-    """
+    """Return the partitions that a member says that it owns, or that an assignment names; None where neither is
+    said."""
     if message is None or message.topic_partitions is None:
         return None
     return frozenset((t.topic_id, int(index)) for t in message.topic_partitions for index in t.partitions)
@@ -82,8 +82,8 @@ def with_source_ids(request: Any, ids: TopicIds) -> Any:
 
 
 def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
-    """Return an answer with the target's topic ids, and the source's ids of topics that are withheld from the member.
-    """
+    """Return an answer with the target's topic ids, and the source's ids of topics that are withheld from the
+    member."""
     if answer.assignment is None:
         return answer, frozenset()
     told, withheld = [], set()

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["AddressBook", "Spare", "host_and_port"]
+__all__ = ["AddressBook", "FallbackBroker", "host_and_port"]
 
 
-class Spare(NamedTuple):
+class FallbackBroker(NamedTuple):
     """A broker that leads nothing and coordinates nothing: another router, for the time when this router is gone."""
 
     node: int
@@ -32,7 +32,7 @@ class AddressBook:
 
     offset: int
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
-    spares: tuple[Spare, ...] = ()
+    spares: tuple[FallbackBroker, ...] = ()
 
     def shown(self, node: int) -> int:
         """Return the node id that clients see."""

@@ -135,8 +135,8 @@ _HIDDEN_FEATURES = frozenset({"transaction.version", "streams.version"})
 
 
 def check_offered(api_key: int, version: int) -> None:
-    """Refuse an API or version that was never offered: a closed connection is better than a guess at an unknown shape.
-    """
+    """Refuse an API or version that was never offered: a closed connection is better than a guess at an unknown
+    shape."""
     span = OFFERED.get(api_key)
     if span is None or not span[0] <= version <= span[1]:
         raise ProtocolViolation("not-offered", f"a client sent api {api_key} version {version}, which is not offered")

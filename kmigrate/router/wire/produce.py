@@ -243,17 +243,15 @@ class ProduceReader:
             parts = _parts_alone(shape.topic, frame, shape.like.parts_at)
             if parts is not None:
                 version, transactional_id, acks, timeout_ms, _, parts_at, answer_begins = shape.like
-                return ProduceRequest(
-                    version, transactional_id, acks, timeout_ms, parts, parts_at, answer_begins
-                )
+                return ProduceRequest(version, transactional_id, acks, timeout_ms, parts, parts_at, answer_begins)
         request = read_produce(frame, head)
         self._shape = _shape(request, frame)
         return request
 
 
 def _parts_alone(topic: str, frame: bytearray, at: int) -> tuple[ProducePart, ...] | None:
-    """Return the partitions of a request's only topic, from `at` on; None where tags follow, or the bytes are broken.
-    """
+    """Return the partitions of a request's only topic, from `at` on; None where tags follow, or the bytes are
+    broken."""
     read = _Reader(frame, at, flexible=True)
     try:
         parts = read.parts(topic, read.count(), memoryview(frame))
@@ -332,21 +330,19 @@ def _plain_partitions(count: int) -> int:
 
 
 def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
-    """Return a broker's answer to a whole request, without hints about leaders (D5); the same frame if there are none.
-    """
+    """Return a broker's answer to a whole request, without hints about leaders (D5); the same frame if there are
+    none."""
     if request.version < _FIRST_WITH_HINTS or len(frame) == plain_answer_size(request):
         return frame
     answers, throttle, hints = parse_answer(frame, request.version)
     if not hints:
         return frame
-    return encode_answer(
-        answers, version=request.version, correlation=correlation_id(frame), throttle_ms=throttle
-    )
+    return encode_answer(answers, version=request.version, correlation=correlation_id(frame), throttle_ms=throttle)
 
 
 def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer], int, bool]:
-    """Return the partitions and throttle time of a broker's answer, and whether the answer has node ids or addresses.
-    """
+    """Return the partitions and throttle time of a broker's answer, and whether the answer has node ids or
+    addresses."""
     try:
         read = _Reader(frame, _CORRELATED, version >= FLEXIBLE)
         read.tags()

@@ -43,16 +43,16 @@ LEADER_FIELDS: dict[int, frozenset[str]] = dict.fromkeys(SHARE_READS, _LEADERS)
 
 
 def ask_for_subscription(head: RequestHead, group: str) -> bytes:
-    """Return the request that asks a group's coordinator, at the end of this connection, for the topics of the members.
-    """
+    """Return the request that asks a group's coordinator, at the end of this connection, for the topics of the
+    members."""
     return frame_request(
         _DESCRIBE(group_ids=(group,), include_authorized_operations=False), head.correlation_id, head.client_id
     )
 
 
 def subscription_told(answer: bytearray, member: str) -> frozenset[str] | None:
-    """Return the topics that a member has subscribed to; None where the coordinator does not know the member or fails.
-    """
+    """Return the topics that a member has subscribed to; None where the coordinator does not know the member or
+    fails."""
     for group in read_answer(_DESCRIBE, answer).groups:
         for each in group.members if not code_of(group.error_code) else ():
             if each.member_id == member:

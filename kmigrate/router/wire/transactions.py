@@ -51,9 +51,7 @@ def partitions_of(request: Any) -> dict[str, tuple[int, ...]]:
     return {str(topic.name): tuple(map(int, topic.partitions)) for topic in request.v3_and_below_topics}
 
 
-def partitions_request(
-    kind: type[Any], holder: tuple[str, int, int], partitions: Mapping[str, tuple[int, ...]]
-) -> Any:
+def partitions_request(kind: type[Any], holder: tuple[str, int, int], partitions: Mapping[str, tuple[int, ...]]) -> Any:
     """Return an AddPartitionsToTxn request for a holder: transactional id, producer id, epoch."""
     topic_type = element(kind, "v3_and_below_topics")
     return blank(
@@ -140,4 +138,3 @@ def read_answer(kind: type[Any], frame: bytearray) -> Any:
     """Return the answer to a request of class `kind`."""
     answer = response_type(kind)
     return decode_answer(answer, frame)
-

@@ -17,7 +17,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.records import LinkRecord
 from kmigrate.net.tasks import together
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = [
@@ -186,9 +186,7 @@ async def read_settings(client: ClusterClient, admin: Admin) -> BrokerSettings:
     nodes = sorted(client.metadata.brokers)[:_MOST_BROKERS]
     told = await together(*(admin.broker_configs(node) for node in nodes))
     keys = {rule.key for rule in _RULES}
-    return {
-        key: tuple(sorted({each[key].value for each in told if key in each and each[key].value})) for key in keys
-    }
+    return {key: tuple(sorted({each[key].value for each in told if key in each and each[key].value})) for key in keys}
 
 
 def compare_settings(source: BrokerSettings, target: BrokerSettings, scopes: Collection[Scope] = ALL) -> list[Finding]:
@@ -213,15 +211,13 @@ def compare_settings(source: BrokerSettings, target: BrokerSettings, scopes: Col
     return found
 
 
-async def read_both(estate: Estate, link: LinkRecord) -> tuple[BrokerSettings, BrokerSettings]:
+async def read_both(estate: Connections, link: LinkRecord) -> tuple[BrokerSettings, BrokerSettings]:
     """Read the settings of a link's source and target. Raises BrokerRefused or Unreachable."""
     source, source_admin = await estate.source(link)
-    return await together(
-        read_settings(source, source_admin), read_settings(estate.target, estate.target_admin)
-    )
+    return await together(read_settings(source, source_admin), read_settings(estate.target, estate.target_admin))
 
 
-async def setting_findings(estate: Estate, link: LinkRecord, scopes: Collection[Scope] = ALL) -> list[Finding]:
+async def setting_findings(estate: Connections, link: LinkRecord, scopes: Collection[Scope] = ALL) -> list[Finding]:
     """Compare the clusters of a link; a cluster that does not tell its settings is a finding of its own."""
     try:
         source, target = await read_both(estate, link)

@@ -17,7 +17,7 @@ from kmigrate.state.create import ensure_state_log
 from kmigrate.state.identity import refuse_same_cluster
 from kmigrate.state.log import StateLog
 
-__all__ = ["Estate", "check_cluster_id", "reach"]
+__all__ = ["Connections", "check_cluster_id", "reach"]
 
 PATIENCE_S = 12.0
 """Longest silence of a cluster before the cluster counts as unreachable, in seconds.
@@ -53,7 +53,7 @@ def check_cluster_id(ref: ClusterRef, answered: str) -> None:
         )
 
 
-class Estate:
+class Connections:
     """The target, its state log and the sources, which are connected when first needed; closes all of them."""
 
     def __init__(self, settings_of: Callable[[str], ClusterSettings], target: str) -> None:
@@ -71,7 +71,9 @@ class Estate:
         """Names of sources that are proven to be other clusters than the target."""
 
     @classmethod
-    async def open(cls, settings_of: Callable[[str], ClusterSettings], target: str, *, create: bool = False) -> Estate:
+    async def open(
+        cls, settings_of: Callable[[str], ClusterSettings], target: str, *, create: bool = False
+    ) -> Connections:
         """Connect to the target and read its state log; `create` creates a missing log."""
         self = cls(settings_of, target)
         try:
@@ -114,7 +116,7 @@ class Estate:
         await self.target.close()
         self.target_admin.close()
 
-    async def __aenter__(self) -> Estate:
+    async def __aenter__(self) -> Connections:
         return self
 
     async def __aexit__(

@@ -8,7 +8,7 @@ from kmigrate.cluster.producer_load import ENTRY_BYTES, producer_load
 from kmigrate.errors import KmigrateError
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["memory_findings", "put_back_after_finish", "raised_alone"]
@@ -19,7 +19,7 @@ _WITHOUT = (
 )
 
 
-async def memory_findings(estate: Estate, *, raises: bool) -> list[Finding]:
+async def memory_findings(estate: Connections, *, raises: bool) -> list[Finding]:
     """Return a warning where the setting cannot be raised (W1), or with an estimate of what raising it costs."""
     name = estate.target.settings.name
     if not raises:
@@ -33,7 +33,7 @@ async def memory_findings(estate: Estate, *, raises: bool) -> list[Finding]:
     return await _cost(estate)
 
 
-async def _cost(estate: Estate) -> list[Finding]:
+async def _cost(estate: Connections) -> list[Finding]:
     """Return the warning with the estimate; nothing where the setting is raised already."""
     try:
         now = await producer_memory(estate.target, estate.target_admin)
@@ -64,7 +64,7 @@ def raised_alone(state: State, link: LinkRecord) -> bool:
     return link.restore_expiration is not None and all(other.restore_expiration is None for other in others)
 
 
-async def put_back_after_finish(estate: Estate, link: LinkRecord) -> list[Finding]:
+async def put_back_after_finish(estate: Connections, link: LinkRecord) -> list[Finding]:
     """Put the setting back after the finish; return a warning where the target refuses."""
     if not raised_alone(estate.log.state, link):
         return []

@@ -23,7 +23,7 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 
 __all__ = [
-    "Rendezvous",
+    "UnitProgress",
     "decided",
     "group_decided",
     "not_asked_for",
@@ -38,7 +38,7 @@ _PAUSE_S = 0.005
 
 
 @dataclass(slots=True)
-class Rendezvous:
+class UnitProgress:
     """The progress of one controller's promotes that wait for each other, by link and topic (D)."""
 
     pending: set[tuple[str, str]] = field(default_factory=set)
@@ -55,8 +55,8 @@ class Rendezvous:
 
 
 def unit_records(state: State, record: TopicRecord) -> tuple[list[TopicRecord], list[GroupRecord]]:
-    """Return the other topics of a topic's unit that this link mirrors, and its followed groups that are not promoted.
-    """
+    """Return the other topics of a topic's unit that this link mirrors, and its followed groups that are not
+    promoted."""
     names, groups = unit_of(state.couplings(record.link), [record.topic])
     topics = [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
     known = [group for name in sorted(groups) if (group := state.group(record.link, name)) is not None]
@@ -90,7 +90,7 @@ def _unasked(record: TopicRecord, others: Iterable[TopicRecord]) -> str | None:
     return None
 
 
-def not_ready_with(state: State, record: TopicRecord, rendezvous: Rendezvous) -> str | None:
+def not_ready_with(state: State, record: TopicRecord, rendezvous: UnitProgress) -> str | None:
     """Return another topic of the unit that cannot be fenced yet.
 
     If this topic were fenced now, writers would wait behind its fence for that other topic.
@@ -101,7 +101,7 @@ def not_ready_with(state: State, record: TopicRecord, rendezvous: Rendezvous) ->
     return None
 
 
-async def wait_for_unit(log: StateLog, record: TopicRecord, rendezvous: Rendezvous, deadline: float) -> None:
+async def wait_for_unit(log: StateLog, record: TopicRecord, rendezvous: UnitProgress, deadline: float) -> None:
     """Wait until every coupled topic stands at its barrier, too; a topic that is given up takes the others back."""
     while True:
         others, _ = unit_records(log.state, record)
@@ -117,7 +117,7 @@ async def wait_for_unit(log: StateLog, record: TopicRecord, rendezvous: Rendezvo
         await sleep(_PAUSE_S)
 
 
-def unit_to_flip(state: State, record: TopicRecord, rendezvous: Rendezvous) -> PromotedUnit | None:
+def unit_to_flip(state: State, record: TopicRecord, rendezvous: UnitProgress) -> PromotedUnit | None:
     """Return what is flipped with a topic (rule B); None while another topic of the unit is not as proven.
 
     Raises Refused where the promote of a topic or a group of the unit was given up.

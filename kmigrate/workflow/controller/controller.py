@@ -27,10 +27,10 @@ from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.open_transactions import named_if_open
-from kmigrate.workflow.base.unit import Rendezvous
+from kmigrate.workflow.base.unit import UnitProgress
 from kmigrate.workflow.controller.keepalive import IdKeeper
 from kmigrate.workflow.groups.admission import refuse_unadmitted
 from kmigrate.workflow.groups.following import FollowHandover
@@ -39,7 +39,7 @@ from kmigrate.workflow.groups.membership import still_direct
 from kmigrate.workflow.groups.misplaced import members_at_target
 from kmigrate.workflow.groups.watch import GroupFigures, GroupWatch, WatchSettings
 from kmigrate.workflow.promote.closing import SourceCloser
-from kmigrate.workflow.promote.fence_rounds import Turns
+from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.late_writes import LateWatch
 from kmigrate.workflow.promote.outcome import go_forward, no_way_back
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
@@ -75,7 +75,7 @@ class Controller:
 
     def __init__(
         self,
-        estate: Estate,
+        estate: Connections,
         instance: str,
         settings: ControllerSettings | None = None,
         figures: GroupFigures | None = None,
@@ -85,12 +85,12 @@ class Controller:
         self._instance = instance
         self._settings = settings or ControllerSettings()
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._rendezvous = Rendezvous()
+        self._rendezvous = UnitProgress()
         self._waits: dict[str, str] = {}
         """Reasons why promotes and handovers wait, by record."""
         self._troubles: dict[str, str] = {}
         """Errors of the last try of promotes and handovers that are tried again, by record."""
-        self._turns = Turns()
+        self._turns = FenceRounds()
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin, estate.source)
         self._closer = SourceCloser(estate.log, estate.source)

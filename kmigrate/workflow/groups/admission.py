@@ -18,7 +18,7 @@ from kmigrate.model.records import GroupRecord
 from kmigrate.model.words import advised
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.broker_settings import BrokerSettings, limit, read_settings
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = [
@@ -80,7 +80,7 @@ def admission_findings(
     return found
 
 
-async def refuse_unadmitted(estate: Estate, record: GroupRecord, members: Sequence[str]) -> None:
+async def refuse_unadmitted(estate: Connections, record: GroupRecord, members: Sequence[str]) -> None:
     """Raise Refused where the target would not admit a member; an unknown limit refuses nobody."""
     try:
         target = await read_settings(estate.target, estate.target_admin)

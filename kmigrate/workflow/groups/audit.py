@@ -15,7 +15,7 @@ from kmigrate.cluster.positions import CommittedOffset, read_positions
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 
 __all__ = ["GroupAudit", "MovedPosition", "PositionFault", "audit_groups", "moved_positions"]
@@ -60,7 +60,7 @@ class GroupAudit:
         return all(finding.fault is PositionFault.REWOUND for finding in self.findings)
 
 
-async def audit_groups(estate: Estate, link: LinkRecord, topics: Sequence[TopicRecord]) -> list[GroupAudit]:
+async def audit_groups(estate: Connections, link: LinkRecord, topics: Sequence[TopicRecord]) -> list[GroupAudit]:
     """Compare the positions of a link's promoted groups, as far as the groups read these topics."""
     groups = [g for g in estate.log.state.groups(link.name) if g.phase is GroupPhase.PROMOTED]
     if not groups:
@@ -89,8 +89,8 @@ def moved_positions(
     on_source: _Committed,
     on_target: _Committed,
 ) -> GroupAudit:
-    """Compare the positions written at the promote with both clusters' positions; `starts` are first mirrored offsets.
-    """
+    """Compare the positions written at the promote with both clusters' positions; `starts` are first mirrored
+    offsets."""
     findings: list[MovedPosition] = []
     looked_at = 0
     for topic, handed in sorted(group.written.items()):

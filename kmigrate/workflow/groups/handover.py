@@ -80,8 +80,8 @@ def refuse_members(link: str, group: str, members: Sequence[GroupMember]) -> Non
 
 
 def refuse_target_members(link: str, group: str, members: Sequence[GroupMember]) -> None:
-    """Refuse a promote while members are at the target: its coordinator then takes no offsets from outside the group.
-    """
+    """Refuse a promote while members are at the target: its coordinator then takes no offsets from outside the
+    group."""
     if not members:
         return
     raise Refused(

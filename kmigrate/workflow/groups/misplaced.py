@@ -19,7 +19,7 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.records import ClusterSide, GroupRecord, LinkRecord, MisplacedMember, MisplacedRecord
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = [
@@ -123,8 +123,8 @@ def with_sightings(
 def seen_members(
     known: MisplacedRecord, record: GroupRecord, now_there: Sequence[GroupMember] | None, now_ms: int
 ) -> Seen:
-    """Merge the record with what a cluster has just answered; None where the cluster was not asked, or did not answer.
-    """
+    """Merge the record with what a cluster has just answered; None where the cluster was not asked, or did not
+    answer."""
     side = wrong_side(record)
     if side is None:
         return Seen(known, (), ())
@@ -200,7 +200,7 @@ def misplaced_findings(
 
 
 async def promoted_group_findings(
-    estate: Estate,
+    estate: Connections,
     link: LinkRecord,
     source: ClusterClient,
     *,

@@ -64,8 +64,8 @@ async def reading_groups(
 
 
 async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[str]) -> dict[str, list[str]]:
-    """Return the groups of a cluster that have a position in a topic, or members that are assigned the topic, by topic.
-    """
+    """Return the groups of a cluster that have a position in a topic, or members that are assigned the topic, by
+    topic."""
     names = chosen_groups([NamePattern(".*")], await admin.groups())
     described = await _assigned(admin, names)
     turn = asyncio.Semaphore(_AT_ONCE)
@@ -101,9 +101,7 @@ async def read_logs(
     That is the source's log, except for a promoted topic with identical offsets. Up to the barrier of such a topic both
     logs are equal. Beyond the barrier only members of a group that follows can read, on the target.
     """
-    moved = {
-        record.topic for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and not record.mapped
-    }
+    moved = {record.topic for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and not record.mapped}
     found: dict[tuple[str, int], LogOffset] = {}
     for client, theirs in ((source, False), (target, True)):
         asked = {key: what for key, what in wanted.items() if (key[0] in moved) is theirs}

@@ -1,10 +1,10 @@
 """Conditions of a playbook: short sentences about a snapshot, parsed once, judged without I/O.
 
-    lag <= 1000            every chosen topic lags at most that (a promoted topic lags 0)
-    topics mirroring       every chosen topic is in that phase or beyond
-    groups promoted        every chosen group is in that phase or beyond
-    mirror running         (or: router running, controller running)
-    seconds 5              that time has passed; always false in `unless`
+lag <= 1000            every chosen topic lags at most that (a promoted topic lags 0)
+topics mirroring       every chosen topic is in that phase or beyond
+groups promoted        every chosen group is in that phase or beyond
+mirror running         (or: router running, controller running)
+seconds 5              that time has passed; always false in `unless`
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kmigrate.net.clock import monotonic
 
-__all__ = ["Turns"]
+__all__ = ["FenceRounds"]
 
 _LONGEST_REST_S = 2.0
 
@@ -32,7 +32,7 @@ class _Waiting:
     turn: asyncio.Future[None]
 
 
-class Turns:
+class FenceRounds:
     """The line of topics that wait for their fence, shared by all promotes of a controller."""
 
     def __init__(self, most: int = 100) -> None:

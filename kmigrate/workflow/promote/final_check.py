@@ -12,13 +12,13 @@ from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import together
 
-__all__ = ["Proof"]
+__all__ = ["FinalCheck"]
 
 _Ends = Mapping[tuple[str, int], LogOffset]
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class FinalCheck:
     """Checks that the source's log still ends at the barrier, and that the target's log ends there, too."""
 
     topic: str
@@ -34,9 +34,7 @@ class Proof:
         keys = [(self.topic, p) for p in range(record.partitions)]
         return await together(witnessed_ends(self.source, keys), self.target.log_ends(keys))
 
-    async def given(
-        self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float
-    ) -> dict[int, int]:
+    async def given(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
         """Return the target's ends, which are the barrier there.
 
         `wanted` returns by partition the offset that the target's log must end at by now.

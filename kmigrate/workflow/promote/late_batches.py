@@ -14,9 +14,7 @@ __all__ = ["read_late"]
 _READ_BYTES = 4 << 20
 
 
-async def read_late(
-    source: ClusterClient, topic: str, partition: int, offset: int
-) -> tuple[list[LateBatch], int]:
+async def read_late(source: ClusterClient, topic: str, partition: int, offset: int) -> tuple[list[LateBatch], int]:
     """Return the batches that readers see from an offset on, and the offset that the answer reached.
 
     Control markers and records of aborted transactions are passed over. An open transaction is not: the answer ends

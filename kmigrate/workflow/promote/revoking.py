@@ -92,8 +92,8 @@ class Revoker:
             await together(*(self._revoke(record, holder, tells, deadline) for holder in some))
 
     async def _with_none_open(self, holders: Sequence[TransactionRecord]) -> Sequence[TransactionRecord]:
-        """Return the holders without an open transaction in any log of any topic; an abort would end an open one (E).
-        """
+        """Return the holders without an open transaction in any log of any topic; an abort would end an open one
+        (E)."""
         state = self.log.state
         twins = [twin for holder in holders for twin in _twins(state, holder)]
         topics = {(twin.link, topic) for twin in twins for topic in twin.topics}
@@ -176,8 +176,8 @@ def _writers(state: State, record: TopicRecord) -> list[TransactionRecord]:
 
 
 def begun(state: State, record: TopicRecord) -> list[TransactionRecord]:
-    """Return the holders that write a topic and whose revocation has begun without proof that the source refuses them.
-    """
+    """Return the holders that write a topic and whose revocation has begun without proof that the source refuses
+    them."""
     return [each for each in _writers(state, record) if each.revoked is not None and each.in_force]
 
 

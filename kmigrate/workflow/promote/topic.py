@@ -49,7 +49,7 @@ from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.open_transactions import begun_elsewhere, refuse_lost_ids, wait_for_ends
 from kmigrate.workflow.base.unit import (
-    Rendezvous,
+    UnitProgress,
     decided,
     not_asked_for,
     not_ready_with,
@@ -61,8 +61,8 @@ from kmigrate.workflow.base.unit import (
 from kmigrate.workflow.groups.readers import refuse_readers
 from kmigrate.workflow.promote.barrier_table import BarrierTable
 from kmigrate.workflow.promote.direct_writers import direct_writers
-from kmigrate.workflow.promote.fence_rounds import Turns
-from kmigrate.workflow.promote.final_check import Proof
+from kmigrate.workflow.promote.fence_rounds import FenceRounds
+from kmigrate.workflow.promote.final_check import FinalCheck
 from kmigrate.workflow.promote.outcome import flipped, flipped_as_decided, given_up, go_forward, no_way_back
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
 from kmigrate.workflow.promote.settling import put_in_force, with_promote_rules
@@ -87,18 +87,18 @@ class TopicPromotion:
     target_admin: Admin
     sealer: Sealer
     straggler_window_s: float = 5.0
-    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    rendezvous: UnitProgress = field(default_factory=UnitProgress)
     """Progress of coupled topics, shared by all promotes of a controller (F)."""
     waits: dict[str, str] = field(default_factory=dict)
     """Reasons why topics wait, by record key; shared by all promotes of a controller, which reports the reasons."""
-    turns: Turns = field(default_factory=Turns)
+    turns: FenceRounds = field(default_factory=FenceRounds)
     """Order of the fences, shared by all promotes of a controller (I)."""
     table: BarrierTable = field(init=False)
-    proof: Proof = field(init=False)
+    proof: FinalCheck = field(init=False)
 
     def __post_init__(self) -> None:
         self.table = BarrierTable(self.log, self.source)
-        self.proof = Proof(self.topic, self.source, self.target)
+        self.proof = FinalCheck(self.topic, self.source, self.target)
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D).
@@ -494,8 +494,8 @@ class TopicPromotion:
         return None
 
     def _target_ends(self, record: TopicRecord) -> dict[int, int]:
-        """Return where the target's logs must end now: at the barrier; the mirror's position where offsets are mapped.
-        """
+        """Return where the target's logs must end now: at the barrier; the mirror's position where offsets are
+        mapped."""
         if not record.mapped:
             return {p: barrier.offset for p, barrier in record.barrier.items()}
         progress = self._progress(record)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from kmigrate.model.lifecycle import NOT_COPIED_YET
 from kmigrate.model.records import TopicRecord
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 
 __all__ = ["copied_up_to", "padding_left"]
 
 
-async def copied_up_to(estate: Estate, record: TopicRecord) -> dict[int, int]:
+async def copied_up_to(estate: Connections, record: TopicRecord) -> dict[int, int]:
     """Return the source offset from which each partition is still to be copied; its start where no copy has begun.
 
     With mapped offsets the offset map gives that offset, because the target's log ends do not. Raises Unreachable where
@@ -24,7 +24,7 @@ async def copied_up_to(estate: Estate, record: TopicRecord) -> dict[int, int]:
     return found
 
 
-async def padding_left(estate: Estate, record: TopicRecord) -> int:
+async def padding_left(estate: Connections, record: TopicRecord) -> int:
     """Count the filler offsets that the target lacks below a topic's starts.
 
     Where the topic does not exist yet, all of them count.

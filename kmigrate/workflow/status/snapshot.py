@@ -46,7 +46,7 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.admission import refused_members
 from kmigrate.workflow.groups.lag import UNKNOWN, GroupLag, group_lag
 from kmigrate.workflow.groups.membership import words_on
@@ -264,7 +264,6 @@ class Snapshot:
             "warnings": list(self.warnings),
         }
 
-
     def _connected(self, instance: str) -> dict[str, Any]:
         word = self.connected.get(instance)
         return {
@@ -276,7 +275,7 @@ class Snapshot:
         }
 
 
-async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
+async def snapshot(estate: Connections, *, figures: bool = True) -> Snapshot:
     """Ask both clusters now; a cluster with a leader that does not answer has unknown figures, and is named.
 
     Without `figures` no cluster is asked: phases and running processes are known from the state log.
@@ -372,7 +371,7 @@ def _warnings(
 
 
 async def _of_target(
-    estate: Estate, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
+    estate: Connections, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
 ) -> tuple[tuple[Offsets, Offsets], str]:
     try:
         await estate.target.refresh(names)
@@ -382,7 +381,12 @@ async def _of_target(
 
 
 async def _disk_of(
-    estate: Estate, link: LinkRecord, records: Iterable[TopicRecord], mirrors: Iterable[MirrorPresence], *, ask: bool
+    estate: Connections,
+    link: LinkRecord,
+    records: Iterable[TopicRecord],
+    mirrors: Iterable[MirrorPresence],
+    *,
+    ask: bool,
 ) -> tuple[int | None, int | None]:
     """Return what the link's topics take on the target, and the growth in an hour; None where unknown.
 
@@ -399,7 +403,7 @@ async def _disk_of(
 
 
 async def _of_source(
-    estate: Estate, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
+    estate: Connections, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
 ) -> tuple[ClusterClient | None, tuple[Offsets, Offsets], str]:
     try:
         async with asyncio.timeout(_PATIENCE_S):
@@ -438,9 +442,7 @@ async def _waits(
         return {}
     try:
         stable = await client.list_offsets(dict.fromkeys(keys, LATEST), read_committed=True)
-        return await open_transactions(
-            client, [key for key in keys if 0 <= stable[key].offset < bounds[1][key].offset]
-        )
+        return await open_transactions(client, [key for key in keys if 0 <= stable[key].offset < bounds[1][key].offset])
     except KmigrateError:  # the figures that matter are there; the next look names the transactions
         return {}
 
@@ -528,15 +530,15 @@ def _verified(
 
 
 def _mapped(record: TopicRecord, progress: Mapping[int, PartitionProgress]) -> str:
-    """Return "mapped" with the number of runs that the mirror reports; without a running mirror the number is unknown.
-    """
+    """Return "mapped" with the number of runs that the mirror reports; without a running mirror the number is
+    unknown."""
     runs = sum(seen.runs for seen in progress.values())
     return f"mapped ({runs} run{'' if runs == 1 else 's'})" if runs else "mapped"
 
 
 def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
-    """Judge by the two logs whether offsets are identical: the target begins at the start and does not pass the source.
-    """
+    """Judge by the two logs whether offsets are identical: the target begins at the start and does not pass the
+    source."""
     if record.phase in NOT_COPIED_YET:
         return "not yet"
     for row in rows:
@@ -567,7 +569,12 @@ class _GroupFigures:
 
 
 async def _ask_group(
-    estate: Estate, link: LinkRecord, group: GroupRecord, words: list[GroupWord], found: _GroupFigures, trouble: str
+    estate: Connections,
+    link: LinkRecord,
+    group: GroupRecord,
+    words: list[GroupWord],
+    found: _GroupFigures,
+    trouble: str,
 ) -> None:
     """Ask the clusters in the order of importance, and fill in the answers. Raises where a cluster does not answer."""
     if not trouble:
@@ -594,7 +601,7 @@ async def _ask_group(
 
 
 async def _lag_of_group(
-    estate: Estate, link: LinkRecord, group: str, serving: ClusterClient, assigned: frozenset[str]
+    estate: Connections, link: LinkRecord, group: str, serving: ClusterClient, assigned: frozenset[str]
 ) -> GroupLag:
     """Return the lag over all partitions of the topics that the group has positions in, or is assigned."""
     positions = await read_positions(serving, group, stable=False)
@@ -618,7 +625,7 @@ async def _late(
 
 
 async def _group_status(
-    estate: Estate, link: LinkRecord, group: GroupRecord, trouble: str, *, figures: bool
+    estate: Connections, link: LinkRecord, group: GroupRecord, trouble: str, *, figures: bool
 ) -> GroupStatus:
     words = words_on(estate.log, group.group)
     found = _GroupFigures()

@@ -10,7 +10,7 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.acls import Acl, host_bound, topic_rights
 from kmigrate.model.records import LinkRecord
 from kmigrate.state.access import closing_acl, open_to_everybody, other_writers
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["access_findings", "host_findings", "state_findings"]
@@ -19,7 +19,7 @@ _MOST_NAMED = 5
 """Most ACLs of a topic that a finding names."""
 
 
-async def access_findings(estate: Estate, link: LinkRecord, topics: Sequence[str] = ()) -> list[Finding]:
+async def access_findings(estate: Connections, link: LinkRecord, topics: Sequence[str] = ()) -> list[Finding]:
     """Return a finding for the link, and for each topic findings on its ACLs and on ACLs that name a host."""
     try:
         source, _ = await estate.source(link)

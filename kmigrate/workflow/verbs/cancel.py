@@ -14,7 +14,7 @@ from kmigrate.model.lifecycle import BEHIND_FENCE, GroupPhase, TopicPhase
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.writes import write_each
 from kmigrate.workflow.promote.outcome import given_up
@@ -25,7 +25,7 @@ __all__ = ["cancel_promote"]
 
 
 async def cancel_promote(
-    estate: Estate, link_name: str | None, topics: Sequence[str], *, who: str, plan: bool = False
+    estate: Connections, link_name: str | None, topics: Sequence[str], *, who: str, plan: bool = False
 ) -> Plan:
     """Take waiting promotes back; no cluster is asked except for the state log."""
     state = estate.log.state

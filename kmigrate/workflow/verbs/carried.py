@@ -8,7 +8,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.positions import CommittedOffset, read_positions
 from kmigrate.model.lifecycle import NOT_COPIED_YET
 from kmigrate.model.records import LinkRecord, TopicRecord
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.plan import Finding
 from kmigrate.workflow.groups.handover import ByPartition, Wanted, read_again, unread
@@ -17,7 +17,7 @@ __all__ = ["moved_positions_guards"]
 
 
 async def moved_positions_guards(
-    estate: Estate, link: LinkRecord, source: ClusterClient, group: str
+    estate: Connections, link: LinkRecord, source: ClusterClient, group: str
 ) -> list[Finding]:
     """Return warnings by topic: none of them is a fault of the copy, and a person may want each."""
     records = {r.topic: r for r in estate.log.state.topics(link.name) if r.phase not in NOT_COPIED_YET}
@@ -49,7 +49,7 @@ async def moved_positions_guards(
 
 
 async def _translated(
-    estate: Estate, records: Mapping[str, TopicRecord], positions: Mapping[tuple[str, int], CommittedOffset]
+    estate: Connections, records: Mapping[str, TopicRecord], positions: Mapping[tuple[str, int], CommittedOffset]
 ) -> Wanted:
     """Return the positions' places on the target; positions that the copy has not reached are left out."""
     places = Positions(estate.target, estate.log)

@@ -15,7 +15,7 @@ from kmigrate.cluster.transactions import transaction_timeouts
 from kmigrate.errors import BrokerRefused, Failed, KmigrateError
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow.base.broker_settings import BrokerSettings, limit
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["ConfigsOf", "creation_findings", "no_configs", "timeout_findings"]
@@ -37,7 +37,7 @@ async def no_configs(_: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
 
 
 async def creation_findings(
-    estate: Estate, missing: Collection[TopicInfo], configs_of: ConfigsOf
+    estate: Connections, missing: Collection[TopicInfo], configs_of: ConfigsOf
 ) -> list[Finding]:
     """Return a finding for each topic that the target would not create."""
     if not missing:

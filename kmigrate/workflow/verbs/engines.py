@@ -13,7 +13,7 @@ from kmigrate.model.lifecycle import PROMOTING, TopicPhase
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.writes import write_each
 from kmigrate.workflow.verbs.links import resolve_link
@@ -22,7 +22,7 @@ __all__ = ["set_engine"]
 
 
 async def set_engine(
-    estate: Estate, link_name: str | None, topics: Sequence[str], engine: CopyEngine, *, plan: bool = False
+    estate: Connections, link_name: str | None, topics: Sequence[str], engine: CopyEngine, *, plan: bool = False
 ) -> Plan:
     """Write the engine that shall copy these topics; the present engine lets go, and the other engine begins."""
     link = resolve_link(estate.log.state, link_name)

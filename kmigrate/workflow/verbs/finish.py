@@ -26,7 +26,7 @@ from kmigrate.model.routes import finished
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.base.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import marker_findings
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.producer_expiration import put_back_after_finish, raised_alone
@@ -62,7 +62,7 @@ SayLeft = Callable[[Left], None]
 
 
 async def finish_link(
-    estate: Estate,
+    estate: Connections,
     name: str | None,
     bootstraps: Sequence[str],
     delivery_timeout_s: float,
@@ -129,7 +129,7 @@ async def finish_link(
     return replace(made, findings=(*made.findings, *late)).done(), asked
 
 
-async def _time_findings(estate: Estate, link: LinkRecord) -> list[Finding]:
+async def _time_findings(estate: Connections, link: LinkRecord) -> list[Finding]:
     """Return what is different at the target itself in copies with control markers."""
     topics = estate.log.state.topics(link.name)
     return await marker_findings(estate.target, estate.target_admin, link, topics, finish=True)
@@ -175,7 +175,7 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
     return found
 
 
-async def _member_guards(estate: Estate, link: LinkRecord, *, accepted: bool) -> list[Finding]:
+async def _member_guards(estate: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:
     """Return the findings for promoted groups with members on the source; nobody watches these after the finish."""
     try:
         source, _ = await estate.source(link)
@@ -186,7 +186,7 @@ async def _member_guards(estate: Estate, link: LinkRecord, *, accepted: bool) ->
     return await promoted_group_findings(estate, link, source, accepted=accepted, verb=verb)
 
 
-def _router_guards(estate: Estate, state: State, *, clients_known: bool) -> list[Finding]:
+def _router_guards(estate: Connections, state: State, *, clients_known: bool) -> list[Finding]:
     """Return the findings of conditions (a) and (d) from the routers' reports."""
     alive = {presence.instance: presence for presence in estate.log.alive(RouterPresence)}
     protocol = estate.target.settings.security.protocol
@@ -255,7 +255,7 @@ def _shared_addresses(state: State) -> list[Finding]:
     ]
 
 
-async def undo_finish(estate: Estate, name: str | None, *, plan: bool = False) -> Plan:
+async def undo_finish(estate: Connections, name: str | None, *, plan: bool = False) -> Plan:
     """Take the finish back: routers advertise their own addresses again."""
     link = resolve_link(estate.log.state, name)
     if not link.finished_ms:
@@ -285,7 +285,7 @@ async def undo_finish(estate: Estate, name: str | None, *, plan: bool = False) -
     return made.done()
 
 
-def left_behind(estate: Estate, epoch: int) -> Left:
+def left_behind(estate: Connections, epoch: int) -> Left:
     """Return the clients that are connected now, by the routers' newest reports.
 
     Silent routers are those that have not applied the state log up to `epoch`.
@@ -301,7 +301,7 @@ def left_behind(estate: Estate, epoch: int) -> Left:
     )
 
 
-async def wait_left(estate: Estate, name: str, timeout: float, say: SayLeft) -> None:
+async def wait_left(estate: Connections, name: str, timeout: float, say: SayLeft) -> None:
     """Wait until no client is connected to a broker's listener of any router."""
     if not finished(estate.log.state):
         return  # another link keeps all clients (`other-link`)

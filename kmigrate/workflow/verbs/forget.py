@@ -47,7 +47,7 @@ from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.running import start_mirror
 from kmigrate.workflow.base.writes import changed_meanwhile, telling, write_each
@@ -87,7 +87,7 @@ class _Standing:
 
 
 async def forget_topics(
-    estate: Estate, link_name: str | None, topics: Sequence[str], delivery_timeout_s: float, *, plan: bool = False
+    estate: Connections, link_name: str | None, topics: Sequence[str], delivery_timeout_s: float, *, plan: bool = False
 ) -> Plan:
     """Take topics out of their link, with all their records; refuse topics whose clients would be misled (A)."""
     link = resolve_link(estate.log.state, link_name)
@@ -145,7 +145,7 @@ def _taking(record: TopicRecord) -> str:
 
 
 async def _end(
-    estate: Estate, link: LinkRecord, taken: TopicRecord, delivery_timeout_s: float, done: list[str]
+    estate: Connections, link: LinkRecord, taken: TopicRecord, delivery_timeout_s: float, done: list[str]
 ) -> list[Finding]:
     """Put the target topic back, and drop all records of a topic; return the findings about the target at that time.
 
@@ -170,7 +170,7 @@ async def _end(
     return _copy_stays(link, record, standing)
 
 
-async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
+async def _standing(estate: Connections, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
     info = await estate.target.find_topic(record.topic)
     same = info is not None and (str(info.topic_id or "") in (record.target_topic_id, "") or _begun(record))
     others = info is not None and _never_copied(record) and await _has_data(estate, info)
@@ -192,12 +192,12 @@ def _never_copied(record: TopicRecord) -> bool:
     return record.phase is TopicPhase.INITIALISING and not record.target_topic_id
 
 
-async def _has_data(estate: Estate, info: TopicInfo) -> bool:
+async def _has_data(estate: Connections, info: TopicInfo) -> bool:
     told = await estate.target.list_offsets({(info.name, partition): LATEST for partition in info.partitions})
     return any(each.offset > 0 for each in told.values())
 
 
-def _repeatable_s(estate: Estate, record: TopicRecord, delivery_timeout_s: float) -> float:
+def _repeatable_s(estate: Connections, record: TopicRecord, delivery_timeout_s: float) -> float:
     """Return the seconds by the mirror's reports: record timestamps come from producers, and do not date the writes."""
     if not delivery_timeout_s or record.phase in NOT_COPIED_YET or record.forgotten_ms:
         # No delivery timeout; or an empty copy; or judged when the topic was taken, and no mirror has looked since.
@@ -308,7 +308,7 @@ def _taken_back(link: LinkRecord, record: TopicRecord | GroupRecord) -> list[str
     return [f"remove from {link.target.name} the rules that kmigrate put there: {rules}"] if rules else []
 
 
-async def _leave_target(estate: Estate, link: LinkRecord, record: TopicRecord, standing: _Standing) -> None:
+async def _leave_target(estate: Connections, link: LinkRecord, record: TopicRecord, standing: _Standing) -> None:
     """Put the target topic back (rule E), and drop its offset map, because a new mirror may use other offsets."""
     try:
         if standing.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
@@ -322,7 +322,7 @@ async def _leave_target(estate: Estate, link: LinkRecord, record: TopicRecord, s
         raise _not_put_back(error, _put_back(link, record, standing)) from error
 
 
-async def _delete_fillers(estate: Estate, record: TopicRecord) -> None:
+async def _delete_fillers(estate: Connections, record: TopicRecord) -> None:
     """Move the target's log starts behind the fillers of a topic that was not aligned to its end."""
     keys = [(record.topic, partition) for partition, start in record.starts.items() if start > 0]
     ends = await estate.target.log_ends(keys)
@@ -353,7 +353,9 @@ def _left_out(link: LinkRecord, noun: Noun, names: Iterable[str]) -> list[tuple[
     return [(f"leave {name} out of what {p.include} matches", partial(decide, name)) for name, p in matched]
 
 
-async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
+async def forget_groups(
+    estate: Connections, link_name: str | None, groups: Sequence[str], *, plan: bool = False
+) -> Plan:
     """Take groups out of their link; refuse groups with a member at a router (B)."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
@@ -396,7 +398,7 @@ def _take_group(record: GroupRecord, words: _Words, at_ms: int, state: State) ->
     return replace(now, forgotten_ms=now_ms())
 
 
-async def _end_group(estate: Estate, link: LinkRecord, group: str, done: list[str]) -> None:
+async def _end_group(estate: Connections, link: LinkRecord, group: str, done: list[str]) -> None:
     """Take back what was for the mirror, and drop a group's record."""
     record = estate.log.state.group(link.name, group, forgotten=True)
     if record is None:
@@ -417,7 +419,7 @@ async def _end_group(estate: Estate, link: LinkRecord, group: str, done: list[st
     await write_each(estate.log, writes, done)
 
 
-async def _judged(estate: Estate, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:
+async def _judged(estate: Connections, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:
     """Judge rule B as of now; also return the reports that decided."""
     heard = {word.instance: word for word in estate.log.alive(RouterPresence)}
     against = _against_group(record, estate.log.state, heard, estate.log.now_ms())
@@ -427,7 +429,7 @@ async def _judged(estate: Estate, link: LinkRecord, record: GroupRecord) -> tupl
     return words, _against_group(record, estate.log.state, words, estate.log.now_ms())
 
 
-async def _words_on(estate: Estate, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]) -> _Words:
+async def _words_on(estate: Connections, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]) -> _Words:
     """Return the routers' reports, reduced to members of a followed group that the source still knows.
 
     A router long remembers a member that ended without leaving, as members of Kafka Streams do. Returns None where the

@@ -30,7 +30,7 @@ from kmigrate.workflow.base.broker_settings import (
     read_both,
     settings_unknown,
 )
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Level, Plan
 from kmigrate.workflow.base.running import until_mirroring
 from kmigrate.workflow.base.writes import write_each
@@ -63,7 +63,7 @@ _AT_ONCE = 20
 
 
 async def mirror_groups(
-    estate: Estate, link_name: str | None, groups: Sequence[str], *, mode: str = GroupMode.HOLD, plan: bool = False
+    estate: Connections, link_name: str | None, groups: Sequence[str], *, mode: str = GroupMode.HOLD, plan: bool = False
 ) -> Plan:
     """Register groups; nothing is written to the target before their promote.
 
@@ -169,7 +169,9 @@ def _owned(owner: GroupRecord) -> Finding:
     return Finding("refuse", "group-owned", f"group {owner.group} belongs to link {owner.link}")
 
 
-async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
+async def promote_groups(
+    estate: Connections, link_name: str | None, groups: Sequence[str], *, plan: bool = False
+) -> Plan:
     """Write the intent to promote groups: positions are carried over, then the groups' reads open."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
@@ -208,7 +210,7 @@ def _not_mirrored(link: str, group: str) -> Finding:
     return Finding("refuse", "not-mirrored", f"group {group} is not mirrored by link {link}", mirror)
 
 
-async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) -> list[Finding]:
+async def promote_guards(estate: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:
     """Return the findings about a group's promote, from its members and positions on both clusters."""
     source, source_admin = await estate.source(link)
     follows = record.mode is GroupMode.FOLLOW
@@ -236,7 +238,7 @@ async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) 
 
 
 async def _mirror_setting_guards(
-    estate: Estate, link: LinkRecord, source: ClusterClient, groups: Sequence[str]
+    estate: Connections, link: LinkRecord, source: ClusterClient, groups: Sequence[str]
 ) -> list[Finding]:
     """Compare the clusters' settings on groups, and these groups' metadata with the target's limit."""
     try:
@@ -248,7 +250,7 @@ async def _mirror_setting_guards(
 
 
 async def _setting_guards(
-    estate: Estate, link: LinkRecord, source: ClusterClient, record: GroupRecord
+    estate: Connections, link: LinkRecord, source: ClusterClient, record: GroupRecord
 ) -> list[Finding]:
     """Compare the clusters' settings on groups, and hold the known members against the target's limits."""
     try:
@@ -264,9 +266,7 @@ async def _setting_guards(
     ]
 
 
-async def _metadata_guards(
-    source: ClusterClient, group: str, target: BrokerSettings, level: Level
-) -> list[Finding]:
+async def _metadata_guards(source: ClusterClient, group: str, target: BrokerSettings, level: Level) -> list[Finding]:
     """Name positions whose metadata is longer than the target takes: the promote could not write these."""
     most = limit(target, "offset.metadata.max.bytes")
     if most is None:
@@ -287,7 +287,7 @@ async def _metadata_guards(
 
 
 async def _withheld_guards(
-    estate: Estate, source: ClusterClient, source_admin: Admin, record: GroupRecord
+    estate: Connections, source: ClusterClient, source_admin: Admin, record: GroupRecord
 ) -> list[Finding]:
     """Return warnings for topics that the group's members are not told of.
 
@@ -328,7 +328,7 @@ def coupled_groups(state: State, link: str, topics: Collection[str]) -> list[Gro
     return [r for r in found if r.mode is GroupMode.FOLLOW and r.phase is not GroupPhase.PROMOTED]
 
 
-async def unmirrored_readers(estate: Estate, source: ClusterClient, source_admin: Admin) -> dict[str, list[str]]:
+async def unmirrored_readers(estate: Connections, source: ClusterClient, source_admin: Admin) -> dict[str, list[str]]:
     """Return groups that nobody mirrors, by the topics that they have positions in: these would stay behind."""
     mirrored = {group.group for group in estate.log.state.groups()}
     names = [name for name in chosen_groups([NamePattern(".*")], await source_admin.groups()) if name not in mirrored]
@@ -344,7 +344,7 @@ async def unmirrored_readers(estate: Estate, source: ClusterClient, source_admin
     return {topic: sorted(groups) for topic, groups in found.items()}
 
 
-async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient, group: str) -> list[Finding]:
+async def _offset_guards(estate: Connections, link: LinkRecord, source: ClusterClient, group: str) -> list[Finding]:
     """Return findings for positions that cannot be carried over (C5).
 
     Such a position is beyond its log, or in a topic that nobody mirrors, or in a topic whose copy has not begun.

@@ -20,7 +20,7 @@ from kmigrate.model.state import State
 from kmigrate.model.stops import RANGE_LOST, AcceptedLoss, PartitionStop, Remedy
 from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
 from kmigrate.workflow.base.writes import changed_meanwhile, write_each
@@ -33,7 +33,9 @@ _LONG_S = 60
 _BEFORE_PROMOTE = (TopicPhase.INITIALISING, TopicPhase.ALIGNING, TopicPhase.MIRRORING)
 
 
-async def pause_topics(estate: Estate, link_name: str | None, topics: Sequence[str], *, plan: bool = False) -> Plan:
+async def pause_topics(
+    estate: Connections, link_name: str | None, topics: Sequence[str], *, plan: bool = False
+) -> Plan:
     """Write the intent to hold topics back: reading, writing and filling rest until `topic resume`."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
@@ -95,7 +97,7 @@ class _Resumption:
 
 
 async def resume_topics(
-    estate: Estate,
+    estate: Connections,
     link_name: str | None,
     topics: Sequence[str],
     *,
@@ -149,7 +151,7 @@ def check_loss(topics: Sequence[str], partition: int | None, accept_loss: tuple[
 
 
 async def _resume(
-    estate: Estate,
+    estate: Connections,
     link: LinkRecord,
     record: TopicRecord,
     partition: int | None,
@@ -183,7 +185,7 @@ async def _resume(
 
 
 async def _one(
-    estate: Estate,
+    estate: Connections,
     link: LinkRecord,
     made: _Resumption,
     partition: int,
@@ -242,10 +244,10 @@ def _warned(finding: Finding) -> Finding:
 
 
 async def _as_it_is_now(
-    estate: Estate, link: LinkRecord, topic: str, partition: int, stop: PartitionStop
+    estate: Connections, link: LinkRecord, topic: str, partition: int, stop: PartitionStop
 ) -> PartitionStop:
-    """Return the stop with the records that the source has deleted since; unchanged where the source does not answer.
-    """
+    """Return the stop with the records that the source has deleted since; unchanged where the source does not
+    answer."""
     try:
         source, _ = await estate.source(link)
         start = (await source.list_offsets({(topic, partition): EARLIEST}))[(topic, partition)]
@@ -254,7 +256,7 @@ async def _as_it_is_now(
     return stop if start.error else replace(stop, last=max(stop.last, start.offset - 1))
 
 
-async def _anew(estate: Estate, made: _Resumption) -> None:
+async def _anew(estate: Connections, made: _Resumption) -> None:
     """Start the copy anew where the target topic is gone or was never written."""
     record = made.record
     info = await estate.target.topic(record.topic)

@@ -13,7 +13,7 @@ from kmigrate.model.records import LatePolicy, LinkRecord, OnLate, PromoteTerms,
 from kmigrate.model.state import State
 from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.writes import write_each
 from kmigrate.workflow.promote.late_findings import LateFound, find_late, late_of
@@ -27,7 +27,7 @@ _MOST = 20
 
 
 async def treat_late(
-    estate: Estate,
+    estate: Connections,
     link_name: str | None,
     topics: Sequence[str],
     seal: bool | None,
@@ -49,9 +49,7 @@ async def treat_late(
     if len(changed) < len(records):
         return None
     changes = [(_words(record, wanted), partial(_write, record, wanted)) for record, wanted in changed]
-    changes = [
-        change for change, (record, wanted) in zip(changes, changed, strict=True) if wanted != record.late
-    ]
+    changes = [change for change, (record, wanted) in zip(changes, changed, strict=True) if wanted != record.late]
     made = Plan.of("promote", [change for change, _ in changes], [])
     if plan:
         return made
@@ -75,7 +73,7 @@ def _write(record: TopicRecord, wanted: LatePolicy, state: State) -> TopicRecord
     return replace(now, terms=replace(now.terms or PromoteTerms(now_ms()), late=wanted))
 
 
-async def late_guards(estate: Estate, link: LinkRecord, *, accepted: bool) -> list[Finding]:
+async def late_guards(estate: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:
     """Return the late records that the source holds now, as findings: `link finish` ends the watch."""
     records = estate.log.state.topics(link.name)
     if not any(record.phase is TopicPhase.PROMOTED and record.barrier for record in records):

@@ -25,7 +25,7 @@ from kmigrate.model.records import (
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.producer_expiration import memory_findings, raised_alone
 from kmigrate.workflow.base.running import (
@@ -93,7 +93,7 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
     )
 
 
-async def create_link(estate: Estate, name: str, source: str, *, plan: bool = False) -> Plan:
+async def create_link(estate: Connections, name: str, source: str, *, plan: bool = False) -> Plan:
     """Store a link; the source is not contacted."""
     check_link_name(name)
     target_settings, source_settings = estate.target.settings, estate.settings_of(source)
@@ -168,7 +168,7 @@ def _standing(state: State, wanted: LinkRecord) -> Finding | None:
     )
 
 
-async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bool = False) -> Plan:
+async def throttle_link(estate: Connections, name: str | None, rate: int, *, plan: bool = False) -> Plan:
     """Write the link's limit in bytes a second (0: none); a running mirror follows at once."""
     link = resolve_link(estate.log.state, name)
     if link.throttle == rate:
@@ -186,7 +186,7 @@ async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bo
     return made.done()
 
 
-async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, plan: bool = False) -> Plan:
+async def delete_link(estate: Connections, name: str, delivery_timeout_s: float, *, plan: bool = False) -> Plan:
     """Forget a link and its records; never delete a topic; refuse while something needs the link's record."""
     link = resolve_link(estate.log.state, name)
     found = _delete_guards(estate.log.state, link, delivery_timeout_s, estate.log.now_ms())
@@ -222,7 +222,7 @@ def _former(record: TopicRecord) -> str:
     return before or "its cluster's default"
 
 
-async def _open_sources(estate: Estate, link: LinkRecord) -> list[Finding]:
+async def _open_sources(estate: Connections, link: LinkRecord) -> list[Finding]:
     """Give closed source topics their own size limits back; name the topics that stay closed."""
     closed = closed_topics(estate.log.state.topics(link.name))
     if not closed:
@@ -239,7 +239,7 @@ async def _open_sources(estate: Estate, link: LinkRecord) -> list[Finding]:
     return found
 
 
-async def _put_back(estate: Estate, link: LinkRecord) -> None:
+async def _put_back(estate: Connections, link: LinkRecord) -> None:
     former = link.restore_expiration or ""
     against = await restore_memory(estate.target, estate.target_admin, former)
     if against:
@@ -252,7 +252,7 @@ async def _put_back(estate: Estate, link: LinkRecord) -> None:
         )
 
 
-async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
+async def _forget_link(estate: Connections, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
     """Drop the link's records in order, each judged on the state of that moment; return topics that stay closed.
 
     The link's record first says that the link is being deleted.
@@ -288,7 +288,7 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
 
 
 async def _drop_records(
-    estate: Estate, link: LinkRecord, state: State, judged: Callable[[State], LinkRecord | None], done: list[str]
+    estate: Connections, link: LinkRecord, state: State, judged: Callable[[State], LinkRecord | None], done: list[str]
 ) -> None:
     """Drop the records of a link one by one, the link's own last; `done` gets each that is dropped."""
     keys: list[str] = []
@@ -472,7 +472,7 @@ def _link_keys(state: State, link: str) -> list[str]:
     return [*sorted(parts), link_key(link)]
 
 
-async def check_link(estate: Estate, name: str | None, *, raises: bool = True) -> Plan:
+async def check_link(estate: Connections, name: str | None, *, raises: bool = True) -> Plan:
     """Contact both clusters of a link and return what stands in the way; change nothing."""
     link = resolve_link(estate.log.state, name)
     found = [

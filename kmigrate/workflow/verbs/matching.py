@@ -13,7 +13,7 @@ from kmigrate.model.patterns import NamePattern, check_expression, chosen_groups
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.writes import telling
 from kmigrate.workflow.verbs.creatable import ConfigsOf, no_configs
@@ -34,7 +34,7 @@ Noun = Literal["topic", "group"]
 
 
 async def mirror_matching_topics(
-    estate: Estate,
+    estate: Connections,
     link_name: str | None,
     expressions: Sequence[str],
     exclude: Sequence[str],
@@ -66,7 +66,7 @@ async def mirror_matching_topics(
 
 
 async def mirror_matching_groups(
-    estate: Estate,
+    estate: Connections,
     link_name: str | None,
     expressions: Sequence[str],
     exclude: Sequence[str],
@@ -74,8 +74,8 @@ async def mirror_matching_groups(
     mode: str = GroupMode.HOLD,
     plan: bool = False,
 ) -> Plan:
-    """Mirror every group that matches, and keep the expressions with the link; groups that match later get mode hold.
-    """
+    """Mirror every group that matches, and keep the expressions with the link; groups that match later get mode
+    hold."""
     link = resolve_link(estate.log.state, link_name)
     patterns = _patterns(expressions, exclude)
     _, source_admin = await estate.source(link)
@@ -92,10 +92,10 @@ async def mirror_matching_groups(
 
 
 async def forget_patterns(
-    estate: Estate, link_name: str | None, noun: Noun, expressions: Sequence[str], *, plan: bool = False
+    estate: Connections, link_name: str | None, noun: Noun, expressions: Sequence[str], *, plan: bool = False
 ) -> Plan:
-    """Remove expressions from the link, so that no more names are picked up; mirrored topics and groups stay mirrored.
-    """
+    """Remove expressions from the link, so that no more names are picked up; mirrored topics and groups stay
+    mirrored."""
     link = resolve_link(estate.log.state, link_name)
     known = patterns_of(link, noun)
     unknown = [text for text in expressions if text not in {pattern.include for pattern in known}]
@@ -129,7 +129,7 @@ def _joined(
     return Plan.of(looked.verb, [*looked.changes, *changes], findings)
 
 
-async def _keep(estate: Estate, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:
+async def _keep(estate: Connections, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:
     """Keep the expressions with the link.
 
     A repeated expression replaces the older expression, together with the names that the older leaves out.
@@ -150,7 +150,7 @@ def _refuse_for_later(link: LinkRecord, noun: Noun, patterns: Sequence[NamePatte
 
 
 async def _replace(
-    estate: Estate,
+    estate: Connections,
     name: str,
     noun: Noun,
     edit: Callable[[LinkRecord, tuple[NamePattern, ...]], tuple[NamePattern, ...]],

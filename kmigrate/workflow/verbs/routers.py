@@ -19,7 +19,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.net.process import has_ended
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.bootstraps import Leads, ask_bootstraps, takes_connections
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan
 
 __all__ = ["forget_router", "router_to_replace", "unheard_routers"]
@@ -38,7 +38,7 @@ _SILENT_S = 3.0
 _LOOK_S = 0.2
 
 
-async def router_to_replace(estate: Estate, name: str, *, take_over: bool = False) -> str:
+async def router_to_replace(estate: Connections, name: str, *, take_over: bool = False) -> str:
     """Return the registered instance of a name, '' for none; raise Refused while that router answers.
 
     A router that was told to end gets the time to leave. A router whose process has ended, or that is silent in the
@@ -56,7 +56,7 @@ def _registered(state: State, name: str) -> RouterRecord | None:
     return next((router for router in state.routers() if router.name == name), None)
 
 
-async def _goes_on(estate: Estate, router: RouterRecord) -> bool:
+async def _goes_on(estate: Connections, router: RouterRecord) -> bool:
     """Return True if a router goes on to answer after the time to leave, or has left."""
     log, began = estate.log, monotonic()
     with estate.asking(f"router {router.name} is registered: listening for it"):
@@ -73,13 +73,13 @@ async def _goes_on(estate: Estate, router: RouterRecord) -> bool:
     return True
 
 
-async def _answers(estate: Estate, router: RouterRecord) -> bool:
+async def _answers(estate: Connections, router: RouterRecord) -> bool:
     """Return True if a router without presence messages answers at its address."""
     found = await _signs_of_life(estate, router.name, [router.bootstrap])
     return any(each.ref == "router-answers" for each in found)
 
 
-async def forget_router(estate: Estate, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
+async def forget_router(estate: Connections, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
     """Take a silent router out of the fences' count; `dead` means that a person says that its process has ended.
 
     Refused while the router is heard of, or while a router that is called dead answers at its address. A router that
@@ -131,7 +131,7 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
     return Finding("ok", "router-forgotten", known, f"kmigrate router forget {name} --dead")
 
 
-async def _signs_of_life(estate: Estate, name: str, addresses: Iterable[str]) -> list[Finding]:
+async def _signs_of_life(estate: Connections, name: str, addresses: Iterable[str]) -> list[Finding]:
     """Return findings for what answers, or at least listens, at the addresses of a router that is called dead.
 
     Addresses of other known routers are left out.
@@ -164,7 +164,7 @@ async def _is_taken(address: str) -> bool:
         return False
 
 
-async def _drop(estate: Estate, record: RouterRecord | StrayRecord) -> None:
+async def _drop(estate: Connections, record: RouterRecord | StrayRecord) -> None:
     await estate.log.append(lambda now: (record.key, None) if now.records.get(record.key) == record else None)
 
 

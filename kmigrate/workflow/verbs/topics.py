@@ -25,7 +25,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.broker_settings import ALL, Scope, compare_settings, read_both, settings_unknown
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import marker_findings
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.running import until_mirroring
@@ -55,7 +55,7 @@ _MODES = {
 
 
 async def mirror_topics(
-    estate: Estate,
+    estate: Connections,
     link_name: str | None,
     topics: Sequence[str],
     start: str,
@@ -125,7 +125,7 @@ async def mirror_topics(
     return made.done()
 
 
-async def _setting_guards(estate: Estate, link: LinkRecord, source: ClusterClient) -> list[Finding]:
+async def _setting_guards(estate: Connections, link: LinkRecord, source: ClusterClient) -> list[Finding]:
     """Compare the clusters' settings except those on groups, and the transaction timeouts with the target's limit."""
     try:
         here, there = await read_both(estate, link)
@@ -146,8 +146,8 @@ def check_offsets_mode(offsets: str) -> None:
 
 
 def _claim(record: TopicRecord, state: State) -> Record | None:
-    """Return the topic's record for its link, unless another call claimed the topic, or finished the link, meanwhile.
-    """
+    """Return the topic's record for its link, unless another call claimed the topic, or finished the link,
+    meanwhile."""
     refuse_finished(resolve_link(state, record.link))
     owner = state.topic_owner(record.topic)
     if owner is not None and (owner.link != record.link or owner.forgotten_ms):
@@ -253,7 +253,7 @@ async def _target_guards(
 
 
 async def _adoption_findings(
-    estate: Estate, link: LinkRecord, topics: Sequence[str], *, recreate: bool
+    estate: Connections, link: LinkRecord, topics: Sequence[str], *, recreate: bool
 ) -> list[Finding]:
     """Return the findings for empty topics that exist on the target and are taken for the mirror.
 
@@ -291,7 +291,7 @@ async def _adoption_findings(
 
 
 async def promote_topics(
-    estate: Estate,
+    estate: Connections,
     link_name: str | None,
     topics: Sequence[str],
     terms: PromoteTerms,
@@ -326,7 +326,7 @@ _MOST_SILENCE_S = 60.0
 """Longest silence of direct writers that a promote waits for; a longer silence refuses at once."""
 
 
-async def _silence_s(estate: Estate, link_name: str | None, topics: Sequence[str], window_s: float) -> float:
+async def _silence_s(estate: Connections, link_name: str | None, topics: Sequence[str], window_s: float) -> float:
     """Return how long the direct writers have to stay silent until none is in the way."""
     link = resolve_link(estate.log.state, link_name)
     source, _ = await estate.source(link)
@@ -336,7 +336,7 @@ async def _silence_s(estate: Estate, link_name: str | None, topics: Sequence[str
 
 
 async def _promote_topics(
-    estate: Estate,
+    estate: Connections,
     link_name: str | None,
     topics: Sequence[str],
     terms: PromoteTerms,
@@ -392,10 +392,10 @@ async def _promote_topics(
 
 
 async def _seal_findings(
-    estate: Estate, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
+    estate: Connections, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
 ) -> list[Finding]:
-    """Refuse topics that must be sealed for an earlier process of a router, where the source does not allow the seal.
-    """
+    """Refuse topics that must be sealed for an earlier process of a router, where the source does not allow the
+    seal."""
     earlier = strays(estate.log.state)
     found: list[Finding] = []
     for record in records if earlier else ():
@@ -408,7 +408,7 @@ async def _seal_findings(
     return found
 
 
-async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[TopicRecord]) -> list[Finding]:
+async def _cut_copies(estate: Connections, source: ClusterClient, records: Sequence[TopicRecord]) -> list[Finding]:
     """Return warnings for copies whose beginning somebody has deleted, perhaps on purpose."""
     of = {(record.topic, partition): record for record in records for partition in range(record.partitions)}
     try:
@@ -512,7 +512,7 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
 
 
 async def _groups_left_behind(
-    estate: Estate, link: LinkRecord, source: ClusterClient, source_admin: Admin, topics: Collection[str]
+    estate: Connections, link: LinkRecord, source: ClusterClient, source_admin: Admin, topics: Collection[str]
 ) -> list[Finding]:
     """Return warnings for groups that nobody mirrors and that have positions in a topic.
 

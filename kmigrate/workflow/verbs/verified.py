@@ -8,13 +8,13 @@ from kmigrate.model.records import LinkRecord, TopicRecord, VerifiedRecord
 from kmigrate.model.state import State
 from kmigrate.model.verified import Looked, grown
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 
 __all__ = ["remember_verified"]
 
 
 async def remember_verified(
-    estate: Estate,
+    estate: Connections,
     link: LinkRecord,
     topics: Sequence[TopicRecord],
     looked: Mapping[str, Mapping[int, Looked]],
@@ -26,9 +26,7 @@ async def remember_verified(
         )
 
 
-def _decide(
-    state: State, link: LinkRecord, topic: TopicRecord, looked: Mapping[int, Looked]
-) -> VerifiedRecord | None:
+def _decide(state: State, link: LinkRecord, topic: TopicRecord, looked: Mapping[int, Looked]) -> VerifiedRecord | None:
     if state.topic(link.name, topic.topic) is None:
         return None
     kept = state.verified(link.name, topic.topic)

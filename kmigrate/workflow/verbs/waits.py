@@ -13,7 +13,7 @@ from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
 
 __all__ = ["wait_groups", "wait_let_go", "wait_topics"]
@@ -23,7 +23,7 @@ _Kept = TypeVar("_Kept", TopicRecord, GroupRecord)
 
 
 async def wait_topics(
-    estate: Estate,
+    estate: Connections,
     link: str,
     topics: Collection[str],
     phases: Iterable[TopicPhase],
@@ -63,7 +63,7 @@ async def wait_topics(
 
 
 async def wait_groups(
-    estate: Estate,
+    estate: Connections,
     link: str,
     groups: Collection[str],
     timeout: float,
@@ -110,14 +110,14 @@ def _then(record: TopicRecord | GroupRecord, promote: str) -> str:
     return f"{record.way_on}; then: {promote}" if record.way_on else f"mend the cause, then: {promote}"
 
 
-def _hindrance(estate: Estate, record: TopicRecord) -> str:
+def _hindrance(estate: Connections, record: TopicRecord) -> str:
     """Return why a topic does not get on, as its record, the controller or the mirror says."""
     said = progress_of(estate.log.state, record, estate.log.alive(MirrorPresence)).values()
     problem = next(filter(None, (seen.problem for seen in said)), "")
     return record.hindrance or estate.waits_for(record) or problem
 
 
-async def wait_let_go(estate: Estate, link: str) -> None:
+async def wait_let_go(estate: Connections, link: str) -> None:
     """Wait until no mirror of the link does anything more for topics and groups that are forgotten by now.
 
     A silent mirror process says nothing, and is not waited for. A Spark task only copies: the task names its topics.
@@ -154,7 +154,7 @@ def _known(record: _Kept | None, link: str, noun: str, name: str) -> _Kept:
     return record
 
 
-def _late(estate: Estate, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
+def _late(estate: Connections, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
     """Return the time-out error with the reason why each topic or group waits."""
     told = [f"{name}: {reason}" for name, reason in why.items() if reason]
     if told or mirror_runs(estate.log, link):

@@ -164,9 +164,7 @@ def test_a_cluster_that_never_answers_is_called_unreachable_within_15_seconds(
     assert time.monotonic() - began < 15
 
 
-def test_doctor_tells_of_an_unreachable_cluster_and_goes_on(
-    nobody: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_tells_of_an_unreachable_cluster_and_goes_on(nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == Exit.FAILED
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is False

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from kmigrate.cluster import gathered as module
-from kmigrate.cluster.gathered import Gathered, Key
+from kmigrate.cluster.gathered import Key, RequestBatcher
 from kmigrate.errors import Unreachable
 
 
@@ -37,7 +37,7 @@ def _keys(count: int) -> list[Key]:
 def test_what_is_asked_while_a_request_is_under_way_goes_with_the_next_one() -> None:
     async def scene() -> None:
         broker = _Broker()
-        asked = Gathered(broker.ask)
+        asked = RequestBatcher(broker.ask)
         first = asyncio.create_task(asked.ask(1, ("t", 0)))
         await asyncio.sleep(0)
         later = [asyncio.create_task(asked.ask(1, key)) for key in [*_keys(20), ("t", 0)]]
@@ -59,7 +59,7 @@ def test_a_broker_that_does_not_answer_holds_up_nobody_elses_partitions() -> Non
         async def ask(keys: Collection[Key]) -> Mapping[Key, int]:
             return await brokers[min(partition for _, partition in keys)].ask(keys)
 
-        asked = Gathered(ask)
+        asked = RequestBatcher(ask)
         stuck = asyncio.create_task(asked.ask(0, ("t", 0)))
         await asyncio.sleep(0)
         assert await asyncio.wait_for(asked.ask(1, ("t", 1)), 1) == 1
@@ -73,7 +73,7 @@ def test_a_failure_is_told_to_all_who_asked_together_and_the_next_asks_anew() ->
         broker = _Broker()
         broker.fails = True
         broker.opened.set()
-        asked = Gathered(broker.ask)
+        asked = RequestBatcher(broker.ask)
         told = await asyncio.gather(*(asked.ask(1, key) for key in _keys(3)), return_exceptions=True)
         assert [type(each) for each in told] == [Unreachable] * 3
         assert broker.requests == [_keys(3)[:1], _keys(3)[1:]]
@@ -86,7 +86,7 @@ def test_a_failure_is_told_to_all_who_asked_together_and_the_next_asks_anew() ->
 def test_who_is_cancelled_while_asking_for_all_leaves_the_others_their_answers() -> None:
     async def scene() -> None:
         broker = _Broker()
-        asked = Gathered(broker.ask)
+        asked = RequestBatcher(broker.ask)
         tasks = [asyncio.create_task(asked.ask(1, key)) for key in _keys(4)]
         for _ in range(3):
             await asyncio.sleep(0)
@@ -105,7 +105,7 @@ def test_very_many_partitions_are_several_requests(monkeypatch: pytest.MonkeyPat
     async def scene() -> None:
         broker = _Broker()
         broker.opened.set()
-        asked = Gathered(broker.ask)
+        asked = RequestBatcher(broker.ask)
         await asyncio.gather(*(asked.ask(1, key) for key in _keys(11)))
         assert sorted(key for request in broker.requests for key in request) == _keys(11)
         assert max(map(len, broker.requests)) <= 4

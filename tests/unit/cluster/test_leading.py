@@ -11,7 +11,7 @@ from kmigrate.cluster import leading
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.layout import Metadata
 from kmigrate.cluster.leading import while_it_leads
-from kmigrate.cluster.silence import Silence
+from kmigrate.cluster.silence import BrokerHealth
 from kmigrate.errors import Unreachable
 
 
@@ -23,7 +23,7 @@ class Cluster:
         self.told = list(told)
         self.asked_while_silent: list[bool] = []
         self.metadata = Metadata("c", {1: ("a", 1), 2: ("b", 2)})
-        self.silence = Silence()
+        self.silence = BrokerHealth()
         self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def leader(self, topic: str, partition: int) -> int:

@@ -11,8 +11,8 @@ import pytest
 from kmigrate.cluster import others, silence
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.layout import Layout, TopicInfo, Topics
-from kmigrate.cluster.others import Others
-from kmigrate.cluster.silence import Silence
+from kmigrate.cluster.others import LeadershipCrossCheck
+from kmigrate.cluster.silence import BrokerHealth
 from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -113,8 +113,8 @@ class _Brokers:
     def __init__(self) -> None:
         self.says: dict[int, Any] = dict.fromkeys(BROKERS, 1)
         self.asked: list[int] = []
-        self.layout, self.silence = layout(1), Silence()
-        self.others = Others(self.layout, self.silence, self.ask)
+        self.layout, self.silence = layout(1), BrokerHealth()
+        self.others = LeadershipCrossCheck(self.layout, self.silence, self.ask)
 
     async def ask(self, node: int, topics: Topics) -> bytearray:
         assert topics == T

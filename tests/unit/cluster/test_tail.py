@@ -8,7 +8,7 @@ from typing import cast
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.layout import Metadata
-from kmigrate.cluster.silence import Silence
+from kmigrate.cluster.silence import BrokerHealth
 from kmigrate.cluster.tail import Tail
 from kmigrate.records.batch import Batch, walk
 from kmigrate.records.build import one_record_batch
@@ -36,7 +36,7 @@ class Broker:
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
         self.metadata = Metadata("c", {1: ("a", 1)})
-        self.silence = Silence()
+        self.silence = BrokerHealth()
 
     def leader(self, topic: str, partition: int) -> int:
         return 1

@@ -39,7 +39,7 @@ def _error(path: Path | None, env: Mapping[str, str] | None = None) -> UsageErro
 
 
 def test_clusters_and_sections_become_frozen_values(write: Write) -> None:
-    settings = load(write(TWO + '[router]\nport = 9094\n[promote]\nlag_threshold = 7\nfence_timeout_s = 3'), {})
+    settings = load(write(TWO + "[router]\nport = 9094\n[promote]\nlag_threshold = 7\nfence_timeout_s = 3"), {})
     assert settings.cluster("source").bootstrap == (("a", 9092), ("b", 9093))
     assert settings.cluster("target").bootstrap == (("::1", 9092),)
     assert (settings.router.port, settings.promote.lag_threshold) == (9094, 7)

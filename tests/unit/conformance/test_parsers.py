@@ -137,9 +137,7 @@ def test_a_producer_of_kafkas_own_tells_where_each_value_is() -> None:
     assert acknowledged(WRITTEN, 3) == {3: [(0, "1"), (1, "0")], 0: [(0, "2")]}
 
 
-@pytest.mark.parametrize(
-    "text", [WRITTEN + REFUSED, WRITTEN + WRITTEN, WRITTEN.replace('"value":"2"', '"value":"1"')]
-)
+@pytest.mark.parametrize("text", [WRITTEN + REFUSED, WRITTEN + WRITTEN, WRITTEN.replace('"value":"2"', '"value":"1"')])
 def test_a_refused_missing_or_doubled_acknowledgement_fails_the_scene(text: str) -> None:
     with pytest.raises(SceneFailed):
         acknowledged(text, 3)

@@ -54,6 +54,4 @@ def zstd_of_zeros(blocks: int) -> bytes:
 def fetched(
     data: bytes, *, aborted: tuple[tuple[int, int], ...] = (), high_watermark: int = 1_000, topic: str = "t"
 ) -> FetchedPartition:
-    return FetchedPartition(
-        topic, 0, 0, high_watermark, high_watermark, 0, aborted, -1, memoryview(bytearray(data))
-    )
+    return FetchedPartition(topic, 0, 0, high_watermark, high_watermark, 0, aborted, -1, memoryview(bytearray(data)))

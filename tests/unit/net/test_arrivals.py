@@ -67,9 +67,7 @@ class Listener:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         arrivals = Arrivals(self.tls, self.handshake_s, self._arrives, self.before_login.pop, self.limits.left)
-        server = await asyncio.get_running_loop().create_server(
-            lambda: arrivals.protocol(self._make), "127.0.0.1", 0
-        )
+        server = await asyncio.get_running_loop().create_server(lambda: arrivals.protocol(self._make), "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield
@@ -94,7 +92,6 @@ class Listener:
                 return secured.recv(100)
         except OSError:
             return b""
-
 
     async def counts(self, most: int) -> None:
         """Wait until at most this many connections are open."""

@@ -20,9 +20,7 @@ def digest(since: int, until: int) -> BucketDigest:
     return BucketDigest(10, 0, 9, 1, 2, 7, since, until)
 
 
-def judged(
-    source: int, target: int, *, each: TopicRange = RANGE, start: int = 0
-) -> tuple[PartitionLookups, ...]:
+def judged(source: int, target: int, *, each: TopicRange = RANGE, start: int = 0) -> tuple[PartitionLookups, ...]:
     return judge_lookups([each], {KEY: start}, [({KEY: 7}, {KEY: source}, {KEY: target})])
 
 

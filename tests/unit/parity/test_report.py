@@ -17,9 +17,7 @@ def report(
 ) -> ParityReport:
     beyond = unexamined or []
     seconds = {"total": 1.23456}
-    return report_of(
-        RANGES, HELD, HELD, anomalies, differing=differing, unexamined=beyond, size=1_000, seconds=seconds
-    )
+    return report_of(RANGES, HELD, HELD, anomalies, differing=differing, unexamined=beyond, size=1_000, seconds=seconds)
 
 
 def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:

@@ -128,9 +128,7 @@ def test_a_copy_in_another_partition_of_a_record_that_is_in_place_is_a_duplicate
     here = record(5)
     anomalies, strays = judge([drilled([], [here], partition=1)])
     assert anomalies == []
-    assert settle(strays, {here.content: [(P0, 2)]}) == [
-        Anomaly(AnomalyKind.DUPLICATED, "t", Place(0, 2), Place(1, 5))
-    ]
+    assert settle(strays, {here.content: [(P0, 2)]}) == [Anomaly(AnomalyKind.DUPLICATED, "t", Place(0, 2), Place(1, 5))]
 
 
 def test_a_record_that_another_topic_holds_is_extra() -> None:
@@ -221,9 +219,7 @@ def test_two_records_exchanged_between_partitions_are_both_misplaced_though_they
     one, other = record(20, value=1, stamp=7), record(20, value=2, stamp=7)
     sources = [[*each[:20], own, *each[21:]] for each, own in ((first, one), (second, other))]
     targets = [[*each[:20], own, *each[21:]] for each, own in ((first, other), (second, one))]
-    anomalies, strays = judge(
-        [drilled(sources[0], targets[0]), drilled(sources[1], targets[1], partition=1)]
-    )
+    anomalies, strays = judge([drilled(sources[0], targets[0]), drilled(sources[1], targets[1], partition=1)])
     assert strays == []
     assert [each.kind for each in anomalies] == ["misplaced", "misplaced"]
 

@@ -32,9 +32,7 @@ def report(topics: dict[str, int], anomalies: list[Anomaly] | None = None) -> Pa
     places = [(each.topic, place) for each in anomalies for place in (each.source, each.target) if place]
     differing = sorted({BucketKey(topic, place.partition, 0) for topic, place in places})
     seconds = {"total": 1.5}
-    return report_of(
-        ranges, held, held, anomalies, differing=differing, unexamined=[], size=1_000, seconds=seconds
-    )
+    return report_of(ranges, held, held, anomalies, differing=differing, unexamined=[], size=1_000, seconds=seconds)
 
 
 LOST = Anomaly(AnomalyKind.LOST, "orders", Place(1, 3))

@@ -13,8 +13,8 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.router.session.session import Session
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.deferred_partitions import Holder
-from kmigrate.router.shared.fallback_routers import StandIns
-from kmigrate.router.shared.state import BeginsAnswer, Buffer, Core, Outcome, StoredBatch
+from kmigrate.router.shared.fallback_routers import FallbackRouters
+from kmigrate.router.shared.state import BeginsAnswer, Buffer, Outcome, SharedState, StoredBatch
 from kmigrate.router.shared.time_lookups import Found
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.produce import (
@@ -86,7 +86,7 @@ class Sent:
 
 
 @dataclass
-class FakeEdge:
+class FakeClientLink:
     clock: float = 0.0
     sent: list[Sent] = field(default_factory=list)
     replies: list[bytearray] = field(default_factory=list)
@@ -152,7 +152,7 @@ class FakeEdge:
 
 
 @dataclass
-class FakeOutside:
+class FakeBackend:
     leaders: dict[tuple[str, int], int] = field(default_factory=dict)
     produce_version: int = 11
     refreshed: list[str] = field(default_factory=list)
@@ -293,37 +293,39 @@ class Stage:
     """A client connection on a core: the test writes Produce requests and plays every broker."""
 
     def __init__(self, *routes: TopicRoute, held: Sequence[str] = (), door: Door = OPEN_DOOR) -> None:
-        self.outside = FakeOutside()
+        self.backend = FakeBackend()
         book = AddressBook(1_000_000, {1: ("router", 9001)})
         self.memory = FakeMemory(self._follow)
         self.asked: list[tuple[str, Callable[[bool], None]]] = []
-        stand_ins = StandIns(book, lambda home, then: self.asked.append((home, then)))
-        self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory, stand_ins)
-        self.core.farewell.heard = ()  # No other router exists.
+        stand_ins = FallbackRouters(book, lambda home, then: self.asked.append((home, then)))
+        self.shared = SharedState(
+            RouterSettings(door=door), table(held=held), book, self.backend, self.memory, stand_ins
+        )
+        self.shared.farewell.heard = ()  # No other router exists.
         self._routes, self._held = routes, held
         self._followed: dict[str, GroupRoute] = {}
-        self.core.swap(table(*routes, held=held), 0.0)
-        self.edge = FakeEdge()
-        self.session = Session(self.core, self.edge)
+        self.shared.swap(table(*routes, held=held), 0.0)
+        self.edge = FakeClientLink()
+        self.session = Session(self.shared, self.edge)
         self.session.broker = 1
         self._correlation = 0
 
     def swap(self, *routes: TopicRoute) -> None:
         self._routes, self._held = routes, ()
         self._follow()
-        self.core.wake()
+        self.shared.wake()
 
     def turn(self, **groups: GroupRoute) -> None:
         """Swap in the next table: these groups follow, and the frozen groups are held."""
         self._followed = groups
         self._follow()
-        self.core.wake()
+        self.shared.wake()
 
     def _follow(self) -> None:
         ids, held = tuple(self.memory.records.values()), list(self._held)
         held += [name for name, group in self._followed.items() if group.frozen]
-        made = table(*self._routes, epoch=self.core.table.epoch + 1, held=held, ids=ids)
-        self.core.swap(replace(made, followed=self._followed), self.edge.clock)
+        made = table(*self._routes, epoch=self.shared.table.epoch + 1, held=held, ids=ids)
+        self.shared.swap(replace(made, followed=self._followed), self.edge.clock)
 
     def produce(
         self, *batches: tuple[str, int, bytearray], version: int = 9, acks: int = -1, timeout_ms: int = 30_000

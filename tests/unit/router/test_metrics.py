@@ -14,16 +14,16 @@ from tests.unit.router.router_fakes import Stage, batch, route
 def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -> None:
     stage = Stage(route("orders", Serve.FORWARD))
     registry = Registry()
-    show_router(registry, stage.core, lambda: 4)
+    show_router(registry, stage.shared, lambda: 4)
     stage.turn(g=GroupRoute("l"), quiet=GroupRoute("l"))
-    stage.core.followers.withhold("g", "m", frozenset({UUID(int=1), UUID(int=2)}), 0.0)
-    stage.core.followers.withhold("g", "n", frozenset({UUID(int=1)}), 0.0)
+    stage.shared.followers.withhold("g", "m", frozenset({UUID(int=1), UUID(int=2)}), 0.0)
+    stage.shared.followers.withhold("g", "n", frozenset({UUID(int=1)}), 0.0)
     stage.produce(("orders", 2, batch()))
     stage.produce(("orders", 2, batch(sequence=1)))
     stage.edge.sent[0].answer()
     stage.swap(route("orders", Serve.HOLD, fence_epoch=2))
     stage.produce(("orders", 2, batch(sequence=2)))
-    stage.core.own_refused[1] += 1
+    stage.shared.own_refused[1] += 1
 
     held = parse(text(registry))
     assert held.value("kmigrate_router_waiting_connections") == 1
@@ -39,8 +39,8 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     stage.swap(route("orders", Serve.FORWARD))
     told = parse(text(registry))
     assert set(told.families) == {metric.name for metric in METRICS}
-    name = stage.core.settings.name
+    name = stage.shared.settings.name
     assert told.value("kmigrate_router_connections", router=name) == 4
     assert told.value("kmigrate_router_waiting_connections", router=name) == 0
     assert told.value("kmigrate_router_hold_seconds", link="l", topic="orders", partition="2") == 0.075
-    assert told.value("kmigrate_router_table_epoch", router=name) == stage.core.table.epoch
+    assert told.value("kmigrate_router_table_epoch", router=name) == stage.shared.table.epoch

@@ -66,9 +66,7 @@ class Run:
             error = {"ok": "", "fail": "aborted", "info": ""}[outcome]
             for seq in seqs:
                 where = {"offset": BASE + 10 + seq} if outcome == "ok" else {}
-                self.event(
-                    outcome, "send", "till.1", partition=0, value=f"till.1:{seq}", error=error, **told, **where
-                )
+                self.event(outcome, "send", "till.1", partition=0, value=f"till.1:{seq}", error=error, **told, **where)
             self.event(outcome, "txn", "till.1", error=error, **told)
         self.final += [record(f"till.1:{seq}", 0, BASE + 10 + seq) for seq in shown]
 
@@ -373,8 +371,9 @@ def test_a_record_that_was_read_before_it_was_sent_is_premature() -> None:
     run.send("shop-1.1:20", 0, BASE + 10)
     run.final.append(record("shop-1.1:20", 0, BASE + 10))
     only(run.verdict(), "premature")
-    assert "shop-1.1:20 was read by billing-1.1 at orders-0 at 1000010, 1.0 ms" in (
-        run.verdict().findings["premature"].examples[0]
+    assert (
+        "shop-1.1:20 was read by billing-1.1 at orders-0 at 1000010, 1.0 ms"
+        in (run.verdict().findings["premature"].examples[0])
     )
 
 

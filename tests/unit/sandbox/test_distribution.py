@@ -52,7 +52,5 @@ def test_without_one_a_container_is_used_where_an_engine_answers_and_jars_elsewh
     monkeypatch.setenv("KMIGRATE_CACHE", str(tmp_path))
     (tmp_path / "kafka-4.3.1").mkdir()
     monkeypatch.setattr(distribution, "engine_answers", lambda: answers)
-    expected = (
-        Image("apache/kafka:4.3.1", "4.3.1") if answers else Distribution(tmp_path / "kafka-4.3.1", "4.3.1")
-    )
+    expected = Image("apache/kafka:4.3.1", "4.3.1") if answers else Distribution(tmp_path / "kafka-4.3.1", "4.3.1")
     assert find_distribution("4.3.1") == expected

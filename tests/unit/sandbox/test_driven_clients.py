@@ -65,9 +65,7 @@ def acked(events: list[Event]) -> list[Event]:
     return [event for event in events if (event.type, event.f) == ("ok", "send")]
 
 
-def test_a_producer_writes_down_what_it_asked_for_and_what_became_of_it(
-    drive_with: DriveWith, tmp_path: Path
-) -> None:
+def test_a_producer_writes_down_what_it_asked_for_and_what_became_of_it(drive_with: DriveWith, tmp_path: Path) -> None:
     drive_with("""
         say("open", 3)
         for number, line in enumerate(sys.stdin):

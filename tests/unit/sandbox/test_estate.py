@@ -23,9 +23,7 @@ def _cluster(name: str, version: str, data: Path, port: int) -> KafkaCluster:
 def _saved(folder: Path) -> Sandbox:
     data = folder / "data"
     data.mkdir(parents=True)
-    sandbox = Sandbox(
-        folder, data, _cluster("source", "3.9.1", data, 20001), _cluster("target", "4.3.1", data, 20003)
-    )
+    sandbox = Sandbox(folder, data, _cluster("source", "3.9.1", data, 20001), _cluster("target", "4.3.1", data, 20003))
     sandbox.save()
     return sandbox
 

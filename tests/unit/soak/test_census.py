@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kmigrate.router.shared.forwards import Forwards
-from kmigrate.router.shared.gate import Gate
+from kmigrate.router.shared.forwards import InFlightForwards
+from kmigrate.router.shared.gate import FirstWriteGate
 from tests.soak.census import census, grown
 
 
 def test_containers_are_counted_by_where_they_hang() -> None:
-    forwards = Forwards()
+    forwards = InFlightForwards()
     for number in range(3):
         forwards.acknowledged("topic/l/t", number, 5, 0, 0)
         forwards.acknowledged("topic/l/u", number, 5, 0, 0)
@@ -17,8 +17,8 @@ def test_containers_are_counted_by_where_they_hang() -> None:
 
 
 def test_several_of_a_kind_are_summed_up_and_none_is_counted_twice() -> None:
-    one = Gate(opened={("t", 0, 5)})
-    assert census([one, one, Gate(opened={("t", 0, 5), ("t", 0, 6)})])["[].opened"] == 3
+    one = FirstWriteGate(opened={("t", 0, 5)})
+    assert census([one, one, FirstWriteGate(opened={("t", 0, 5), ("t", 0, 6)})])["[].opened"] == 3
 
 
 def test_what_grows_is_told_but_not_what_comes_and_goes_or_has_a_bound() -> None:

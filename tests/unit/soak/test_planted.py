@@ -11,9 +11,7 @@ from tests.soak.planted import KINDS, Planting, Record, plant
 
 def fingerprints(records: list[Record]) -> list[Fingerprint]:
     return [
-        Fingerprint(
-            at, hash(each), hash(each.key), hash(each.value), hash(each.headers), each.timestamp
-        )
+        Fingerprint(at, hash(each), hash(each.key), hash(each.value), hash(each.headers), each.timestamp)
         for at, each in enumerate(records)
     ]
 

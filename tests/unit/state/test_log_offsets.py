@@ -9,7 +9,7 @@ import pytest
 
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.layout import Metadata
-from kmigrate.cluster.silence import Silence
+from kmigrate.cluster.silence import BrokerHealth
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, StateLog
@@ -25,7 +25,7 @@ class AwayAtFirst:
         self.refreshed = 0
         self.asked: list[int] = []
         self.metadata = Metadata("c")
-        self.silence = Silence()
+        self.silence = BrokerHealth()
 
     def leader(self, *_: object) -> int:
         return 0

@@ -12,7 +12,7 @@ import pytest
 
 from kmigrate.cluster.client import EARLIEST, LOG_END, ClusterClient, LogOffset
 from kmigrate.cluster.layout import Metadata
-from kmigrate.cluster.silence import Silence
+from kmigrate.cluster.silence import BrokerHealth
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.records import LeaseRecord
 from kmigrate.protocol.codes import Code
@@ -65,7 +65,7 @@ class Cluster:
         """Answers for a lost place, by topic: error code and tags of the partition."""
         self.asked: list[str] = []
         self.metadata = Metadata("c", {1: ("a", 1), 2: ("b", 1)})
-        self.silence = Silence()
+        self.silence = BrokerHealth()
 
     async def topic(self, _: str) -> SimpleNamespace:
         return SimpleNamespace(partitions={0: None}, error=0)
@@ -73,9 +73,7 @@ class Cluster:
     def leader(self, *_: object) -> int:
         return self.led
 
-    async def list_offsets(
-        self, wanted: dict[Any, int], *, replica_id: int = -1, **_: object
-    ) -> dict[Any, LogOffset]:
+    async def list_offsets(self, wanted: dict[Any, int], *, replica_id: int = -1, **_: object) -> dict[Any, LogOffset]:
         end = self.end + (self.unreplicated if replica_id == LOG_END else 0)
         return {
             key: LogOffset(0, (0 if at == EARLIEST else end) if key[0] == STATE_TOPIC else 0, 0)

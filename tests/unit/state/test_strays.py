@@ -38,9 +38,13 @@ _SHAPED = st.dictionaries(
     st.sampled_from([*_FIELDS, "interval_ms", "active", "name", "clients", "fences", "notes", "upkeep", "limits"]),
     _JSON | st.sampled_from(sorted(KINDS)),
 )
-_TEXTS = st.one_of(_JSON, _SHAPED, st.fixed_dictionaries({"kind": st.sampled_from(sorted(KINDS))}).flatmap(
-    lambda kind: _SHAPED.map(lambda rest: {**rest, **kind})
-)).map(lambda value: json.dumps(value).encode())
+_TEXTS = st.one_of(
+    _JSON,
+    _SHAPED,
+    st.fixed_dictionaries({"kind": st.sampled_from(sorted(KINDS))}).flatmap(
+        lambda kind: _SHAPED.map(lambda rest: {**rest, **kind})
+    ),
+).map(lambda value: json.dumps(value).encode())
 _NESTED = st.sampled_from([b"[" * 100_000, b'{"kind":' * 5_000, b'{"a":[' * 400 + b"]}" * 400])
 _VALUES = st.one_of(st.none(), st.binary(max_size=60), _TEXTS, _NESTED)
 _KEYS = st.sampled_from([

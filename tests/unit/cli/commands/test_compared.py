@@ -47,9 +47,7 @@ def compared_range(
 ) -> TopicRange:
     it, waiting = cast("Any", type("E", (), {"target": target, "log": None})()), cast("Any", None)
     verified = {} if before is None else {KEY: before}
-    ranges = asyncio.run(
-        compared.ranges_of(it, cast("Any", source), [record], verified, 1.0, waiting, reached=follow)
-    )
+    ranges = asyncio.run(compared.ranges_of(it, cast("Any", source), [record], verified, 1.0, waiting, reached=follow))
     return ranges[0]
 
 

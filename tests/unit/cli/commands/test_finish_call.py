@@ -16,24 +16,24 @@ from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.exits import Exit
 from kmigrate.workflow.base.bootstraps import Leads
 from kmigrate.workflow.verbs import finish
-from tests.fakes.finishing import CLIENT, LINK, ROUTER, TOPIC, WORD, Estate
+from tests.fakes.finishing import CLIENT, LINK, ROUTER, TOPIC, WORD, Connections
 
 Finish = Callable[..., tuple[int, dict[str, Any]]]
 
 
 @pytest.fixture
-def estate() -> Estate:
-    return Estate()
+def estate() -> Connections:
+    return Connections()
 
 
 @pytest.fixture
 def call(
-    estate: Estate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    estate: Connections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Finish:
     """Return the call with `--json` on an estate in memory; the call needs only a moment without clients."""
 
     @asynccontextmanager
-    async def opened(_: Call) -> AsyncIterator[Estate]:
+    async def opened(_: Call) -> AsyncIterator[Connections]:
         yield estate
 
     config = tmp_path / "kmigrate.toml"
@@ -51,20 +51,20 @@ def call(
     return finishes
 
 
-def test_a_plan_tells_where_the_addresses_lead_and_changes_nothing(estate: Estate, call: Finish) -> None:
+def test_a_plan_tells_where_the_addresses_lead_and_changes_nothing(estate: Connections, call: Finish) -> None:
     code, told = call("--plan", "--bootstrap", "a:1, b:2")
     assert (code, told["applied"], estate.finished_ms) == (Exit.OK, False, 0)
     assert [(each["address"], each["leads"]) for each in told["bootstraps"]] == [("a:1", "router"), ("b:2", "router")]
 
 
-def test_it_asks_before_it_acts(estate: Estate, call: Finish) -> None:
+def test_it_asks_before_it_acts(estate: Connections, call: Finish) -> None:
     code, told = call()
     assert (code, told["error"], estate.finished_ms) == (Exit.USAGE, "needs-yes", 0)
 
 
 @pytest.mark.parametrize(("leads", "may_stop"), [(Leads.TARGET, True), (Leads.ROUTER, False)])
 def test_routers_may_stop_only_if_every_address_leads_to_the_target(
-    estate: Estate, call: Finish, leads: Leads, may_stop: bool
+    estate: Connections, call: Finish, leads: Leads, may_stop: bool
 ) -> None:
     estate.leads = leads
     code, told = call("--yes")
@@ -73,7 +73,7 @@ def test_routers_may_stop_only_if_every_address_leads_to_the_target(
     assert call()[1]["changes"] == [], "a repetition needs no yes: it only looks and waits"
 
 
-def test_whoever_stays_too_long_is_named_with_exit_code_5(estate: Estate, call: Finish) -> None:
+def test_whoever_stays_too_long_is_named_with_exit_code_5(estate: Connections, call: Finish) -> None:
     estate.log.say(replace(WORD, on_brokers=2, clients=(CLIENT,)))
     code, told = call("--yes", "--timeout", "0.05")
     assert (code, told["error"]) == (Exit.TIMED_OUT, "clients-left")
@@ -83,15 +83,15 @@ def test_whoever_stays_too_long_is_named_with_exit_code_5(estate: Estate, call: 
     assert (code, told["findings"][0]["ref"]) == (Exit.OK, "already-finished")
 
 
-def test_while_another_link_keeps_the_clients_it_says_so_and_does_not_wait(estate: Estate, call: Finish) -> None:
-    estate.log = Estate(LINK, replace(LINK, name="m"), TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER).log
+def test_while_another_link_keeps_the_clients_it_says_so_and_does_not_wait(estate: Connections, call: Finish) -> None:
+    estate.log = Connections(LINK, replace(LINK, name="m"), TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER).log
     estate.log.say(replace(WORD, on_brokers=2, clients=(CLIENT,)))
     code, told = call("--yes")
     assert (code, told["told_real_addresses"], told["routers_may_stop"]) == (Exit.OK, False, False)
     assert told["clients"][0]["client_id"] == CLIENT.client_id
 
 
-def test_an_undo_needs_a_yes_too(estate: Estate, call: Finish) -> None:
+def test_an_undo_needs_a_yes_too(estate: Connections, call: Finish) -> None:
     assert call("--undo")[1]["findings"][0]["ref"] == "not-finished"
     call("--yes")
     assert call("--undo")[1]["error"] == "needs-yes"
@@ -100,8 +100,8 @@ def test_an_undo_needs_a_yes_too(estate: Estate, call: Finish) -> None:
     assert (code, told["applied"], estate.finished_ms) == (Exit.OK, True, 0)
 
 
-def test_the_configuration_may_say_how_long_producers_repeat(estate: Estate, call: Finish) -> None:
-    estate.log = Estate(LINK, replace(TOPIC, promoted_ms=2**53), ROUTER).log
+def test_the_configuration_may_say_how_long_producers_repeat(estate: Connections, call: Finish) -> None:
+    estate.log = Connections(LINK, replace(TOPIC, promoted_ms=2**53), ROUTER).log
     estate.log.say(WORD)
     code, told = call("--yes")
     assert (code, told["error"]) == (Exit.REFUSED, "retries-not-over")
@@ -110,7 +110,7 @@ def test_the_configuration_may_say_how_long_producers_repeat(estate: Estate, cal
 
 
 def test_a_person_reads_what_was_done_and_what_may_be_done_now(
-    estate: Estate, call: Finish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    estate: Connections, call: Finish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("--plan")[0] == Exit.OK
     with estate.asking():

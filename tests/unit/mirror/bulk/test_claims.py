@@ -20,9 +20,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
 
-TOPIC = TopicRecord(
-    "l", "t", TopicPhase.MIRRORING, 1, partitions=3, starts={0: 0, 1: 0, 2: 0}, engine=CopyEngine.SPARK
-)
+TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=3, starts={0: 0, 1: 0, 2: 0}, engine=CopyEngine.SPARK)
 LEASE = LeaseRecord("mirror/l", "a", 4)
 GONE = AssignmentRecord("l", 7, ("a", "b"), {"other": (0, 1)})
 """Newest assignment, which no longer names an owner for the topic."""
@@ -75,9 +73,7 @@ def test_another_trys_claim_stands_until_it_is_silent() -> None:
 
 
 def test_words_of_other_tries_hold_nothing_back() -> None:
-    spark = MirrorPresence(
-        "spark-1", "l", 9, False, 500, {"t": {0: PartitionProgress(5)}}, engine=CopyEngine.SPARK
-    )
+    spark = MirrorPresence("spark-1", "l", 9, False, 500, {"t": {0: PartitionProgress(5)}}, engine=CopyEngine.SPARK)
     assert free(words=[spark]) == [0, 1, 2]
 
 

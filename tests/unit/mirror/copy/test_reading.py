@@ -89,9 +89,7 @@ class Leader:
             room -= len(data)
             self.got[key] += at - part.offset
             answer = fetched(data)
-            out.append(
-                FetchedPartition(*key, 0, 1_000_000, 1_000_000, 0, (), -1, answer.records) if data else answer
-            )
+            out.append(FetchedPartition(*key, 0, 1_000_000, 1_000_000, 0, (), -1, answer.records) if data else answer)
         self.after()
         return FetchAnswer(0, 0, 0, [each for each in out if len(each.records)])
 

@@ -17,7 +17,7 @@ from kmigrate.cluster.producer import LogTail
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
 from kmigrate.mirror.copy import recovery as mending
 from kmigrate.mirror.copy.holes import HoleMaker, Made
-from kmigrate.mirror.copy.recovery import Mender
+from kmigrate.mirror.copy.recovery import Recovery
 from kmigrate.mirror.partition.lane import Lane, LaneState
 from kmigrate.mirror.partition.steps import Hole
 from kmigrate.model.records import CopyIdentity
@@ -69,7 +69,7 @@ def fill(lane: Lane, target: Target, *, told: bool) -> None:
     async def check(*_: Any) -> None: ...
 
     client, holes = cast("ClusterClient", target), cast("HoleMaker", target)
-    mender = Mender(client, client, CopyIdentity(77, 0, 78, 0), holes, lambda _: TERM, lambda: None, check)
+    mender = Recovery(client, client, CopyIdentity(77, 0, 78, 0), holes, lambda _: TERM, lambda: None, check)
     hole = lane.hole_due()
     assert hole is not None
     lane.fill()
@@ -143,7 +143,7 @@ def test_a_lane_whose_broker_cannot_be_asked_says_so_and_asks_again(
     monkeypatch.setattr(mending, "sleep", lambda _: asyncio.sleep(0))
     nowhere = cast("ClusterClient", None)
     calls: list[int] = []
-    mender = Mender(
+    mender = Recovery(
         nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
         lambda: calls.append(1), cast("Any", None),
     )  # fmt: skip
@@ -166,7 +166,7 @@ def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: by
     async def batches(client: object, *_: Any) -> list[Batch]:
         return list(walk(memoryview(bytearray(ours if client is target else theirs))))
 
-    mender = Mender(
+    mender = Recovery(
         cast("Any", source), cast("Any", target), CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
         lambda: None, cast("Any", None),
     )  # fmt: skip
@@ -200,7 +200,7 @@ def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.Mo
 
     async def scene() -> None:
         nowhere = cast("ClusterClient", None)
-        mender = Mender(
+        mender = Recovery(
             nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
             lambda: None, cast("Any", None),
         )  # fmt: skip

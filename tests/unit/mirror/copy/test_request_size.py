@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kmigrate.mirror.copy.request_size import Portion
+from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
 
 MIB = 1 << 20
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 def test_it_settles_where_an_answer_comes_in_time_and_never_far_below(
     rate: int, patience_s: float, in_turn: bool
 ) -> None:
-    portion, sizes = Portion(32 * MIB, patience_s, in_turn=in_turn), list[int]()
+    portion, sizes = AdaptiveRequestSize(32 * MIB, patience_s, in_turn=in_turn), list[int]()
     for _ in range(40):
         seconds = portion.size / rate
         if seconds > patience_s:
@@ -28,7 +28,7 @@ def test_it_settles_where_an_answer_comes_in_time_and_never_far_below(
 
 
 def test_answers_that_hold_little_do_not_say_that_much_would_pass() -> None:
-    portion = Portion(32 * MIB, 30)
+    portion = AdaptiveRequestSize(32 * MIB, 30)
     portion.late()
     for _ in range(100):
         portion.answered(10, 0.5)
@@ -36,13 +36,13 @@ def test_answers_that_hold_little_do_not_say_that_much_would_pass() -> None:
 
 
 def test_it_never_grows_beyond_what_is_set() -> None:
-    portion = Portion(1000, 30)
+    portion = AdaptiveRequestSize(1000, 30)
     portion.late()
     portion.answered(1000, 0)
     assert portion.size == 1000
 
 
-def _broker(portion: Portion, patience_s: float, wait_s: float, rate: int, answers: int) -> list[int]:
+def _broker(portion: AdaptiveRequestSize, patience_s: float, wait_s: float, rate: int, answers: int) -> list[int]:
     """Return the sizes asked of a broker that waits before each answer, and then sends at a fixed rate."""
     sizes = list[int]()
     for _ in range(answers):
@@ -57,7 +57,7 @@ def _broker(portion: Portion, patience_s: float, wait_s: float, rate: int, answe
 
 @pytest.mark.parametrize("wait_s", [5, 11, 20, 25])
 def test_a_broker_that_waits_as_long_for_little_as_for_much_is_asked_for_much(wait_s: float) -> None:
-    sizes = _broker(Portion(32 * MIB, 30, in_turn=True), 30, wait_s, 1000 * MIB, 60)
+    sizes = _broker(AdaptiveRequestSize(32 * MIB, 30, in_turn=True), 30, wait_s, 1000 * MIB, 60)
     assert min(sizes) >= 8 * MIB
 
 
@@ -65,28 +65,28 @@ def test_a_broker_that_waits_as_long_for_little_as_for_much_is_asked_for_much(wa
 def test_who_asked_for_little_of_a_broker_that_stood_still_asks_for_much_again_though_it_stays_slow(
     wait_s: float,
 ) -> None:
-    portion = Portion(32 * MIB, 30, in_turn=True)
+    portion = AdaptiveRequestSize(32 * MIB, 30, in_turn=True)
     for _ in range(10):
         portion.late()
     assert max(_broker(portion, 30, wait_s, 1000 * MIB, 200)) == 32 * MIB
 
 
 def test_requests_that_were_on_their_way_together_are_late_together_once() -> None:
-    portion = Portion(16 * MIB, 35)
+    portion = AdaptiveRequestSize(16 * MIB, 35)
     for _ in range(5):
         portion.answered(16 * MIB, 15)
     assert portion.size == 8 * MIB
 
 
 def test_an_answer_that_holds_little_and_is_late_does_not_say_that_less_would_be_earlier() -> None:
-    portion = Portion(32 * MIB, 30, in_turn=True)
+    portion = AdaptiveRequestSize(32 * MIB, 30, in_turn=True)
     for _ in range(10):
         portion.answered(1000, 12)
     assert portion.size == 32 * MIB
 
 
 def test_requests_that_wait_behind_each_other_become_larger_again_where_a_broker_only_stays_slow() -> None:
-    portion = Portion(16 * MIB, 35)
+    portion = AdaptiveRequestSize(16 * MIB, 35)
     for _ in range(10):
         portion.late()
     assert max(_broker(portion, 35, 7, 1000 * MIB, 100)) == 16 * MIB

@@ -13,7 +13,7 @@ from kmigrate.errors import AuthenticationFailed
 from kmigrate.mirror.copy import writing as module
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.copy.request_size import Portion
+from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
 from kmigrate.mirror.copy.writing import _Unanswered
 from kmigrate.mirror.partition.lane import Lane, Sent
 from kmigrate.mirror.partition.steps import Append
@@ -272,7 +272,7 @@ class Scene:
         self.now = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
-        self.portion = Portion(16 * MIB, 35)
+        self.portion = AdaptiveRequestSize(16 * MIB, 35)
         self.moved: set[str] = set()
         """Topics that have moved to another leader."""
         self.requests = _Unanswered(

@@ -188,7 +188,7 @@ class Scene:
             self.target.produce(self.orphans.pop(0))
 
     def fill(self, who: int, lane: Lane, much: int, *, told: bool = False) -> None:
-        """Fill a hole as `Mender.fill` does.
+        """Fill a hole as `Recovery.fill` does.
 
         The log end is read before the hole unless an answer has just told the log end (D), and always after the hole.
         """

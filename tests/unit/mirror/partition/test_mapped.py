@@ -11,7 +11,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer import LogTail
 from kmigrate.errors import Diverged
 from kmigrate.mirror.copy import recovery as mending
-from kmigrate.mirror.copy.recovery import MapStore, Mender
+from kmigrate.mirror.copy.recovery import MapStore, Recovery
 from kmigrate.mirror.partition.lane import LaneState, Sent
 from kmigrate.mirror.partition.mapped import MappedLane
 from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger
@@ -30,9 +30,7 @@ def lane(
     *data: bytes, start: int = 0, target_start: int = 50, stored: OffsetMap | None = None, compacted: bool = True
 ) -> MappedLane:
     """Return a mapped lane that has read its tail on the target and, if `data` is given, one fetch answer."""
-    made = MappedLane(
-        "t", 0, producer_id=77, epoch=0, log_start=start, target_start=target_start, target_topic_id="T"
-    )
+    made = MappedLane("t", 0, producer_id=77, epoch=0, log_start=start, target_start=target_start, target_topic_id="T")
     made.compacted = compacted
     made.ledger = MapLedger("uuid", "t", 0, term=1, target_topic_id="T", stored=stored or OffsetMap())
     end = max(target_start, made.ledger.map.target_end)
@@ -242,10 +240,8 @@ def test_a_lane_made_anew_under_the_same_term_writes_its_map_behind_what_the_one
     for number in range(3):
         maps._note(ChunkKey("uuid", "t", 0, 4, number))
     store = MapStore(maps, "uuid")
-    mender = Mender(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, store)
-    it = MappedLane(
-        "t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=4
-    )
+    mender = Recovery(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, store)
+    it = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=4)
     asyncio.run(mender.recover(it))
     assert it.state is LaneState.PRIMING
     assert it.ledger is not None
@@ -265,7 +261,7 @@ def test_what_an_earlier_mirror_of_the_topic_stored_says_nothing_of_this_one(mon
     nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0, 78, 0), cast("Any", None)
     maps = Stored(nowhere)
     maps._chunks["uuid", "t", 0] = {ChunkKey("uuid", "t", 0, 4, 0): MapChunk("T", OffsetMap([Run(0, 0, 40)]).encode())}
-    mender = Mender(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, MapStore(maps, "uuid"))
+    mender = Recovery(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, MapStore(maps, "uuid"))
     it = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=5)
     asyncio.run(mender.recover(it))
     assert (it.position, runs(it)) == (0, [])

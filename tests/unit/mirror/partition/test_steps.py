@@ -78,9 +78,7 @@ def test_a_later_abort_of_the_same_producer_does_not_touch_its_committed_data() 
 
 
 def test_the_aborted_list_may_come_in_any_order() -> None:
-    data = b"".join(
-        batch(n, 1, producer=7, attributes=MARKER if n % 2 else TXN) for n in range(6)
-    )
+    data = b"".join(batch(n, 1, producer=7, attributes=MARKER if n % 2 else TXN) for n in range(6))
     assert shape(read(data, read_at=0, aborted=((7, 4), (7, 0)))) == [
         ("Hole", 0, 2),
         ("Append", 2, 3),
@@ -163,9 +161,7 @@ def test_an_answer_without_a_whole_batch_stops_with_its_name() -> None:
     Brokers give the first batch whole. Without the stop the reader would ask for the same answer for ever.
     """
     reading = read(batch(3, 5)[:-1], read_at=3)
-    assert reading.problem == (
-        "corrupt-source-batch: the batch at offset 3 says that it is longer than what there is"
-    )
+    assert reading.problem == ("corrupt-source-batch: the batch at offset 3 says that it is longer than what there is")
     assert reading.next_offset == 3
     assert not read(b"", read_at=3).problem
 

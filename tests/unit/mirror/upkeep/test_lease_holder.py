@@ -48,9 +48,7 @@ class Stage:
         aligner = cast("Aligner", _NothingForgotten())
         lease = Lease(log, "l", "me", members)
         maker = cast("TopicMaker", None)
-        self.leader = Leader(
-            "l", log, "me", lease, members, maker, aligner, MirrorSettings(), on_word=lambda: None
-        )
+        self.leader = Leader("l", log, "me", lease, members, maker, aligner, MirrorSettings(), on_word=lambda: None)
 
     @property
     def made(self) -> AssignmentRecord | None:
@@ -141,9 +139,7 @@ def test_mapped_topics_and_such_as_are_not_copied_are_not_shared_out() -> None:
 
 
 def test_a_topic_that_spark_copies_is_shared_out_once_its_tasks_have_let_go_and_its_terms_are_counted_on() -> None:
-    bulk = replace(
-        TOPIC, topic="bulk", engine=CopyEngine.SPARK, claims={1: Claim("spark-1", 30)}, claimed_term=30
-    )
+    bulk = replace(TOPIC, topic="bulk", engine=CopyEngine.SPARK, claims={1: Claim("spark-1", 30)}, claimed_term=30)
 
     async def scene(stage: Stage) -> None:
         stage.say("me")

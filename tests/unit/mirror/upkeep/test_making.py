@@ -105,9 +105,7 @@ class Stage:
     def make(self) -> None:
         maker = TopicMaker(self.source, self.target, self.source, self.target, self.settings)
         nobody: Any = None
-        leader = Leader(
-            "l", self.log, "me", nobody, nobody, maker, nobody, self.settings, on_word=lambda: None
-        )
+        leader = Leader("l", self.log, "me", nobody, nobody, maker, nobody, self.settings, on_word=lambda: None)
         asyncio.run(leader._prepare(self.record))
 
     def as_it_will_be(self) -> dict[str, str]:

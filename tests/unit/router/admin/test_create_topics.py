@@ -86,7 +86,7 @@ def test_who_asks_for_all_topics_creates_none_and_nobody_looks_for_what_is_missi
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_topic_that_a_source_has_does_not_spring_up_empty(version: int) -> None:
     stage = Stage()
-    stage.outside.source_topics = frozenset({"later"})
+    stage.backend.source_topics = frozenset({"later"})
     _ask(stage, version, "later", "new")
     _answer(stage, version, later=UNKNOWN, new=UNKNOWN)
     _answer(stage, version, new=UNKNOWN)
@@ -96,7 +96,7 @@ def test_a_topic_that_a_source_has_does_not_spring_up_empty(version: int) -> Non
 
 def test_nothing_is_created_where_a_source_has_all_that_is_missing() -> None:
     stage = Stage()
-    stage.outside.source_topics = frozenset({"later"})
+    stage.backend.source_topics = frozenset({"later"})
     _ask(stage, 12, "later")
     _answer(stage, 12, later=UNKNOWN)
     assert _sent(stage, 12) == [(["later"], False)]
@@ -160,7 +160,7 @@ def test_who_creates_what_he_misses_hears_that_a_mirrored_topic_exists_and_gets_
     _answer_creation(stage, version, new=0, there=EXISTS)
     assert _asked_to_create(stage, version) == [(["new", "there"], validate_only)]
     assert _told_of_creation(stage, version) == {"mirrored": EXISTS, "new": 0, "there": EXISTS}
-    assert stage.outside.said == [], "nobody was refused anything"
+    assert stage.backend.said == [], "nobody was refused anything"
 
 
 @pytest.mark.parametrize("serve", [Serve.HIDDEN, Serve.FORWARD, Serve.HOLD])
@@ -173,7 +173,7 @@ def test_a_topic_exists_from_the_moment_it_is_to_be_mirrored(serve: Serve) -> No
 
 def test_a_promoted_topic_is_the_targets_to_create_though_its_source_still_has_it() -> None:
     stage = Stage(route("t", Serve.LOCAL))
-    stage.outside.source_topics = frozenset({"t"})
+    stage.backend.source_topics = frozenset({"t"})
     _create(stage, 7, "t")
     _answer_creation(stage, 7, t=EXISTS)
     assert _asked_to_create(stage, 7) == [(["t"], False)]
@@ -184,21 +184,21 @@ def test_a_promoted_topic_is_the_targets_to_create_though_its_source_still_has_i
 @pytest.mark.parametrize("validate_only", [True, False])
 def test_who_comes_before_his_topic_is_mirrored_makes_no_empty_namesake(version: int, *, validate_only: bool) -> None:
     stage = Stage(route("mirrored", Serve.FORWARD))
-    stage.outside.source_topics = frozenset({"early", "mirrored"})
+    stage.backend.source_topics = frozenset({"early", "mirrored"})
     _create(stage, version, "early", "new", "mirrored", validate_only=validate_only)
     _answer_creation(stage, version, early=0)
     _answer_creation(stage, version, new=0)
     assert _asked_to_create(stage, version) == [(["early"], True), (["new"], validate_only)]
     assert _told_of_creation(stage, version) == {"mirrored": EXISTS, "early": POLICY, "new": 0}
-    assert ["early is not mirrored yet" in said for said in stage.outside.said] == [True]
+    assert ["early is not mirrored yet" in said for said in stage.backend.said] == [True]
 
 
 @pytest.mark.parametrize("code", [EXISTS, REFUSED])
 def test_of_a_topic_that_a_source_has_the_target_tells_what_stands_against_it(code: int) -> None:
     stage = Stage()
-    stage.outside.source_topics = frozenset({"early"})
+    stage.backend.source_topics = frozenset({"early"})
     _create(stage, 7, "early")
     _answer_creation(stage, 7, early=code)
     assert _asked_to_create(stage, 7) == [(["early"], True)]
     assert _told_of_creation(stage, 7) == {"early": code}
-    assert stage.outside.said == []
+    assert stage.backend.said == []

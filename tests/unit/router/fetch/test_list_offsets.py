@@ -55,10 +55,10 @@ def test_an_end_is_not_before_what_the_source_had_when_it_was_asked(version: int
     stage = Stage(route("t", serve))
     _ask(stage, ("t", 1, LATEST), version=version)
     assert not stage.edge.sent
-    [(link, keys, ends)] = stage.outside.asked_ends
+    [(link, keys, ends)] = stage.backend.asked_ends
     assert link == "l" and set(keys) == {("t", 1)}
     ends({("t", 1): 20})
-    [(positions, copied)] = stage.outside.awaited
+    [(positions, copied)] = stage.backend.awaited
     assert positions == {("t", 1): 20} and not stage.edge.sent
     copied(True)
     [sent] = stage.edge.sent
@@ -70,29 +70,29 @@ def test_an_end_is_not_before_what_the_source_had_when_it_was_asked(version: int
 def test_what_is_asked_by_a_time_depends_on_the_end_too(timestamp: int) -> None:
     stage = Stage(route("t", Serve.FORWARD))
     _ask(stage, ("t", 0, timestamp))
-    assert len(stage.outside.asked_ends) == 1 and not stage.edge.sent
+    assert len(stage.backend.asked_ends) == 1 and not stage.edge.sent
 
 
 @pytest.mark.parametrize("timestamp", [EARLIEST, EARLIEST_LOCAL, TIERED, PENDING])
 def test_what_is_near_the_start_is_told_at_once(timestamp: int) -> None:
     stage = Stage(route("t", Serve.FORWARD))
     _ask(stage, ("t", 0, timestamp))
-    assert len(stage.edge.sent) == 1 and not stage.outside.asked_ends
+    assert len(stage.edge.sent) == 1 and not stage.backend.asked_ends
 
 
 def test_of_promoted_hidden_mapped_and_other_topics_no_source_is_asked() -> None:
     mapped = replace(route("mapped", Serve.FORWARD), mapped=True)
     stage = Stage(route("t", Serve.FORWARD), route("promoted", Serve.LOCAL), route("hidden", Serve.HIDDEN), mapped)
     _ask(stage, *((topic, 0, LATEST) for topic in ("promoted", "hidden", "mapped", "other")))
-    assert len(stage.edge.sent) == 1 and not stage.outside.asked_ends
+    assert len(stage.edge.sent) == 1 and not stage.backend.asked_ends
 
 
 def test_topics_of_two_sources_are_waited_for_together() -> None:
     stage = Stage(route("a", Serve.FORWARD, link="one"), route("b", Serve.FORWARD, link="two"))
     _ask(stage, ("a", 0, LATEST), ("b", 1, LATEST), ("other", 0, LATEST))
-    for _, keys, told in stage.outside.asked_ends:
+    for _, keys, told in stage.backend.asked_ends:
         told(dict.fromkeys(keys, 5))
-    first, second = stage.outside.awaited
+    first, second = stage.backend.awaited
     first[1](True)
     assert not stage.edge.sent
     second[1](True)
@@ -104,24 +104,24 @@ def test_topics_of_two_sources_are_waited_for_together() -> None:
 def test_a_copy_that_is_far_behind_is_told_as_it_is_and_not_waited_for_again_at_once() -> None:
     stage = Stage(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     _ask(stage, ("t", 0, LATEST))
-    stage.outside.asked_ends.pop()[2]({("t", 0): 20})
-    stage.outside.awaited.pop()[1](False)
+    stage.backend.asked_ends.pop()[2]({("t", 0): 20})
+    stage.backend.awaited.pop()[1](False)
     assert len(stage.edge.sent) == 1
     _ask(stage, ("t", 1, LATEST))
     assert len(stage.edge.sent) == 2, "the next partition of the same topic"
     _ask(stage, ("u", 0, LATEST))
-    assert len(stage.outside.asked_ends) == 1, "another topic"
+    assert len(stage.backend.asked_ends) == 1, "another topic"
     stage.edge.clock = 11.0
     _ask(stage, ("t", 0, LATEST))
-    assert len(stage.outside.asked_ends) == 2 and len(stage.edge.sent) == 2
+    assert len(stage.backend.asked_ends) == 2 and len(stage.edge.sent) == 2
 
 
 def test_a_source_that_does_not_tell_its_end_keeps_nobody() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     _ask(stage, ("t", 0, LATEST))
-    stage.edge.clock = stage.core.settings.group_hold_s
-    stage.outside.asked_ends.pop()[2]({})
-    assert len(stage.edge.sent) == 1 and not stage.outside.awaited
+    stage.edge.clock = stage.shared.settings.group_hold_s
+    stage.backend.asked_ends.pop()[2]({})
+    assert len(stage.edge.sent) == 1 and not stage.backend.awaited
     _ask(stage, ("t", 1, LATEST))
     assert len(stage.edge.sent) == 2, "it is not waited for again at once"
 
@@ -129,23 +129,23 @@ def test_a_source_that_does_not_tell_its_end_keeps_nobody() -> None:
 def test_a_partition_that_does_not_exist_changes_nothing_for_those_that_do() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     _ask(stage, ("t", 99, LATEST))
-    stage.outside.asked_ends.pop()[2]({})
+    stage.backend.asked_ends.pop()[2]({})
     assert len(stage.edge.sent) == 1
     _ask(stage, ("t", -5, LATEST))
-    assert len(stage.edge.sent) == 2 and not stage.outside.asked_ends, "no source has one with such a number"
+    assert len(stage.edge.sent) == 2 and not stage.backend.asked_ends, "no source has one with such a number"
     _ask(stage, ("t", 0, LATEST))
-    assert len(stage.outside.asked_ends) == 1 and len(stage.edge.sent) == 2, "it waits for its copy as ever"
+    assert len(stage.backend.asked_ends) == 1 and len(stage.edge.sent) == 2, "it waits for its copy as ever"
 
 
 def test_who_has_waited_in_vain_changes_nothing_for_another_client() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     _ask(stage, ("t", 0, LATEST))
-    stage.outside.asked_ends.pop()[2]({("t", 0): 20})
-    stage.outside.awaited.pop()[1](False)
+    stage.backend.asked_ends.pop()[2]({("t", 0): 20})
+    stage.backend.awaited.pop()[1](False)
     assert len(stage.edge.sent) == 1
-    stage.session = Session(stage.core, stage.edge)
+    stage.session = Session(stage.shared, stage.edge)
     _ask(stage, ("t", 0, LATEST))
-    assert len(stage.outside.asked_ends) == 1 and len(stage.edge.sent) == 1
+    assert len(stage.backend.asked_ends) == 1 and len(stage.edge.sent) == 1
 
 
 def test_what_was_waited_for_is_remembered_for_no_longer_than_it_matters() -> None:
@@ -153,6 +153,6 @@ def test_what_was_waited_for_is_remembered_for_no_longer_than_it_matters() -> No
     for n in range(9):
         stage.edge.clock = 20.0 * n
         _ask(stage, (f"t{n}", 0, LATEST))
-        stage.outside.asked_ends.pop()[2]({(f"t{n}", 0): 9})
-        stage.outside.awaited.pop()[1](False)
+        stage.backend.asked_ends.pop()[2]({(f"t{n}", 0): 9})
+        stage.backend.awaited.pop()[1](False)
     assert list(stage.session._end_offsets.behind) == ["t8"]

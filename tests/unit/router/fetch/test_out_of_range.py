@@ -82,16 +82,16 @@ class _Reader:
 
     def ends(self, where: str, **ends: int) -> None:
         """Answer the only open request for log ends, which goes to `where`, with these ends."""
-        [(asked, keys, told)] = self.stage.outside.asked_ends
-        self.stage.outside.asked_ends.clear()
+        [(asked, keys, told)] = self.stage.backend.asked_ends
+        self.stage.backend.asked_ends.clear()
         known = {(name[0], int(name[1:])): end for name, end in ends.items()}
         assert asked == where and keys >= known.keys()
         told(known)
 
     def copied(self, yes: bool) -> dict[tuple[str, int], int]:
         """Tell whether the copy reached the awaited positions, and return the positions."""
-        [(positions, told)] = self.stage.outside.awaited
-        self.stage.outside.awaited.clear()
+        [(positions, told)] = self.stage.backend.awaited
+        self.stage.backend.awaited.clear()
         told(yes)
         return positions
 
@@ -158,13 +158,13 @@ def test_each_partition_is_judged_by_its_own_copy() -> None:
 def test_topics_of_two_links_are_asked_about_at_their_own_sources() -> None:
     reader = _Reader(_route("t"), _route("u", link="other"))
     reader.meets(t0=OUT_OF_RANGE, u0=OUT_OF_RANGE)
-    assert [(link, set(keys)) for link, keys, _ in reader.stage.outside.asked_ends] == [
+    assert [(link, set(keys)) for link, keys, _ in reader.stage.backend.asked_ends] == [
         ("l", {("t", 0)}),
         ("other", {("u", 0)}),
     ]
-    for _, keys, told in reader.stage.outside.asked_ends:
+    for _, keys, told in reader.stage.backend.asked_ends:
         told(dict.fromkeys(keys, 9))
-    for _, told_copied in reader.stage.outside.awaited:
+    for _, told_copied in reader.stage.backend.awaited:
         assert reader.waits()
         told_copied(True)
     assert reader.told() == [NOT_LEADER, NOT_LEADER]
@@ -228,12 +228,12 @@ class _Counted(dict[str, TopicRoute]):
 
 def test_topics_are_looked_up_by_their_ids_and_never_searched_for_each_partition() -> None:
     reader = _Reader(_route("t"))
-    core, counted = reader.stage.core, _Counted(reader.stage.core.table.topics)
-    core.swap(replace(core.table, topics=counted), 0.0)
+    shared, counted = reader.stage.shared, _Counted(reader.stage.shared.table.topics)
+    shared.swap(replace(shared.table, topics=counted), 0.0)
     counted.walks = 0
     for _ in range(3):
         reader.meets(**{f"t{n}": OUT_OF_RANGE for n in range(50)})
         reader.ends("l")
         assert set(reader.told()) == {NOT_LEADER}
-        core.hidden(), core.mirrored()
+        shared.hidden(), shared.mirrored()
     assert counted.walks <= 3, "once for ids, hidden and mirrored topics each"

@@ -153,7 +153,7 @@ class Member:
 
     @property
     def word(self) -> Any:
-        return self.stage.core.group_words(self.stage.edge.clock)["g"]
+        return self.stage.shared.group_words(self.stage.edge.clock)["g"]
 
 
 def _positions(kind: Any, code: int, offset: int) -> tuple[Any, ...]:
@@ -339,7 +339,7 @@ def test_a_commit_of_a_client_that_is_gone_is_waited_for_no_more() -> None:
         if not ends_first:
             assert member.word.in_flight == 1
             member.stage.session.closed()
-        assert "g" not in member.stage.core.group_words(0.0) or member.word.in_flight == 0
+        assert "g" not in member.stage.shared.group_words(0.0) or member.word.in_flight == 0
 
 
 def test_a_client_that_the_source_refuses_is_told_so() -> None:
@@ -358,7 +358,7 @@ def test_no_leader_epoch_passes_in_either_direction() -> None:
     (part,) = member.last(COMMIT).topics[0].partitions
     assert (part.committed_offset, part.committed_leader_epoch) == (7, -1)
     assert member.fetch() is None
-    ((_, then),) = member.stage.outside.awaited
+    ((_, then),) = member.stage.backend.awaited
     then(True)
     (part,) = member.read(FETCH).groups[0].topics[0].partitions
     assert (part.committed_offset, part.committed_leader_epoch) == (9, -1)
@@ -374,7 +374,7 @@ def test_a_committed_offset_is_told_also_where_the_copy_has_not_reached_it(copie
     """
     member = Member()
     assert member.fetch(require_stable=require_stable) is None
-    ((positions, then),) = member.stage.outside.awaited
+    ((positions, then),) = member.stage.backend.awaited
     assert positions == {("t", 0): 9}
     then(copied)
     assert positions_told(member, 9) == [(0, 9)]
@@ -388,7 +388,7 @@ def test_older_clients_wait_for_the_copy_and_are_then_told_to_ask_again(
     member = Member()
     member.versions[FETCH] = version
     assert asks(member, version) is None
-    ((_, then),) = member.stage.outside.awaited
+    ((_, then),) = member.stage.backend.awaited
     then(False)
     assert positions_told(member, version) == partitions
     assert version < 2 or code_of(member.read(FETCH).error_code) == 14
@@ -431,7 +431,7 @@ def test_positions_are_asked_for_again_while_their_coordinator_moves(version: in
     member.codes.clear()
     later(member, 0.2)
     member.hears()
-    ((_, then),) = member.stage.outside.awaited
+    ((_, then),) = member.stage.backend.awaited
     then(True)
     told = member.read(FETCH)
     (part,) = (told.groups[0] if version == 9 else told).topics[0].partitions
@@ -513,7 +513,7 @@ def test_a_source_that_cannot_tell_a_position_yet_is_asked_again(code: int) -> N
     member.codes.clear()
     later(member, 0.3)
     member.hears()
-    ((_, then),) = member.stage.outside.awaited
+    ((_, then),) = member.stage.backend.awaited
     then(True)
     assert positions_told(member, 7) == [(0, 9)]
 
@@ -534,7 +534,7 @@ def untold() -> Member:
     member = Member()
     member.versions[FETCH] = 3
     assert names(member, 3) is None
-    member.stage.outside.awaited.pop()[1](False)
+    member.stage.backend.awaited.pop()[1](False)
     return member
 
 
@@ -542,8 +542,8 @@ def test_a_commit_that_goes_back_is_refused_to_who_was_not_told_the_position() -
     member = untold()
     assert member.commit(position=8) == 22
     assert (positions_at_the_source(member), member.word.in_flight) == ([], 0)
-    assert member.stage.core.untold.refused == 1
-    (said,) = member.stage.outside.said
+    assert member.stage.shared.untold.refused == 1
+    (said,) = member.stage.backend.said
     assert "t-0 to 8 from 9" in said
     assert member.commit(position=8) == 22, "and again"
     assert member.commit(position=9) == 0
@@ -560,7 +560,7 @@ def test_who_was_told_the_position_or_never_asked_may_commit_any_other() -> None
     """An application may read again on purpose, or from a position of the application's choice."""
     member = untold()
     assert names(member, 3) is None
-    member.stage.outside.awaited.pop()[1](True)
+    member.stage.backend.awaited.pop()[1](True)
     assert member.commit(position=2) == 0
     never_asked = Member()
     assert never_asked.commit(position=2) == 0
@@ -572,7 +572,7 @@ def test_a_reset_by_an_operator_is_no_commit_that_goes_back() -> None:
     member.position = 5
     assert member.commit(position=6) == 0
     tool = Member()
-    tool.stage.core.untold.left_out("g", {("t", 0)}, 0, 0.0)
+    tool.stage.shared.untold.left_out("g", {("t", 0)}, 0, 0.0)
     assert tool.commit(position=2, member_id="") == 0
     assert [positions_at_the_source(each) for each in (member, tool)] == [[6], [2]]
 
@@ -663,7 +663,7 @@ def test_questions_about_all_that_follow_are_asked_for_one_request_of_a_connecti
 
 def test_positions_of_a_group_that_is_named_twice_are_asked_of_an_older_source_too() -> None:
     member = Member()
-    member.stage.outside.versions[FETCH] = 7
+    member.stage.backend.versions[FETCH] = 7
     member.fetch("g", "g")
     assert [str(request.group_id) for _, key, request in member.heard if key == FETCH] == ["g"]
 
@@ -686,7 +686,7 @@ def test_nothing_is_deleted_while_positions_are_carried_over(key: int, version: 
     assert {code_of(each.error_code) for each in getattr(answer, "results", (answer,))} == {14}
     member.turns()
     assert member.asked(key) == [], "it would be there before the members, who keep the positions"
-    assert member.stage.core.held.waiting({"g"}, 0.0) == (), "who deletes a group is no member that waits"
+    assert member.stage.shared.held.waiting({"g"}, 0.0) == (), "who deletes a group is no member that waits"
 
 
 def test_a_coordinator_that_has_moved_is_looked_for_again_also_where_one_word_is_about_several_groups() -> None:
@@ -703,7 +703,7 @@ def _listed(member: Member, **filters: Any) -> list[tuple[str, str]]:
 
 def test_groups_that_follow_are_listed_as_their_source_has_them_by_one_broker_alone() -> None:
     member = Member()
-    member.stage.core.book.addresses[2] = ("router", 9002)
+    member.stage.shared.book.addresses[2] = ("router", 9002)
     assert _listed(member) == [("of-target", ""), ("g", "Stable")]
     member.stage.session.broker = None
     assert _listed(member) == [("of-target", ""), ("g", "Stable")]
@@ -749,11 +749,11 @@ def test_groups_are_listed_in_every_version(version: int) -> None:
 
 def test_an_older_source_is_asked_in_a_version_that_it_speaks() -> None:
     member = Member()
-    member.stage.outside.versions = {JOIN: 5, FETCH: 7}
+    member.stage.backend.versions = {JOIN: 5, FETCH: 7}
     assert str(member.join().member_id) == "m"
     assert member.last(JOIN).__version__ == 5
     assert member.fetch() is None
-    ((positions, then),) = member.stage.outside.awaited
+    ((positions, then),) = member.stage.backend.awaited
     then(True)
     assert positions == {("t", 0): 9}
     assert member.last(FETCH).__version__ == 7
@@ -767,7 +767,7 @@ def test_a_member_whose_protocol_the_source_does_not_know_makes_no_second_group(
     There the member would get every partition, beside the members of the source's group.
     """
     member = Member(g=group)
-    member.stage.outside.versions = {NEW_BEAT: -1}
+    member.stage.backend.versions = {NEW_BEAT: -1}
     asked = {"group_id": "g", "member_id": "new", "member_epoch": 0, "subscribed_topic_names": ("t",)}
     assert member.says(NEW_BEAT, **asked) is None
     member.stage.edge.clock += 1.5
@@ -997,10 +997,10 @@ def test_a_commit_on_its_way_is_told_of_and_its_end_at_once_under_a_freeze() -> 
     assert member.commit() is None
     assert member.word.in_flight == 1
     member.turns(g=FROZEN)
-    drains = member.stage.outside.drains
+    drains = member.stage.backend.drains
     member.silent.clear()
     member.hears()
-    assert (member.word.in_flight, member.stage.outside.drains) == (0, drains + 1)
+    assert (member.word.in_flight, member.stage.backend.drains) == (0, drains + 1)
 
 
 def test_a_client_that_is_gone_has_not_joined() -> None:

@@ -55,7 +55,7 @@ class NewMember(Member):
         super().__init__(*(routes or (copied(),)), **groups)
         self.versions[NEW_BEAT] = 1
         # This router returned the member's assignment before.
-        self.stage.core.followers.withhold("g", "m", frozenset(), 0.0)
+        self.stage.shared.followers.withhold("g", "m", frozenset(), 0.0)
 
     def _told(self, head: Any, kind: Any, request: Any, code: int) -> Any:
         if head.api_key == DESCRIBE_NEW:
@@ -201,7 +201,7 @@ def test_a_topic_that_cannot_be_read_here_is_not_told_and_named_once(routes: tup
     for _ in range(2):
         member.new_beat()
         assert member.told == [(HERE, 0)]
-    (said,) = member.stage.outside.said
+    (said,) = member.stage.backend.said
     assert str(OTHER_THERE) in said and "group g" in said
     assert [(each.topic_id, each.members) for each in member.word.withheld] == [(str(OTHER_THERE), 1)]
     assert (member.word.withheld[0].topic, "other" in said) == (("other", True) if routes else ("", False))
@@ -314,7 +314,7 @@ def test_of_many_topics_the_first_are_told_and_how_many_more_there_are() -> None
 def newcomer() -> NewMember:
     """Return a member whose assignment went through another router or another connection."""
     member = NewMember(assigned=None)
-    member.stage.core.followers.parted("g", "m")
+    member.stage.shared.followers.parted("g", "m")
     return member
 
 
@@ -342,7 +342,7 @@ def test_nothing_is_kept_of_members_that_the_source_has_not_answered() -> None:
     member.codes["coordinator", NEW_BEAT] = 25
     assert [member.code(member_id=f"m-{number}") for number in range(3)] == [16] * 3
     assert [member.code(member_id=f"m-{number}") for number in range(3)] == [25] * 3
-    assert member.stage.core.followers._assigned == {}
+    assert member.stage.shared.followers._assigned == {}
 
 
 def test_a_member_whose_assignment_was_told_elsewhere_is_not_asked_while_its_group_is_promoted() -> None:
@@ -366,7 +366,7 @@ def test_what_a_member_owns_and_the_source_cannot_name_is_not_given_back_there()
 
 def test_an_older_source_is_asked_in_its_version_and_names_the_member() -> None:
     member = NewMember()
-    member.stage.outside.versions = {NEW_BEAT: 0}
+    member.stage.backend.versions = {NEW_BEAT: 0}
     assert str(member.new_beat([], epoch=0, member_id="").member_id) == "named"
     assert member.last(NEW_BEAT).__version__ == 0
     assert (member.told, member.word.members) == (OWNS, (member_mark("named"),))
@@ -375,7 +375,7 @@ def test_an_older_source_is_asked_in_its_version_and_names_the_member() -> None:
 @pytest.mark.parametrize(("newest", "pattern"), [(-1, None), (0, "t.*")])
 def test_a_member_whose_source_does_not_know_what_it_says_waits(newest: int, pattern: str | None) -> None:
     member = NewMember()
-    member.stage.outside.versions = {NEW_BEAT: newest}
+    member.stage.backend.versions = {NEW_BEAT: newest}
     assert member.new_beat([], epoch=0, subscribed_topic_regex=pattern) is None
     member.later(1.5)
     member.stage.session.advance()
@@ -405,7 +405,7 @@ def test_a_group_is_described_as_its_source_has_it_with_the_targets_ids() -> Non
 def test_an_older_source_has_no_group_of_the_new_protocol() -> None:
     """After this answer the client asks for a group of the classic protocol."""
     member = NewMember()
-    member.stage.outside.versions = {DESCRIBE_NEW: -1}
+    member.stage.backend.versions = {DESCRIBE_NEW: -1}
     assert code_of(member.says(DESCRIBE_NEW, group_ids=("g",)).groups[0].error_code) == 69
 
 

@@ -17,9 +17,9 @@ READ_DENIED, NO_ASSIGNOR = 30, 112
 
 def refused(member: Member) -> list[tuple[str, str, str]]:
     """Return the group's refused members, as the router reports them."""
-    core = member.stage.core
-    waiting = core.table.held_groups | core.table.followed.keys()
-    told = core.trials.words(waiting, member.stage.edge.clock).get("g", ())
+    shared = member.stage.shared
+    waiting = shared.table.held_groups | shared.table.followed.keys()
+    told = shared.trials.words(waiting, member.stage.edge.clock).get("g", ())
     return [(each.client_id, each.member_id, each.error) for each in told]
 
 
@@ -78,9 +78,9 @@ def test_a_trial_without_an_answer_is_counted_until_the_client_is_gone() -> None
     member = Member()
     member.hears = lambda: None  # type: ignore[method-assign]
     member.join("m")
-    assert member.stage.core.group_words(0.0)["g"].trials == 1
+    assert member.stage.shared.group_words(0.0)["g"].trials == 1
     member.stage.session.closed()
-    assert member.stage.core.group_words(0.0)["g"].trials == 0
+    assert member.stage.shared.group_words(0.0)["g"].trials == 0
 
 
 def test_what_a_client_is_refused_counts_no_more_when_it_is_gone() -> None:
@@ -98,7 +98,7 @@ def test_a_held_join_that_the_target_refuses_after_the_promote_is_told_and_said(
     member.codes["target", JOIN] = READ_DENIED
     member.turns()
     assert refused(member) == [("c", "m", "GROUP_AUTHORIZATION_FAILED")]
-    assert any("the target refuses member c" in line for line in member.stage.outside.said)
+    assert any("the target refuses member c" in line for line in member.stage.backend.said)
     member.codes.clear()
     member.join("")
     assert refused(member) == [], "the target has let the client in"

@@ -396,7 +396,7 @@ def test_words_to_a_link_that_was_made_anew_go_to_its_own_source(
 
         made = Clusters(cast("ClusterClient", _Source()), client, tasks, lambda: None, lambda: None)
         client_of = ClientConnection(
-            stage.core,
+            stage.shared,
             tasks,
             lambda: made.target_addresses(None),
             lambda link, node: lambda: made.source_addresses(link, node),

@@ -102,7 +102,7 @@ def test_an_answer_whose_turn_it_is_not_is_awaited_whole() -> None:
 
 def test_a_connection_is_not_parted_from_before_what_passes_is_over() -> None:
     stage, frame = Stage(), big(5000)
-    stage.core.closing = True
+    stage.shared.closing = True
     stage.session.frame(bytearray(fetch(77)))
     passing = Passing(stage, frame)
     passing.come(frame[:4000])
@@ -216,9 +216,9 @@ async def scene_of(
         return [("127.0.0.1", source_port)]
 
     def connection() -> stream.FrameStream:
-        core, clusters = stage.core, _Clusters(port, tls)
+        shared, clusters = stage.shared, _Clusters(port, tls)
         return ClientConnection(
-            core, tasks, addresses, lambda *_: source_addresses, clusters, made.append, lambda _: None, broker=1
+            shared, tasks, addresses, lambda *_: source_addresses, clusters, made.append, lambda _: None, broker=1
         ).stream
 
     router = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, ssl=shows)
@@ -296,7 +296,7 @@ def test_in_tls_it_is_the_same(loop: Callable[[], asyncio.AbstractEventLoop], tm
             reader, writer = await asyncio.open_connection("127.0.0.1", scene.port, ssl=context)
             writer.write(fetch(1) + fetch(2))
             wanted = b"".join(shown(big(SIZE, correlation)) for correlation in (1, 2))
-            assert await reader.readexactly(len(wanted)) == wanted, scene.stage.outside.said
+            assert await reader.readexactly(len(wanted)) == wanted, scene.stage.backend.said
             assert scene.made[0].session.idle
             writer.transport.abort()
 
@@ -348,7 +348,7 @@ def test_a_client_that_does_not_read_keeps_no_promote_waiting() -> None:
         async with scene_of(answer, plays_source=store) as scene:
             await scene.sends(fetch(1) + produce(2, "away"))
             await scene.until(lambda: bool(scene.made) and not scene.made[0].stream.writable)
-            in_flight = scene.stage.core.forwards.in_flight
+            in_flight = scene.stage.shared.forwards.in_flight
             assert in_flight == {"topic/l/away": 1}
             answers.set()
             await scene.until(lambda: in_flight == {"topic/l/away": 0})
@@ -471,7 +471,7 @@ def test_a_source_that_takes_everything_and_answers_nothing_is_not_waited_for_fo
     async def scenario() -> None:
         async with scene_of(silent) as scene:
             await scene.sends(produce(1, "away"))
-            in_flight = scene.stage.core.forwards.in_flight
+            in_flight = scene.stage.shared.forwards.in_flight
             await scene.until(lambda: in_flight == {"topic/l/away": 1})
             scene.resets()
             await scene.until(lambda: in_flight == {"topic/l/away": 0})
@@ -575,11 +575,11 @@ def test_what_is_kept_for_who_is_beyond_the_limit_is_free_at_once() -> None:
     async def scenario() -> None:
         async with scene_of(nothing) as scene:
             client, told = await full(scene)
-            limits = scene.stage.core.limits
+            limits = scene.stage.shared.limits
             limits.max_bytes = 1 << 20
             limits.relieve()
             assert client.stream.lost
-            [said] = scene.stage.outside.said
+            [said] = scene.stage.backend.said
             assert "all clients together are beyond the limit" in said
             assert len(await scene.gets(told)) < told
 
@@ -613,7 +613,7 @@ def test_a_client_that_has_part_of_an_answer_loses_its_connection_when_no_more_o
             assert 1 << 20 < len(got) < len(wanted)
             assert wanted.startswith(bytes(got))
             assert scene.made[0].session.gone
-            [said] = scene.stage.outside.said
+            [said] = scene.stage.backend.said
             assert REASONS[ending] in said
 
     asyncio.run(scenario())

@@ -84,7 +84,7 @@ class Scene:
 
     @property
     def serves(self) -> Serve:
-        return self.router._core.table.topics["t"].serve
+        return self.router._shared.table.topics["t"].serve
 
     async def comes(self) -> Client:
         client = Client()
@@ -125,11 +125,11 @@ def test_who_stood_still_takes_nobody_before_it_has_read_what_was_decided_meanwh
         await asyncio.sleep(0.3)
         assert (before.resets, before.closed) == ([""], [])
         while at.serves is Serve.FORWARD:
-            assert at.router._core.stood_still(), "an answer of the source is told to nobody"
+            assert at.router._shared.stood_still(), "an answer of the source is told to nobody"
             assert len((await at.comes()).closed) == 1
             await asyncio.sleep(0.1)
         await asyncio.sleep(0.1)
-        assert not at.router._core.stood_still()
+        assert not at.router._shared.stood_still()
         assert (await at.comes()).closed == []
         assert at.serves is Serve.LOCAL
 

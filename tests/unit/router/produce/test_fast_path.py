@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.records.batch import check_crc, walk
-from kmigrate.router.produce.fast_path import Relay
+from kmigrate.router.produce.fast_path import FastForward
 from kmigrate.router.shared.state import Outcome
 from kmigrate.router.wire.produce import PartitionAnswer, encode_answer
 from tests.unit.router.router_fakes import SHIFT, Sent, Stage, batch, route
@@ -37,17 +37,17 @@ def test_a_request_for_one_leader_leaves_as_it_came_but_for_ids_and_sums_and_its
     answer = bytearray(encode_answer(told, version=version, correlation=1, throttle_ms=250))
     sent.answered_with(answer)
     assert stage.edge.replies == [answer]
-    assert stage.core.forwards.in_flight == {"topic/l/a": 0, "topic/l/b": 0}
+    assert stage.shared.forwards.in_flight == {"topic/l/a": 0, "topic/l/b": 0}
 
 
 def test_what_was_relayed_is_told_at_the_fence() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch(sequence=3)), ("t", 1, batch(producer=6, epoch=2, sequence=8)))
     stage.swap(route("t", Serve.HOLD, fence_epoch=9))
-    assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].in_flight == 2
+    assert stage.shared.forwards.fences(stage.shared.table)["topic/l/t"].in_flight == 2
     stage.edge.sent[0].answer()
-    ack = stage.core.forwards.fences(stage.core.table)["topic/l/t"]
-    assert (ack.in_flight, stage.outside.drains) == (0, 1)
+    ack = stage.shared.forwards.fences(stage.shared.table)["topic/l/t"]
+    assert (ack.in_flight, stage.backend.drains) == (0, 1)
     assert ack.producers == {0: (ProducerMark(5, 0, 3),), 1: (ProducerMark(6, 2, 8),)}
 
 
@@ -57,7 +57,7 @@ def test_an_answer_that_leaves_out_a_partition_acknowledges_nothing_of_it() -> N
     half = encode_answer([PartitionAnswer("t", 0, 0, 5)], version=9, correlation=1)
     stage.edge.sent[0].answered_with(bytearray(half))
     stage.swap(route("t", Serve.HOLD, fence_epoch=9))
-    assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].producers == {0: (ProducerMark(5, 0, 0),)}
+    assert stage.shared.forwards.fences(stage.shared.table)["topic/l/t"].producers == {0: (ProducerMark(5, 0, 0),)}
 
 
 # The two ways
@@ -128,8 +128,8 @@ class Played:
 
     def __init__(self) -> None:
         self.stage = Stage(route("a", Serve.FORWARD), _OF_B)
-        self.stage.outside.leaders = {("a", 2): 2, ("b", 2): 2}
-        self.stage.outside.produce_version = 9
+        self.stage.backend.leaders = {("a", 2): 2, ("b", 2): 2}
+        self.stage.backend.produce_version = 9
         self._open: list[Sent] = []
         self._seen = 0
 
@@ -138,7 +138,7 @@ class Played:
         if isinstance(step, Swap):
             stage.swap(route("a", step.serve, fence_epoch=9), _OF_B)
         elif isinstance(step, Lead):
-            stage.outside.leaders["a", 0] = step.node
+            stage.backend.leaders["a", 0] = step.node
         elif isinstance(step, Write):
             made = [(t, p, batch(producer, epoch, sequence)) for t, p, producer, epoch, sequence in step.batches]
             if step.broken >= 0:
@@ -146,9 +146,9 @@ class Played:
             stage.produce(*made, version=step.version, acks=step.acks)
         elif self._open:
             self._end(self._open.pop(step.which % len(self._open)), step)
-        for ask in stage.outside.ids:
+        for ask in stage.backend.ids:
             ask(900)
-        stage.outside.ids.clear()
+        stage.backend.ids.clear()
         self._open += [sent for sent in stage.edge.sent[self._seen :] if sent.done is not None]
         self._seen = len(stage.edge.sent)
 
@@ -162,16 +162,16 @@ class Played:
     @property
     def seen(self) -> tuple[object, ...]:
         """Everything by which clients, brokers and the controller could tell the two ways apart."""
-        stage, account = self.stage, self.stage.core.forwards
+        stage, account = self.stage, self.stage.shared.forwards
         return (
             [(sent.where, bytes(sent.frame)) for sent in stage.edge.sent],
             [bytes(reply) for reply in stage.edge.replies],
             stage.edge.closed,
-            stage.outside.refreshed,
-            stage.outside.drains,
+            stage.backend.refreshed,
+            stage.backend.drains,
             account.in_flight,
             (account.total, account.bytes),
-            account.fences(stage.core.table),
+            account.fences(stage.shared.table),
             account._acked,
             stage.session.waiting_bytes,
         )
@@ -191,7 +191,9 @@ def test_nobody_can_tell_whether_a_write_was_relayed_or_judged_partition_by_part
 
 def test_the_common_write_is_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
-    monkeypatch.setattr(Relay, "send", lambda self, way, head, *rest: sent.append((way.node, head.correlation_id)))
+    monkeypatch.setattr(
+        FastForward, "send", lambda self, way, head, *rest: sent.append((way.node, head.correlation_id))
+    )
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch()), ("t", 1, batch()))
     assert sent == [(1, 1)]
@@ -213,7 +215,7 @@ def test_a_damaged_batch_is_as_damaged_when_it_leaves_for_the_source_that_refuse
 
 def test_a_source_of_an_older_version_gets_what_it_speaks() -> None:
     stage = Stage(route("t", Serve.FORWARD))
-    stage.outside.produce_version = 9
+    stage.backend.produce_version = 9
     stage.produce(("t", 0, batch()), version=11)
     assert stage.edge.sent[0].request.version == 9
     stage.edge.sent[0].answer()

@@ -17,7 +17,7 @@ from kmigrate.protocol.codes import Code
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.state import Outcome
 from kmigrate.router.wire.produce import ProducePart, ProduceRequest, encode_request, parse_answer
-from tests.unit.router.router_fakes import SHIFT, FakeEdge, Sent, Stage, batch, held, route
+from tests.unit.router.router_fakes import SHIFT, FakeClientLink, Sent, Stage, batch, held, route
 
 _PARTITIONS = (0, 1)
 _IN_FLIGHT = 5
@@ -51,8 +51,8 @@ class _Connection:
     """A client's connection to a router, with the requests on the way from there to each broker."""
 
     def __init__(self, router: Stage, now: float) -> None:
-        self.edge = FakeEdge(now)
-        self.session = Session(router.core, self.edge)
+        self.edge = FakeClientLink(now)
+        self.session = Session(router.shared, self.edge)
         self.on_way: dict[str, deque[Sent]] = {"source 1": deque(), "target": deque()}
         self.asked: deque[list[Written]] = deque()
         """Partition and sequence of each batch, by request."""
@@ -144,12 +144,12 @@ class _Play:
             if self.applied[number] < len(self.tables) - 1 and not self.may(0.6):
                 self.applied[number] += 1
                 router.swap(self.tables[self.applied[number]])
-            asked = router.outside.asked
+            asked = router.backend.asked
             while asked and not self.may(0.5):
                 _, partition, producer, then = asked.pop(0)
                 then(None if self.may(0.2) else held(self.target[partition].known.get(producer, [-1])[-1], producer))
-            while router.outside.sought:
-                _, _, partition, stored, tell = router.outside.sought.pop(0)
+            while router.backend.sought:
+                _, _, partition, stored, tell = router.backend.sought.pop(0)
                 tell(self.source[partition].known.get(stored.producer_id, [-1])[-1] >= stored.sequence)
         while self.late and not self.may(0.8):
             self.store(self.late.pop(0))
@@ -220,7 +220,7 @@ class _Play:
             self.tables.append(route("t", Serve.HOLD, fence_epoch=len(self.tables)))
         if self.route.serve is not Serve.HOLD:
             return
-        words = [router.core.forwards.fences(router.core.table).get(self.route.key) for router in self.routers]
+        words = [router.shared.forwards.fences(router.shared.table).get(self.route.key) for router in self.routers]
         heard = [word for word in words if word is not None and word.epoch == self.route.fence_epoch]
         if len(heard) < len(words) or any(word.in_flight for word in heard) or self.may(0.8):
             return

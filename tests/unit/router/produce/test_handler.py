@@ -12,7 +12,7 @@ from kmigrate.records.batch import Batch, check_crc, walk
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.state import Outcome
 from kmigrate.router.wire.produce import parse_answer
-from tests.unit.router.router_fakes import SHIFT, FakeEdge, Sent, Stage, batch, held, route
+from tests.unit.router.router_fakes import SHIFT, FakeClientLink, Sent, Stage, batch, held, route
 
 NOT_LEADER = 6
 GAP = 45
@@ -44,8 +44,8 @@ def test_a_forwarded_batch_carries_the_translated_id_and_a_valid_crc() -> None:
 @pytest.mark.parametrize("version", range(3, 12))
 def test_a_mixed_request_is_split_and_its_answers_merged_in_request_order(version: int) -> None:
     stage = Stage(route("t", Serve.FORWARD))
-    stage.outside.leaders = {("t", 0): 1, ("t", 1): 2}
-    stage.outside.produce_version = 8
+    stage.backend.leaders = {("t", 0): 1, ("t", 1): 2}
+    stage.backend.produce_version = 8
     stage.produce(("t", 1, batch()), ("free", 0, batch()), ("t", 0, batch()), version=version)
     by_where = {s.where: s for s in stage.edge.sent}
     assert set(by_where) == {"target", "source 1", "source 2"}
@@ -62,9 +62,9 @@ def test_topics_whose_names_differ_in_a_dot_and_an_underscore_go_their_own_ways(
     stage.produce(("a.b", 0, batch()))
     stage.produce(("a_b", 0, batch()))
     assert [(s.where, s.request.parts[0].topic) for s in stage.edge.sent] == [("source 1", "a.b")]
-    assert stage.core.forwards.in_flight == {"topic/l/a.b": 1}
+    assert stage.shared.forwards.in_flight == {"topic/l/a.b": 1}
     stage.swap(route("a.b", Serve.FORWARD), route("a_b", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 0),)}))
-    ((topic, partition, producer, then),) = stage.outside.asked
+    ((topic, partition, producer, then),) = stage.backend.asked
     assert (topic, partition, producer) == ("a_b", 0, 5)
     then(held(-1))
     stage.edge.sent[0].answer()
@@ -92,7 +92,7 @@ def test_a_client_that_is_gone_leaves_no_answer_behind() -> None:
     assert (stage.session.waiting_bytes, stage.session.writing) == (0, False)
     stage.edge.sent[0].answer()
     assert stage.told() == []
-    assert stage.core.forwards.in_flight["topic/l/t"] == 0
+    assert stage.shared.forwards.in_flight["topic/l/t"] == 0
 
 
 def test_a_batch_without_id_gets_one_of_the_routers_and_counted_sequences() -> None:
@@ -100,8 +100,8 @@ def test_a_batch_without_id_gets_one_of_the_routers_and_counted_sequences() -> N
     for _ in range(2):
         stage.produce(("t", 0, batch(producer=-1, sequence=-1)))
     assert stage.edge.sent == []
-    assert len(stage.outside.ids) == 1
-    stage.outside.ids[0](900)
+    assert len(stage.backend.ids) == 1
+    stage.backend.ids[0](900)
     ids = [(b.producer_id, b.producer_epoch, b.base_sequence) for b in map(_batch_of, stage.edge.sent)]
     assert ids == [(900 + SHIFT, 0, 0), (900 + SHIFT, 0, 1)]
 
@@ -110,7 +110,7 @@ def test_after_an_error_the_routers_own_producer_goes_on_in_the_next_epoch_and_s
     stage = Stage(route("t", Serve.FORWARD))
     for _ in range(3):
         stage.produce(("t", 0, batch(producer=-1, sequence=-1)))
-    stage.outside.ids[0](900)
+    stage.backend.ids[0](900)
     stage.edge.sent[0].answer(19)
     stage.edge.sent[1].answer(GAP)
     stage.edge.sent[2].answer(GAP)
@@ -124,9 +124,9 @@ def test_a_write_without_acknowledgement_is_forwarded_with_one_and_the_answer_sw
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch()), acks=0)
     assert stage.edge.sent[0].request.acks == 1
-    assert stage.core.forwards.in_flight == {"topic/l/t": 1}
+    assert stage.shared.forwards.in_flight == {"topic/l/t": 1}
     stage.edge.sent[0].answer()
-    assert stage.core.forwards.in_flight == {"topic/l/t": 0}
+    assert stage.shared.forwards.in_flight == {"topic/l/t": 0}
     assert stage.edge.replies == []
     assert stage.edge.closed == []
 
@@ -150,7 +150,7 @@ def test_batches_behind_a_failed_one_wait_until_it_comes_again() -> None:
     stage.produce(("t", 0, batch(sequence=1)))
     assert [_batch_of(s).base_sequence for s in stage.edge.sent] == [0, 1, 0, 1]
     assert [answers[0][2] for _, answers in stage.told()] == [NOT_LEADER] * 3
-    assert stage.outside.refreshed == ["t"]
+    assert stage.backend.refreshed == ["t"]
 
 
 @pytest.mark.parametrize("version", [9, 8])
@@ -164,9 +164,9 @@ def test_no_batch_goes_to_a_new_leader_while_one_of_its_producer_is_unanswered_a
     unknown producer.
     """
     stage = Stage(route("t", Serve.FORWARD))
-    stage.outside.produce_version = version  # Version 9 is relayed unchanged, version 8 is encoded anew.
+    stage.backend.produce_version = version  # Version 9 is relayed unchanged, version 8 is encoded anew.
     stage.produce(("t", 0, batch(sequence=0)))
-    stage.outside.leaders["t", 0] = 2
+    stage.backend.leaders["t", 0] = 2
     stage.produce(("t", 0, batch(sequence=1)), ("t", 1, batch(sequence=0)))
     stage.produce(("t", 0, batch(producer=6)))
     first, beside, other = stage.edge.sent
@@ -187,7 +187,7 @@ def test_no_batch_goes_to_a_new_leader_while_one_of_its_producer_is_unanswered_a
 def test_what_a_new_leader_may_be_sent_is_known_also_when_the_old_one_could_not_be_reached() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch(sequence=0)))
-    stage.outside.leaders["t", 0] = 2
+    stage.backend.leaders["t", 0] = 2
     done = stage.edge.sent.pop().done
     assert done is not None
     done(Outcome(None, sent=False))
@@ -225,7 +225,7 @@ def test_a_source_that_cannot_be_reached_is_a_moved_leader_and_a_lost_one_closes
     assert second is not None
     second(Outcome(None, sent=True))
     assert len(stage.edge.closed) == 1
-    assert stage.core.forwards.in_flight == {"topic/l/t": 0}
+    assert stage.shared.forwards.in_flight == {"topic/l/t": 0}
 
 
 def test_leaders_are_asked_for_anew_when_a_client_lost_patience_with_one() -> None:
@@ -237,9 +237,9 @@ def test_leaders_are_asked_for_anew_when_a_client_lost_patience_with_one() -> No
     stage.produce(("t", 0, batch()))
     stage.produce(("u", 0, batch()))
     stage.edge.sent[0].answer(0)
-    assert stage.outside.refreshed == []
+    assert stage.backend.refreshed == []
     stage.session.closed()
-    assert stage.outside.refreshed == ["u"]
+    assert stage.backend.refreshed == ["u"]
 
 
 def test_leaders_are_asked_for_anew_while_one_does_not_answer() -> None:
@@ -250,9 +250,9 @@ def test_leaders_are_asked_for_anew_while_one_does_not_answer() -> None:
     stage.session.look_after()
     stage.edge.sent[0].answer(0)
     stage.session.look_after()
-    assert stage.outside.refreshed == [], "what is the oldest now was not the oldest before"
+    assert stage.backend.refreshed == [], "what is the oldest now was not the oldest before"
     stage.session.look_after()
-    assert sorted(stage.outside.refreshed) == ["t", "u"]
+    assert sorted(stage.backend.refreshed) == ["t", "u"]
 
 
 def test_a_broken_batch_is_never_given_a_valid_crc() -> None:
@@ -278,34 +278,34 @@ def test_a_fence_holds_new_writes_and_the_flip_sends_them_to_the_target() -> Non
     stage.swap(route("t", Serve.LOCAL, fence_epoch=9, gate={0: (ProducerMark(5, 0, 3),)}))
     assert [s.where for s in stage.edge.sent] == ["target", "target"]
     assert _batch_of(stage.edge.sent[0]).producer_id == 5
-    assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 250.0}}
+    assert stage.shared.forwards.holds_ms() == {"topic/l/t": {0: 250.0}}
 
 
 def test_while_a_transaction_of_this_router_is_open_there_a_fence_holds_nobody_back() -> None:
     """The fence cannot complete before the transaction ends, so the hold needs to begin only then."""
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
-    stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})
+    stage.shared.begun.enter("l", "tx", 0, {"topic/l/t"})
     stage.produce(("t", 0, batch(sequence=0)))
     assert [sent.where for sent in stage.edge.sent] == ["source 1"]
-    for key in stage.core.begun.end("l", "tx"):
-        assert not stage.core.forwards.resolved(key), "the plain write is still in flight"
+    for key in stage.shared.begun.end("l", "tx"):
+        assert not stage.shared.forwards.resolved(key), "the plain write is still in flight"
     stage.produce(("t", 0, batch(sequence=1)))
     assert len(stage.edge.sent) == 1, "held from the end of the transaction on"
     stage.edge.sent[0].answer()
-    assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].in_flight == 0
-    assert stage.core.forwards.drained("topic/l/t", 9)
+    assert stage.shared.forwards.fences(stage.shared.table)["topic/l/t"].in_flight == 0
+    assert stage.shared.forwards.drained("topic/l/t", 9)
 
 
 def test_a_router_that_said_it_is_drained_forwards_nothing_though_it_hears_of_an_open_transaction() -> None:
     """The controller may have read the barrier already, or may be about to."""
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
-    assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].in_flight == 0
+    assert stage.shared.forwards.fences(stage.shared.table)["topic/l/t"].in_flight == 0
     # A router that died left the transaction open, and the transaction continues here.
-    stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})
+    stage.shared.begun.enter("l", "tx", 0, {"topic/l/t"})
     stage.produce(("t", 0, batch(sequence=0)))
     assert stage.edge.sent == []
     stage.swap(route("t", Serve.HOLD, fence_epoch=10))  # A later fence of the same topic counts anew.
-    stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})
+    stage.shared.begun.enter("l", "tx", 0, {"topic/l/t"})
     stage.session.advance()
     assert [sent.where for sent in stage.edge.sent] == ["source 1"]
 
@@ -361,7 +361,7 @@ def test_a_client_that_lets_nobody_wait_is_asked_an_id_for_all_the_same() -> Non
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch(producer=-1)), timeout_ms=0)
     assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
-    stage.outside.ids[0](900)
+    stage.backend.ids[0](900)
     stage.produce(("t", 0, batch(producer=-1)), timeout_ms=0)
     assert [sent.where for sent in stage.edge.sent] == ["source 1"]
 
@@ -382,12 +382,12 @@ def test_the_fence_is_drained_when_the_last_forward_is_resolved_and_tells_what_w
     stage.produce(("t", 0, batch(sequence=0)))
     stage.produce(("t", 1, batch(sequence=8)))
     stage.swap(route("t", Serve.HOLD, fence_epoch=9))
-    assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].in_flight == 2
+    assert stage.shared.forwards.fences(stage.shared.table)["topic/l/t"].in_flight == 2
     stage.edge.sent[0].answer()
-    assert stage.outside.drains == 0
+    assert stage.backend.drains == 0
     stage.edge.sent[1].answer()
-    assert stage.outside.drains == 1
-    ack = stage.core.forwards.fences(stage.core.table)["topic/l/t"]
+    assert stage.backend.drains == 1
+    ack = stage.shared.forwards.fences(stage.shared.table)["topic/l/t"]
     assert (ack.epoch, ack.in_flight) == (9, 0)
     assert ack.producers == {0: (ProducerMark(5, 0, 0),), 1: (ProducerMark(5, 0, 8),)}
 
@@ -415,37 +415,37 @@ def test_a_refused_first_write_lets_nothing_behind_it_in() -> None:
     stage.produce(("t", 0, batch(sequence=5)))
     stage.edge.sent[0].answer(19)
     assert len(stage.edge.sent) == 1
-    stage.outside.asked[0][3](held(-1))
+    stage.backend.asked[0][3](held(-1))
     assert [answers[0][2] for _, answers in stage.told()] == [19, NOT_LEADER]
 
 
 def test_a_write_below_the_barrier_is_answered_as_the_duplicate_it_is() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(sequence=3)))
-    assert stage.outside.asked[0][:3] == ("t", 0, 5)
-    stage.outside.asked[0][3](held(-1))
+    assert stage.backend.asked[0][:3] == ("t", 0, 5)
+    stage.backend.asked[0][3](held(-1))
     assert stage.edge.sent == []
     assert stage.told() == [(1, [("t", 0, 0)])]
-    ((_link, topic, partition, stored),) = stage.outside.found
+    ((_link, topic, partition, stored),) = stage.backend.found
     assert (topic, partition, stored.epoch, stored.sequence) == ("t", 0, 0, 3)
-    assert stored.producer_id == 5 + stage.core.table.topics["t"].shift, "the source knows it by its translated id"
+    assert stored.producer_id == 5 + stage.shared.table.topics["t"].shift, "the source knows it by its translated id"
 
 
 def test_a_target_that_knows_the_producer_opens_the_gate() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(sequence=900)))
-    stage.outside.asked[0][3](held(899))
+    stage.backend.asked[0][3](held(899))
     stage.produce(("t", 0, batch(sequence=901)))
     assert [_batch_of(s).base_sequence for s in stage.edge.sent] == [900, 901]
-    assert len(stage.outside.asked) == 1
+    assert len(stage.backend.asked) == 1
 
 
 def _refused_at_the_gate(stage: Stage, *sequences: int) -> None:
     """Send batches that the gate refuses, because the target has no batch of the producer."""
     for sequence in sequences:
         stage.produce(("t", 0, batch(sequence=sequence)))
-        if stage.outside.asked:
-            stage.outside.asked.pop()[3](held(-1))
+        if stage.backend.asked:
+            stage.backend.asked.pop()[3](held(-1))
 
 
 def test_what_a_client_insists_on_for_seconds_begins_at_the_target_alone_though_that_knows_nothing_before_it() -> None:
@@ -480,11 +480,11 @@ def test_what_stands_behind_a_gap_never_goes_before_what_its_client_sends_again_
 def test_a_target_that_does_not_tell_is_asked_again_while_the_write_waits_and_not_after_that() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(sequence=3)))
-    stage.outside.asked.pop()[3](None)
-    assert [asked[:3] for asked in stage.outside.asked] == [("t", 0, 5)]
+    stage.backend.asked.pop()[3](None)
+    assert [asked[:3] for asked in stage.backend.asked] == [("t", 0, 5)]
     stage.edge.clock = stage.edge.wakes[-1]
-    stage.outside.asked.pop()[3](None)
-    assert stage.outside.asked == []
+    stage.backend.asked.pop()[3](None)
+    assert stage.backend.asked == []
     assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
 
 
@@ -501,7 +501,7 @@ def test_what_the_source_has_stored_and_told_an_error_of_is_acknowledged_when_it
     stage.edge.sent[0].answer()
     stage.produce(("t", 0, batch(sequence=3)))
     stage.produce(("t", 0, batch(sequence=5)))
-    stage.outside.asked[0][3](held(4))
+    stage.backend.asked[0][3](held(4))
     assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [4, 5]
     assert [answers[0][2] for _, answers in stage.told()] == [error, 0, 0]
 
@@ -509,8 +509,8 @@ def test_what_the_source_has_stored_and_told_an_error_of_is_acknowledged_when_it
 def test_what_the_source_has_stored_is_acknowledged_also_by_a_router_through_which_its_next_has_not_passed() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(sequence=3)))
-    stage.outside.stands_at = 77
-    stage.outside.asked[0][3](held(6))
+    stage.backend.stands_at = 77
+    stage.backend.asked[0][3](held(6))
     for sequence in (6, 7):
         stage.produce(("t", 0, batch(sequence=sequence)))
     assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [6, 7]
@@ -565,9 +565,9 @@ def test_a_producer_that_never_met_the_source_passes() -> None:
 def test_a_lost_first_write_frees_the_gate_for_the_retry(acks: int) -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(sequence=4)), acks=acks)
-    assert list(stage.core.gate.priming) == [("t", 0, 5)]
+    assert list(stage.shared.gate.priming) == [("t", 0, 5)]
     stage.session.closed()
-    assert stage.core.gate.priming == {}
+    assert stage.shared.gate.priming == {}
 
 
 class Bystander:
@@ -584,9 +584,9 @@ def test_what_becomes_of_a_first_write_is_for_those_to_hear_who_wait_for_it(goes
     """After a flip thousands of connections wait: if all of them looked each time, no other work would be done."""
     stage, bystander = _gated(), Bystander()
     stage.produce(("t", 0, batch(sequence=4)))
-    stage.core.waiting[bystander] = None
-    first, again = stage.session, FakeEdge()
-    stage.session = Session(stage.core, again)
+    stage.shared.waiting[bystander] = None
+    first, again = stage.session, FakeClientLink()
+    stage.session = Session(stage.shared, again)
     stage.produce(("t", 0, batch(sequence=4 if goes else 5)))
     assert again.sent == []
     if goes:
@@ -603,7 +603,7 @@ def test_a_first_write_that_is_carried_out_when_its_client_is_gone_stops_nobody(
     stage.session.closed()
     stage.swap(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 3),)}))
     assert [sent.request.acks for sent in stage.edge.sent] == [0]
-    assert stage.core.gate.priming == {}
+    assert stage.shared.gate.priming == {}
 
 
 def test_a_request_that_stood_behind_a_held_one_counts_from_its_arrival() -> None:
@@ -614,7 +614,7 @@ def test_a_request_that_stood_behind_a_held_one_counts_from_its_arrival() -> Non
     stage.edge.clock = 0.25
     stage.swap(route("t", Serve.FORWARD))
     stage.produce(("t", 1, batch(sequence=1)))
-    assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 250.0, 1: 150.0}}
+    assert stage.shared.forwards.holds_ms() == {"topic/l/t": {0: 250.0, 1: 150.0}}
 
 
 def test_a_request_whose_time_was_over_behind_a_held_one_counts_from_its_arrival_too() -> None:
@@ -624,4 +624,4 @@ def test_a_request_whose_time_was_over_behind_a_held_one_counts_from_its_arrival
     stage.edge.clock = 7.0  # The clock is far beyond the time of both requests.
     stage.session.advance()
     assert stage.told() == [(1, [("t", 0, 6)]), (2, [("t", 1, 6)])]
-    assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 7000.0, 1: 7000.0}}
+    assert stage.shared.forwards.holds_ms() == {"topic/l/t": {0: 7000.0, 1: 7000.0}}

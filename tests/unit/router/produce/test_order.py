@@ -14,7 +14,7 @@ from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code
 from kmigrate.router.session.session import Session
 from kmigrate.router.wire.produce import parse_answer
-from tests.unit.router.router_fakes import FakeEdge, Stage, batch, route
+from tests.unit.router.router_fakes import FakeClientLink, Stage, batch, route
 
 _IN_FLIGHT = 5
 _TROUBLED, _CALM = 400, 100
@@ -44,9 +44,9 @@ class _Play:
     def __init__(self, seed: int) -> None:
         self.dice, self.source = random.Random(seed), _Source()
         self.stage = stage = Stage(route("t", Serve.FORWARD))
-        second = FakeEdge()
+        second = FakeClientLink()
         self.edges = [stage.edge, second]
-        self.sessions = [stage.session, Session(stage.core, second)]
+        self.sessions = [stage.session, Session(stage.shared, second)]
         self.asked: list[list[int]] = [[], []]
         self.at, self.next, self.again_at = 0, 1, 0.0
         self.due: list[int] = []
@@ -63,7 +63,7 @@ class _Play:
             self.source.leader = self.dice.choice([1, 2]) if self.may(0.2) else self.source.leader
             self.at = self.dice.choice([0, 1]) if not self.under_way and self.may(0.3) else self.at
         if not troubled or self.may(0.2):
-            self.stage.outside.leaders["t", 0] = self.source.leader
+            self.stage.backend.leaders["t", 0] = self.source.leader
         self.send(more=troubled)
         self.answer(troubled=troubled)
         self.hear()
@@ -90,7 +90,7 @@ class _Play:
                 (part,) = sent.request.parts
                 (sequence,) = unpack_from(">i", part.records, 53)
                 sent.answer(self.source.append(int(sent.where.split()[1]), sequence))
-        sought = self.stage.outside.sought
+        sought = self.stage.backend.sought
         while sought and self.may(0.5):
             *_, stored, then = sought.pop()
             then(None if troubled and self.may(0.3) else self.source.log[-1] >= stored.sequence)

@@ -7,7 +7,7 @@ import pytest
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code
 from kmigrate.router.produce import ordering as stop_rule
-from kmigrate.router.produce.decide import Held, Plan, ProduceJudge
+from kmigrate.router.produce.decide import Held, Plan, WriteDecider
 from kmigrate.router.shared.state import StoredBatch
 from kmigrate.router.wire.produce import ProduceRequest
 from tests.unit.router.router_fakes import SHIFT, Stage, batch, route
@@ -71,15 +71,15 @@ def test_what_went_another_way_meanwhile_stops_nobody_once_the_source_says_that_
     """Leaders move away and back: the client wrote elsewhere and continues here."""
     stage = stopped()
     stage.produce(("t", 0, batch(sequence=5)))
-    assert (told(stage), stage.outside.sought) == ([MOVED], []), "it may stand right behind the one that failed"
+    assert (told(stage), stage.backend.sought) == ([MOVED], []), "it may stand right behind the one that failed"
     stage.produce(("t", 0, batch(sequence=5)))
-    ((link, topic, partition, stored, then),) = stage.outside.sought
+    ((link, topic, partition, stored, then),) = stage.backend.sought
     assert (link, topic, partition, stored) == ("l", "t", 0, StoredBatch(5 + SHIFT, 0, 0))
     stage.produce(("t", 0, batch(sequence=5)))
-    assert len(stage.outside.sought) == 1, "nobody is asked twice at once"
+    assert len(stage.backend.sought) == 1, "nobody is asked twice at once"
     then(False)
     stage.produce(("t", 0, batch(sequence=5)))
-    stage.outside.sought[1][4](True)
+    stage.backend.sought[1][4](True)
     assert (told(stage), stage.edge.sent) == ([MOVED] * 4, [])
     stage.produce(("t", 0, batch(sequence=5)))
     stage.edge.sent.pop().answer()
@@ -96,7 +96,7 @@ def test_batches_that_are_sent_again_in_order_have_nobody_asked() -> None:
             sent.answer(GAP)
         stage.edge.sent.clear()
         stage.produce(("t", 0, batch(sequence=3)))
-    assert (set(told(stage)), stage.outside.sought) == ({MOVED}, [])
+    assert (set(told(stage)), stage.backend.sought) == ({MOVED}, [])
 
 
 def test_a_client_whose_pipeline_was_refused_behind_the_first_goes_on_here_after_all_of_it_went_another_way() -> None:
@@ -104,9 +104,9 @@ def test_a_client_whose_pipeline_was_refused_behind_the_first_goes_on_here_after
     for sequence in (1, 2, 3, 4):
         stage.produce(("t", 0, batch(sequence=sequence)))
     for _ in range(2):
-        assert stage.outside.sought == []
+        assert stage.backend.sought == []
         stage.produce(("t", 0, batch(sequence=5)))
-    (question,) = stage.outside.sought
+    (question,) = stage.backend.sought
     question[4](True)
     stage.produce(("t", 0, batch(sequence=5)))
     stage.edge.sent.pop().answer()
@@ -119,7 +119,7 @@ def test_what_is_sent_again_in_a_pipeline_is_let_in_from_its_first_one_on(insist
     stage = stopped()
     for sequence in (1, 2, 3, 1):
         stage.produce(("t", 0, batch(sequence=sequence)))
-    (question,) = stage.outside.sought
+    (question,) = stage.backend.sought
     if insisted:
         stage.edge.clock = 6
         stage.produce(("t", 0, batch(sequence=1)))
@@ -142,13 +142,13 @@ def test_what_a_client_insists_on_is_for_the_broker_to_judge(answer: bool | None
     stage = stopped()
     for stage.edge.clock in range(6):
         stage.produce(("t", 0, batch(sequence=5)))
-        while stage.outside.sought:
+        while stage.backend.sought:
             assert stage.edge.clock
-            stage.outside.sought.pop()[4](answer)
+            stage.backend.sought.pop()[4](answer)
     assert stage.edge.sent == []
     stage.edge.clock = 6
     stage.produce(("t", 0, batch(sequence=5)))
-    assert stage.outside.sought == [], "whatever the answer"
+    assert stage.backend.sought == [], "whatever the answer"
     stage.produce(("t", 0, batch(sequence=5)))
     stage.edge.sent.pop().answer(GAP)
     assert told(stage)[-2:] == [MOVED, GAP]
@@ -158,7 +158,7 @@ def test_a_source_that_does_not_answer_keeps_nobody_for_longer() -> None:
     stage = stopped()
     for stage.edge.clock in range(7):
         stage.produce(("t", 0, batch(sequence=5)))
-    assert (len(stage.outside.sought), stage.edge.sent) == (1, [])
+    assert (len(stage.backend.sought), stage.edge.sent) == (1, [])
     stage.produce(("t", 0, batch(sequence=5)))
     assert len(stage.edge.sent) == 1
 
@@ -169,9 +169,9 @@ def test_what_has_failed_again_while_the_source_was_asked_stops_on() -> None:
     stage.produce(("t", 0, batch(sequence=1)))
     stage.produce(("t", 0, batch(sequence=0)))
     stage.edge.sent.pop().answer(MOVED)
-    stage.outside.sought.pop()[4](True)
+    stage.backend.sought.pop()[4](True)
     stage.produce(("t", 0, batch(sequence=1)))
-    assert (stage.edge.sent, stage.outside.sought) == ([], [])
+    assert (stage.edge.sent, stage.backend.sought) == ([], [])
 
 
 def test_a_request_may_name_a_partition_twice() -> None:
@@ -185,19 +185,19 @@ def test_while_the_source_of_a_topic_is_not_to_be_asked_nobody_asks_it() -> None
     stage.swap(route("t", Serve.HIDDEN))
     for _ in range(3):
         stage.produce(("t", 0, batch(sequence=5)))
-    assert (told(stage), stage.outside.sought) == ([MOVED] * 3, [])
+    assert (told(stage), stage.backend.sought) == ([MOVED] * 3, [])
 
 
 def test_partitions_where_nothing_is_stopped_go_their_way_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = stopped()
     judged: list[ProduceRequest] = []
-    judge = ProduceJudge.judge
+    judge = WriteDecider.judge
 
-    def counted(self: ProduceJudge, request: ProduceRequest, held: Held | None) -> list[Plan]:
+    def counted(self: WriteDecider, request: ProduceRequest, held: Held | None) -> list[Plan]:
         judged.append(request)
         return judge(self, request, held)
 
-    monkeypatch.setattr(ProduceJudge, "judge", counted)
+    monkeypatch.setattr(WriteDecider, "judge", counted)
     stage.produce(("t", 1, batch(sequence=0)))
     assert (len(stage.edge.sent), judged) == (1, [])
     stage.produce(("t", 0, batch(sequence=5)))

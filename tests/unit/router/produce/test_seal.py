@@ -23,7 +23,7 @@ def test_too_large_is_told_as_not_leader_where_the_topic_has_been_sealed_meanwhi
     stage.edge.sent[0].answer(TOO_LARGE)
     stage.edge.sent[1].answer()
     assert stage.told() == [(1, [("t", 0, NOT_LEADER)]), (2, [("t", 1, 0)])]
-    assert stage.core.forwards.in_flight[OPEN.key] == 0
+    assert stage.shared.forwards.in_flight[OPEN.key] == 0
 
 
 def test_too_large_is_told_as_it_is_where_no_seal_can_be_the_reason() -> None:
@@ -70,9 +70,9 @@ def test_a_router_goes_on_telling_of_a_sealed_topic_after_its_flip() -> None:
     stage = Stage(OPEN)
     stage.produce(("t", 0, batch()))
     stage.swap(replace(route("t", Serve.LOCAL, fence_epoch=9), sealed=True))
-    fences = stage.core.forwards.fences(stage.core.table)
+    fences = stage.shared.forwards.fences(stage.shared.table)
     assert [(ack.epoch, ack.in_flight) for ack in fences.values()] == [(9, 1)]
     stage.edge.sent[0].answer(TOO_LARGE)
-    fences = stage.core.forwards.fences(stage.core.table)
+    fences = stage.shared.forwards.fences(stage.shared.table)
     assert [(ack.epoch, ack.in_flight) for ack in fences.values()] == [(9, 0)]
-    assert stage.outside.drains == 1
+    assert stage.backend.drains == 1

@@ -90,7 +90,7 @@ def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(door: 
     named = tuple(blank(keys, api_key=key, min_version=low, max_version=high) for key, (low, high) in spans.items())
     hidden = (blank(feature, name="transaction.version", max_version_level=2),)
     talk = Talk(door=door)
-    talk.outside.told_versions = blank(kind, api_keys=named, finalized_features=hidden)
+    talk.backend.told_versions = blank(kind, api_keys=named, finalized_features=hidden)
     talk.ask(VERSIONS, version, client_software_name="c", client_software_version="1")
     frame, kind = talk.edge.replies[-1], entity(VERSIONS, version, "response")
     answer: Any = decode_body(kind, frame, 8)
@@ -157,7 +157,7 @@ def test_a_name_is_worth_nothing_until_the_target_has_had_its_last_word() -> Non
 
 def test_a_session_that_the_target_bounds_ends_also_for_writes_that_never_reach_it() -> None:
     talk = Talk(route("t", Serve.FORWARD), door=PASSING)
-    talk.outside.leaders = {("t", 0): 1}
+    talk.backend.leaders = {("t", 0): 1}
     talk.relay("PLAIN", (Plain("mover", "old").first(), b""), lifetime_ms=10_000)
     talk.edge.clock = 9.0
     talk.produce(("t", 0, batch(sequence=0)))
@@ -245,7 +245,7 @@ def test_a_mapped_client_is_let_in_when_the_target_has_taken_what_stands_for_it(
     told = talk.answer(AUTHENTICATE, 2)
     assert (code_of(told.error_code), told.error_message) == (58, "the router cannot log in to the target for orders")
     assert talk.edge.closed
-    assert "the target refused it" in talk.outside.said[0]
+    assert "the target refused it" in talk.backend.said[0]
 
 
 def test_a_mapped_client_proves_its_password_by_scram() -> None:
@@ -296,14 +296,14 @@ def test_a_mapped_session_is_renewed_under_its_own_name_alone() -> None:
 
 def test_a_forwarded_write_that_the_source_refuses_to_hear_is_answered_as_not_authorized() -> None:
     talk = Talk(route("t", Serve.FORWARD))
-    talk.outside.leaders = {("t", 0): 1}
+    talk.backend.leaders = {("t", 0): 1}
     talk.produce(("t", 0, batch(sequence=0)))
     done = talk.edge.sent[-1].done
     assert done is not None
     done(Outcome(None, sent=False, refused="no credential of orders is known"))
     assert talk.told() == [(1, [("t", 0, 29)])]
-    assert talk.outside.refreshed == []
-    assert talk.core.forwards.in_flight[route("t", Serve.FORWARD).key] == 0
+    assert talk.backend.refreshed == []
+    assert talk.shared.forwards.in_flight[route("t", Serve.FORWARD).key] == 0
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -321,14 +321,14 @@ def test_a_writer_of_the_source_gets_a_producer_id_that_the_target_refuses_it(ve
 
     helped = talk(Serve.FORWARD)
     assert helped.edge.replies == []
-    helped.outside.ids.pop()(77)
+    helped.backend.ids.pop()(77)
     told = helped.answer(22, version)
     assert (code_of(told.error_code), told.producer_id, told.producer_epoch) == (0, 77, 0)
 
     unlucky = talk(Serve.FORWARD)
-    unlucky.outside.ids.pop()(-1)
+    unlucky.backend.ids.pop()(-1)
     assert code_of(unlucky.answer(22, version).error_code) == 31
 
     for passed in (talk(), talk(Serve.LOCAL), talk(Serve.FORWARD, transactional="t"), talk(Serve.FORWARD, code=0)):
-        assert passed.outside.ids == []
+        assert passed.backend.ids == []
         assert len(passed.edge.replies) == 1

@@ -23,16 +23,16 @@ EARLY, LATE = 100, 300
 
 
 def lengths(stage: Stage, staying: Session) -> dict[str, int]:
-    core = stage.core
-    core.held.waiting((), 0.0)  # The router's presence does the same.
+    shared = stage.shared
+    shared.held.waiting((), 0.0)  # The router's presence does the same.
     # The presence does the same.
-    core.join_book.words(core.table.held_groups, core.table.followed.keys(), stage.edge.clock)
-    return census([stage.core, staying])
+    shared.join_book.words(shared.table.held_groups, shared.table.followed.keys(), stage.edge.clock)
+    return census([stage.shared, staying])
 
 
 def turns(stage: Stage, number: int, staying: Session) -> tuple[Session, ...]:
     """Return the sessions of a round: the session that stays, and a new session."""
-    passing = Session(stage.core, stage.edge)
+    passing = Session(stage.shared, stage.edge)
     passing.broker, passing.client_id = 1, f"client-{number}"
     return staying, passing
 
@@ -49,11 +49,11 @@ def write(stage: Stage, topic: str, producer: int, sequence: int) -> None:
 
 def promoted_and_forgotten(stage: Stage, number: int) -> None:
     """Play a topic's life: forwarded, fenced, promoted, and the link deleted; the producer writes all the while."""
-    topic, producer, at = f"t-{number}", 1000 + number, stage.core.table.epoch
+    topic, producer, at = f"t-{number}", 1000 + number, stage.shared.table.epoch
     stage.swap(route(topic, Serve.FORWARD))
     write(stage, topic, producer, 0)
     stage.swap(route(topic, Serve.HOLD, fence_epoch=at))
-    stage.core.forwards.fences(stage.core.table)
+    stage.shared.forwards.fences(stage.shared.table)
     stage.produce((topic, 0, batch(producer, 0, 1)))
     stage.swap(route(topic, Serve.LOCAL, gate={0: (ProducerMark(producer, 0, 0),)}))
     answer_all(stage)
@@ -73,7 +73,7 @@ def test_topics_and_producers_that_went_are_not_remembered() -> None:
                 session.closed()
         if number in (EARLY, LATE - 1):
             seen.append(lengths(stage, staying))
-    assert stage.core.forwards.total == 2 * LATE, "the first batch of each producer went to the source"
+    assert stage.shared.forwards.total == 2 * LATE, "the first batch of each producer went to the source"
     assert grown(seen[:1], seen[1:], {}) == {}
 
 
@@ -128,9 +128,9 @@ def test_groups_that_followed_and_went_are_not_remembered() -> None:
             stage.session = session
             member.says(JOIN, group_id=group, member_id="m", protocol_type="consumer")
             member.says(BEAT, group_id=group, generation_id=2, member_id="m")
-            stage.core.followers.leave(group)
-            stage.core.followers.resolved(group)
-            stage.core.followers.withhold(group, "m", frozenset({UUID(int=number)}), stage.edge.clock)
+            stage.shared.followers.leave(group)
+            stage.shared.followers.resolved(group)
+            stage.shared.followers.withhold(group, "m", frozenset({UUID(int=number)}), stage.edge.clock)
             if session is not staying:
                 member.says(LEAVE, group_id=group)
                 session.closed()

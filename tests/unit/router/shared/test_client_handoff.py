@@ -15,12 +15,12 @@ from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import decode_answer, encode_body, entity, is_flexible, response_type
 from kmigrate.protocol.frames import encode_request_head
 from kmigrate.router.session.session import Session
-from kmigrate.router.shared.client_handoff import Farewell, grouped, mark
+from kmigrate.router.shared.client_handoff import Handoff, grouped, mark
 from kmigrate.router.shared.state import Outcome
 from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.offered import OFFERED
-from tests.unit.router.router_fakes import FakeEdge, Stage, batch, route
+from tests.unit.router.router_fakes import FakeClientLink, Stage, batch, route
 
 NOT_LEADER = 6
 METADATA, API_VERSIONS = 3, 18
@@ -37,18 +37,18 @@ def _stage(*, finished: bool = True) -> Stage:
 
 def _see(stage: Stage, session: Session, *, host: str = "h", at: float = 0.0) -> None:
     session.host, session.client_id, session.since, session.active = host, "c", at, at
-    stage.core.farewell.guests.add(session)
+    stage.shared.farewell.guests.add(session)
 
 
 def _finish(stage: Stage, *, finished: bool = True) -> None:
-    stage.core.swap(replace(stage.core.table, epoch=stage.core.table.epoch + 1, finished=finished), 0.0)
-    stage.core.wake()
+    stage.shared.swap(replace(stage.shared.table, epoch=stage.shared.table.epoch + 1, finished=finished), 0.0)
+    stage.shared.wake()
 
 
-def _another(stage: Stage, *, host: str = "h", at: float = 0.0) -> tuple[Session, FakeEdge]:
+def _another(stage: Stage, *, host: str = "h", at: float = 0.0) -> tuple[Session, FakeClientLink]:
     """Open a second connection to the same router."""
-    edge = FakeEdge()
-    session = Session(stage.core, edge)
+    edge = FakeClientLink()
+    session = Session(stage.shared, edge)
     _see(stage, session, host=host, at=at)
     session.broker = 1
     return session, edge
@@ -86,7 +86,7 @@ def test_before_the_finish_clients_are_told_the_router_and_after_it_the_brokers(
 def test_nobody_is_told_by_a_router_that_stands_in_for_its_own(answers: bool, shown: bytes) -> None:
     stage = _stage()
     presence = RouterPresence("i", "b", 1, 500, bootstrap="elsewhere:9000", listeners={1: "elsewhere:9001"})
-    stage.core.stand_ins.follow("router:9000", [presence])
+    stage.shared.stand_ins.follow("router:9000", [presence])
     stage.session.home = "elsewhere:9000"
     _ask_metadata(stage.session)
     done = stage.edge.sent[-1].done
@@ -94,7 +94,7 @@ def test_nobody_is_told_by_a_router_that_stands_in_for_its_own(answers: bool, sh
     done(Outcome(_metadata_answer()))
     stage.asked[0][1](answers)
     assert shown in stage.edge.replies[-1] and b"real" not in stage.edge.replies[-1]
-    assert not stage.core.farewell.told
+    assert not stage.shared.farewell.told
 
 
 def test_a_client_is_told_only_when_all_that_it_has_written_is_answered() -> None:
@@ -113,7 +113,7 @@ def test_a_client_is_told_only_when_all_that_it_has_written_is_answered() -> Non
 def test_a_client_that_stays_is_shown_the_router_and_goes_on_writing() -> None:
     stage = _stage()
     asks, asking = _another(stage)
-    late = stage.core.late
+    late = stage.shared.late
     late.owe("till", stage.session._transactions._entrance, [("t", 0)])
     _ask_metadata(asks)
     done = asking.sent[-1].done
@@ -134,10 +134,10 @@ def test_a_client_that_stays_is_shown_the_router_and_goes_on_writing() -> None:
 def _word(stage: Stage, *staying: Session, applied: int) -> None:
     """Set the presence of another process, which may hold connections of the same client."""
     marks = tuple(mark(each) for each in staying)
-    stage.core.farewell.heard = (RouterPresence("i", "b", applied, 500, staying=marks),)
+    stage.shared.farewell.heard = (RouterPresence("i", "b", applied, 500, staying=marks),)
 
 
-def _shown(session: Session, edge: FakeEdge) -> bytearray:
+def _shown(session: Session, edge: FakeClientLink) -> bytearray:
     """Ask for metadata, and return the answer that the client gets."""
     _ask_metadata(session)
     done = edge.sent[-1].done
@@ -150,16 +150,16 @@ def test_a_client_that_another_router_keeps_is_shown_the_router_and_has_no_turn(
     """With `--workers`, the connections of a client to coordinator and leaders may lead to different processes."""
     stage = _stage()
     stays, staying = _another(stage, host="elsewhere")
-    epoch = stage.core.table.epoch
+    epoch = stage.shared.table.epoch
     _word(stage, stays, applied=epoch)
     assert b"router" in _shown(stays, staying)
     assert b"real" in _shown(stage.session, stage.edge)
-    assert stage.core.farewell.next(now=9.0) is stage.session
+    assert stage.shared.farewell.next(now=9.0) is stage.session
     stage.session.leaving = True
-    assert stage.core.farewell.next(now=9.0) is None
+    assert stage.shared.farewell.next(now=9.0) is None
     _word(stage, applied=epoch + 1)
     assert b"real" in _shown(stays, staying)
-    assert stage.core.farewell.next(now=9.0) is stays
+    assert stage.shared.farewell.next(now=9.0) is stays
 
 
 def test_nobody_is_told_while_another_process_is_reached_at_the_same_address() -> None:
@@ -168,7 +168,7 @@ def test_nobody_is_told_while_another_process_is_reached_at_the_same_address() -
     A client has connections to several processes, and no process knows when all writes of the client are answered.
     """
     stage = _stage()
-    farewell, epoch = stage.core.farewell, stage.core.table.epoch
+    farewell, epoch = stage.shared.farewell, stage.shared.table.epoch
     farewell.bootstrap = "router:9092"
     farewell.heard = (RouterPresence("i", "b-2", epoch, 500, bootstrap="router:9092"),)
     assert b"router" in _shown(stage.session, stage.edge)
@@ -183,11 +183,11 @@ def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_fi
     A router without the finish may still give clients answers that are true only through that router.
     """
     stage = _stage(finished=False)
-    _word(stage, applied=stage.core.table.epoch)
+    _word(stage, applied=stage.shared.table.epoch)
     _finish(stage)
     assert b"router" in _shown(stage.session, stage.edge)
-    assert stage.core.farewell.next(now=9.0) is None
-    _word(stage, applied=stage.core.table.epoch)
+    assert stage.shared.farewell.next(now=9.0) is None
+    _word(stage, applied=stage.shared.table.epoch)
     _finish(stage)
     assert b"real" in _shown(stage.session, stage.edge), "what else is written is nothing to wait for"
     _finish(stage, finished=False)
@@ -198,13 +198,13 @@ def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_fi
 def test_who_has_just_started_tells_nobody_before_it_has_heard_who_else_is_there() -> None:
     """Clients reconnect at once to a router that starts again after the finish."""
     stage = _stage()
-    stage.core.farewell = Farewell(guests={stage.session})
-    stage.core.farewell.follow(stage.core.table)
+    stage.shared.farewell = Handoff(guests={stage.session})
+    stage.shared.farewell.follow(stage.shared.table)
     assert b"router" in _shown(stage.session, stage.edge)
-    assert stage.core.farewell.next(now=9.0) is None
-    stage.core.farewell.heard = ()
+    assert stage.shared.farewell.next(now=9.0) is None
+    stage.shared.farewell.heard = ()
     assert b"real" in _shown(stage.session, stage.edge)
-    assert stage.core.farewell.next(now=9.0) is stage.session
+    assert stage.shared.farewell.next(now=9.0) is stage.session
 
 
 def test_whose_turn_had_come_before_an_undo_waits_for_another_one() -> None:
@@ -214,16 +214,16 @@ def test_whose_turn_had_come_before_an_undo_waits_for_another_one() -> None:
     stage.session.leave()
     _finish(stage, finished=False)
     stage.edge.sent[0].answer()
-    stage.core.late.owe("till", stage.session._transactions._entrance, [("t", 0)])
+    stage.shared.late.owe("till", stage.session._transactions._entrance, [("t", 0)])
     _finish(stage)
     assert b"router" in _shown(stage.session, stage.edge)
     assert stage.edge.parted == 0
     stage.produce(("free", 0, batch(sequence=1)))
     assert stage.edge.sent[-1].where == "target", "its writes go on"
     stage.edge.sent[-1].answer()
-    stage.core.late.over("till")
+    stage.shared.late.over("till")
     assert stage.edge.parted == 0
-    assert stage.core.farewell.next(now=9.0) is stage.session
+    assert stage.shared.farewell.next(now=9.0) is stage.session
 
 
 def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
@@ -231,7 +231,7 @@ def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
     asks, asking = _another(stage)
     stage.produce(("free", 0, batch()))
     _ask_metadata(asks)
-    stage.core.farewell.guests.discard(stage.session)
+    stage.shared.farewell.guests.discard(stage.session)
     stage.session.closed()
     assert len(asking.sent) == 1
 
@@ -281,7 +281,7 @@ def _of_coordinators() -> list[Any]:
 @pytest.mark.parametrize("request_", _of_coordinators(), ids=lambda each: f"{type(each).__name__}-{each.__version__}")
 def test_who_was_told_has_no_coordinator_here_any_more(request_: Any) -> None:
     stage = _stage()
-    stage.core.farewell.may_tell(stage.session)
+    stage.shared.farewell.may_tell(stage.session)
     _ask(stage.session, request_)
     assert stage.edge.sent == []
     answer = decode_answer(response_type(type(request_)), stage.edge.replies[-1])
@@ -317,7 +317,7 @@ def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -
     session expires.
     """
     stage = _stage()
-    stage.core.farewell.may_tell(stage.session)
+    stage.shared.farewell.may_tell(stage.session)
     for request in (
         blank(entity(8, 7, "request"), group_id="g"),
         blank(entity(9, 7, "request"), group_id="g"),
@@ -382,7 +382,7 @@ def test_after_an_undo_everything_is_as_before() -> None:
     stage.produce(("free", 0, batch(sequence=1)))
     assert [s.where for s in stage.edge.sent] == ["target", "target", "target"]
     assert stage.edge.parted == 0
-    assert stage.core.farewell.told == {}
+    assert stage.shared.farewell.told == {}
 
 
 def test_the_longest_idle_goes_first_the_busy_later_and_the_newly_come_not_yet() -> None:
@@ -392,7 +392,7 @@ def test_the_longest_idle_goes_first_the_busy_later_and_the_newly_come_not_yet()
     bootstrap, _ = _another(stage, at=0.5)
     bootstrap.broker = None
     stage.produce(("free", 0, batch()))
-    farewell = stage.core.farewell
+    farewell = stage.shared.farewell
     order = []
     while (guest := farewell.next(10.0)) is not None:
         guest.leaving = True
@@ -402,7 +402,7 @@ def test_the_longest_idle_goes_first_the_busy_later_and_the_newly_come_not_yet()
 
 
 def test_who_was_told_is_remembered_within_bounds() -> None:
-    farewell = Farewell()
+    farewell = Handoff()
     stage = _stage()
     for number in range(20_005):
         stage.session.client_id = str(number)

@@ -15,7 +15,7 @@ from kmigrate.model.routes import Serve
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.client_handoff import mark
 from kmigrate.router.wire.transactions import partitions_of
-from tests.unit.router.router_fakes import FakeEdge, route
+from tests.unit.router.router_fakes import FakeClientLink, route
 from tests.unit.router.transactions.test_handler import ADD, END, NAME, OFFSETS, Desk, T
 
 FENCED, BUSY, NOTHING_OPEN, OLD_EPOCH, LOADING, NOT_COORDINATOR, NOT_ALLOWED = 90, 51, 48, 47, 14, 16, 53
@@ -54,7 +54,7 @@ def test_another_process_that_has_seen_nothing_of_it_asks_the_target() -> None:
     desk = promoted(knows=True)
     assert desk.produce("t", sequence=8) is None
     desk.hears()
-    assert (desk.asked(ADD), desk.stage.outside.joins) == ([], [])
+    assert (desk.asked(ADD), desk.stage.backend.joins) == ([], [])
     assert len(desk.stage.edge.sent) == 1
 
 
@@ -91,14 +91,14 @@ def test_what_is_not_late_is_passed_on_and_its_answer_is_told() -> None:
 def test_a_partition_that_the_source_never_had_is_not_asked_about() -> None:
     """For each made-up partition the router would question the target for seconds, in the router's own name."""
     desk = promoted()
-    asked = desk.stage.outside.ask_target
+    asked = desk.stage.backend.ask_target
     named: list[int] = []
 
     def ask(topic: str, partition: int, *rest: Any) -> None:
         named.append(partition)
         asked(topic, partition, *rest)
 
-    desk.stage.outside.ask_target = ask  # type: ignore[assignment,method-assign]
+    desk.stage.backend.ask_target = ask  # type: ignore[assignment,method-assign]
     desk.add("t", partitions=(0, 1, 2, 70_000, -1))
     assert named == [0, 1]
     assert [partitions_of(request) for _, key, request in desk.passed if key == ADD] == [{"t": (2, 70_000, -1)}]
@@ -133,13 +133,13 @@ def test_the_target_judges_whether_who_brings_a_batch_may_put_its_partition_into
     desk = promoted()
     desk.add("t")
     stage, coordinator = desk.stage, desk.stage.edge
-    stage.edge = FakeEdge()
-    stage.session = Session(stage.core, stage.edge)
+    stage.edge = FakeClientLink()
+    stage.session = Session(stage.shared, stage.edge)
     desk.codes["target", ADD] = NOT_ALLOWED
     assert desk.produce("t", sequence=7) is None
     desk.hears()
     assert desk.asked(ADD) == [("target", ADD)]
-    assert (coordinator.sent, stage.outside.joins) == ([], [])
+    assert (coordinator.sent, stage.backend.joins) == ([], [])
     assert [error for _, parts in stage.told() for _, _, error in parts] == [NOT_ALLOWED]
 
 
@@ -148,7 +148,7 @@ def test_a_broker_that_is_not_the_coordinator_has_judged_so_the_router_joins_by_
     desk.codes["target", ADD] = NOT_COORDINATOR
     assert desk.produce("t", sequence=7) is None
     desk.hears()
-    ((holder, topic, partition, then),) = desk.stage.outside.joins
+    ((holder, topic, partition, then),) = desk.stage.backend.joins
     assert (holder, topic, partition) == ((NAME, *T), "t", 0)
     then(0)
     assert len(desk.stage.edge.sent) == 1
@@ -190,7 +190,7 @@ def test_while_the_target_does_not_tell_whether_a_partition_is_late_nothing_is_s
 def test_a_first_batch_that_waits_asks_again_where_the_target_does_not_tell() -> None:
     desk = promoted(knows=True)
     assert desk.produce("t", sequence=8) is None
-    desk.stage.outside.asked.pop()[3](None)
+    desk.stage.backend.asked.pop()[3](None)
     assert desk.stage.edge.sent == []
     desk.hears()
     assert len(desk.stage.edge.sent) == 1
@@ -211,7 +211,7 @@ def waited_too_long() -> Desk:
     desk.produce("t", sequence=7)
     desk.stage.edge.clock = desk.stage.edge.wakes[-1]
     desk.stage.session.advance()
-    desk.stage.outside.asked.clear()
+    desk.stage.backend.asked.clear()
     return desk
 
 
@@ -228,7 +228,7 @@ def test_what_stands_behind_a_batch_that_waited_too_long_does_not_overtake_it() 
 def test_a_first_batch_that_entered_over_another_process_stops_nothing_behind_it() -> None:
     desk = waited_too_long()
     assert desk.produce("t", sequence=8) is None
-    assert desk.stage.outside.asked == []
+    assert desk.stage.backend.asked == []
     assert desk.produce("t", sequence=8) is None
     desk.target_knows = True
     desk.hears()
@@ -244,10 +244,10 @@ def test_another_epoch_begins_its_sequences_anew(epoch: int) -> None:
 
 def finish(desk: Desk) -> bool:
     """Finish the links, and tell whether the client stays with the router."""
-    core, session = desk.stage.core, desk.stage.session
-    core.farewell.guests.add(session)
-    core.swap(replace(core.table, finished=True), 0.0)
-    return core.farewell.stays(session)
+    shared, session = desk.stage.shared, desk.stage.session
+    shared.farewell.guests.add(session)
+    shared.swap(replace(shared.table, finished=True), 0.0)
+    return shared.farewell.stays(session)
 
 
 def test_nothing_is_late_once_clients_are_told_where_the_brokers_are() -> None:
@@ -264,7 +264,7 @@ def test_who_was_told_of_a_late_partition_stays_with_the_router_until_it_is_in()
     desk.produce("t", sequence=7)
     desk.hears()
     assert desk.asked(ADD) == [("target", ADD)]
-    farewell, session = desk.stage.core.farewell, desk.stage.session
+    farewell, session = desk.stage.shared.farewell, desk.stage.session
     assert farewell.stays(session), "the other one is not"
     assert farewell.next(now=9.0) is None
     desk.stage.edge.sent.pop().answer()
@@ -276,7 +276,7 @@ def test_who_was_told_of_a_late_partition_stays_with_the_router_until_it_is_in()
 
 def test_whom_this_router_keeps_it_tells_the_others() -> None:
     desk = promoted()
-    farewell, session = desk.stage.core.farewell, desk.stage.session
+    farewell, session = desk.stage.shared.farewell, desk.stage.session
     desk.add("t")
     finish(desk)
     assert farewell.staying == {mark(session)}
@@ -290,8 +290,8 @@ def test_the_abort_of_a_transaction_that_nothing_has_entered_succeeds_also_for_w
     desk.add("t")
     desk.stage.session.closed()
     assert not finish(desk)
-    desk.stage.session = Session(desk.stage.core, desk.stage.edge)
-    desk.stage.core.farewell.told["", "c"] = 0.0
+    desk.stage.session = Session(desk.stage.shared, desk.stage.edge)
+    desk.stage.shared.farewell.told["", "c"] = 0.0
     desk.codes["target", END] = NOTHING_OPEN
     assert desk.end(committed=False) == 0
 
@@ -302,5 +302,5 @@ def test_who_was_told_of_a_late_partition_stays_no_longer_than_the_transaction(e
     desk.add("t")
     assert finish(desk)
     end(desk)
-    assert not desk.stage.core.farewell.stays(desk.stage.session)
-    assert desk.stage.core.late.owed == {}
+    assert not desk.stage.shared.farewell.stays(desk.stage.session)
+    assert desk.stage.shared.late.owed == {}

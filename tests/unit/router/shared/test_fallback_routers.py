@@ -18,7 +18,7 @@ from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.process.ports import Ports
 from kmigrate.router.process.reachability import Reach
 from kmigrate.router.settings import RouterSettings
-from kmigrate.router.shared.fallback_routers import StandIns
+from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 from tests.unit.router.router_fakes import Stage
@@ -34,15 +34,15 @@ def presence(home: str, *others: str, name: str = "") -> RouterPresence:
     return replace(told, bootstrap=home, listeners={1: f"{host}:9001"}, stand_ins=kept)
 
 
-def stand_ins(*heard: RouterPresence, own: str = "a:9000") -> tuple[AddressBook, StandIns]:
+def stand_ins(*heard: RouterPresence, own: str = "a:9000") -> tuple[AddressBook, FallbackRouters]:
     book = AddressBook(1_000_000, {1: ("a", 9001)})
-    known = StandIns(book, lambda _, then: then(True))
+    known = FallbackRouters(book, lambda _, then: then(True))
     known.addresses = {each.bootstrap: "a:9199" for each in heard if each.bootstrap != own}
     known.follow(own, heard)
     return book, known
 
 
-def told(known: StandIns, home: str) -> AddressBook:
+def told(known: FallbackRouters, home: str) -> AddressBook:
     books: list[AddressBook] = []
     known.book(home, books.append)
     return books[0]
@@ -108,8 +108,8 @@ def _reply(stage: Stage, key: int, version: int) -> Any:
 def at_b() -> Stage:
     """Return a client of router b, at the listener that this router keeps for such clients."""
     stage = Stage()
-    stage.core.stand_ins.addresses["b:9000"] = "router:9100"
-    stage.core.stand_ins.follow("router:9000", [presence("b:9000", "router:9000")])
+    stage.shared.stand_ins.addresses["b:9000"] = "router:9100"
+    stage.shared.stand_ins.follow("router:9000", [presence("b:9000", "router:9000")])
     stage.session.home, stage.session.broker = "b:9000", None
     return stage
 
@@ -147,7 +147,7 @@ def test_so_it_is_with_its_coordinator() -> None:
 
 def test_a_router_that_is_not_heard_of_is_not_asked_for() -> None:
     stage = at_b()
-    stage.core.stand_ins.follow("router:9000", [])
+    stage.shared.stand_ins.follow("router:9000", [])
     _ask(stage, METADATA, 9, topics=())
     _answer_brokers(stage, METADATA, 9)
     assert [b.host for b in _reply(stage, METADATA, 9).brokers] == ["router"]
@@ -168,8 +168,8 @@ def test_what_each_broker_tells_of_itself_is_not_told_twice(key: int) -> None:
 
 def test_a_description_of_the_cluster_lists_its_brokers_alone() -> None:
     stage = Stage()
-    stage.core.stand_ins.follow("router:9000", [presence("b:9000", "router:9000")])
-    assert stage.core.book.spares
+    stage.shared.stand_ins.follow("router:9000", [presence("b:9000", "router:9000")])
+    assert stage.shared.book.spares
     _ask(stage, DESCRIBE_CLUSTER, 0)
     _answer_brokers(stage, DESCRIBE_CLUSTER, 0)
     assert [int(b.broker_id) for b in _reply(stage, DESCRIBE_CLUSTER, 0).brokers] == [1_000_001]

@@ -11,7 +11,7 @@ from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.router.shared import forwards
-from kmigrate.router.shared.forwards import Forwards
+from kmigrate.router.shared.forwards import InFlightForwards
 from kmigrate.state.codec import PresenceWriter
 from tests.unit.router.router_fakes import Stage, batch, route, table
 
@@ -19,11 +19,11 @@ KEY = "topic/l/t"
 FENCED = table(route("t", Serve.HOLD, fence_epoch=2))
 
 
-def kept(account: Forwards) -> int:
+def kept(account: InFlightForwards) -> int:
     return sum(len(marks) for topic in account._acked.values() for marks in topic.values())
 
 
-def told(account: Forwards) -> dict[int, list[int]]:
+def told(account: InFlightForwards) -> dict[int, list[int]]:
     """Return the producer ids that the controller gets, by partition."""
     producers = account.fences(FENCED)[KEY].producers
     return {partition: [mark.producer_id for mark in marks] for partition, marks in producers.items()}
@@ -31,7 +31,7 @@ def told(account: Forwards) -> dict[int, list[int]]:
 
 def test_of_many_producers_those_that_wrote_last_are_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwards, "_MOST_MARKS", 10)
-    account = Forwards()
+    account = InFlightForwards()
     for producer in range(25):
         account.acknowledged(KEY, 0, producer, 0, 0)
     account.acknowledged(KEY, 0, 15, 0, 1)
@@ -42,7 +42,7 @@ def test_of_many_producers_those_that_wrote_last_are_kept_and_told(monkeypatch: 
 
 def test_partitions_share_what_is_kept_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwards, "_MOST_MARKS", 10)
-    account = Forwards()
+    account = InFlightForwards()
     for producer in range(25):
         for partition in range(2):
             account.acknowledged(KEY, partition, producer, 0, 0)
@@ -52,7 +52,7 @@ def test_partitions_share_what_is_kept_of_a_topic(monkeypatch: pytest.MonkeyPatc
 
 def test_more_partitions_than_marks_are_told_one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwards, "_MOST_MARKS", 2)
-    account = Forwards()
+    account = InFlightForwards()
     for producer in range(3):
         for partition in range(3):
             account.acknowledged(KEY, partition, producer, 0, 0)
@@ -63,18 +63,18 @@ def test_what_was_acknowledged_is_told_until_the_flip_and_forgotten_then() -> No
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch(producer=5)))
     stage.edge.sent[-1].answer()
-    account = stage.core.forwards
+    account = stage.shared.forwards
     stage.swap(route("t", Serve.HOLD, fence_epoch=2))
-    assert account.fences(stage.core.table)[KEY].producers == {0: (ProducerMark(5, 0, 0),)}
+    assert account.fences(stage.shared.table)[KEY].producers == {0: (ProducerMark(5, 0, 0),)}
     stage.swap(route("t", Serve.FORWARD))
     stage.swap(route("t", Serve.HOLD, fence_epoch=3))
-    assert account.fences(stage.core.table)[KEY].producers == {0: (ProducerMark(5, 0, 0),)}, "a fence was lifted"
+    assert account.fences(stage.shared.table)[KEY].producers == {0: (ProducerMark(5, 0, 0),)}, "a fence was lifted"
     stage.swap(route("t", Serve.LOCAL))
     assert kept(account) == 0
 
 
 def test_of_a_topic_whose_link_has_ended_nothing_is_kept_but_what_is_in_flight() -> None:
-    account = Forwards()
+    account = InFlightForwards()
     for topic in ("t", "u"):
         account.leave(f"topic/l/{topic}")
         account.held(f"topic/l/{topic}", 0, 5)
@@ -93,7 +93,7 @@ def test_of_a_topic_whose_link_has_ended_nothing_is_kept_but_what_is_in_flight()
     assert account.in_flight == {}
 
 
-def short_lived(account: Forwards, topics: int, producers: int) -> RoutingTable:
+def short_lived(account: InFlightForwards, topics: int, producers: int) -> RoutingTable:
     """Record topics that short-lived producers wrote, and return a table that fences all topics at once."""
     for topic in range(topics):
         for producer in range(producers):
@@ -103,7 +103,7 @@ def short_lived(account: Forwards, topics: int, producers: int) -> RoutingTable:
 
 def test_all_fenced_topics_together_tell_no_more_marks_than_fit_into_one_message() -> None:
     """20 topics of 9,000 producers made 8.7 MB, which no topic accepts, and the event loop stood still for 12 s."""
-    account = Forwards()
+    account = InFlightForwards()
     fenced = short_lived(account, 20, 9_000)
     told = account.fences(fenced)
     marks = [len(ack.producers[0]) for ack in told.values()]
@@ -114,7 +114,7 @@ def test_all_fenced_topics_together_tell_no_more_marks_than_fit_into_one_message
 
 
 def test_the_marks_of_a_fence_are_made_once() -> None:
-    account = Forwards()
+    account = InFlightForwards()
     fenced = short_lived(account, 2, 3)
     first, again = (account.fences(fenced)["topic/l/t0"].producers for _ in range(2))
     assert first is again
@@ -127,7 +127,7 @@ def test_the_marks_of_a_fence_are_made_once() -> None:
 
 def test_marks_are_told_once_nothing_is_in_flight() -> None:
     """While a write is in flight, more writes may be acknowledged, and the controller does not need the marks yet."""
-    account = Forwards()
+    account = InFlightForwards()
     fenced = short_lived(account, 1, 3)
     account.leave("topic/l/t0")
     assert account.fences(fenced)["topic/l/t0"].producers == {}
@@ -136,7 +136,7 @@ def test_marks_are_told_once_nothing_is_in_flight() -> None:
 
 
 def test_marks_that_no_client_asks_for_any_more_are_neither_told_nor_kept() -> None:
-    account = Forwards()
+    account = InFlightForwards()
     account.tick(1_000.0)
     account.acknowledged(KEY, 0, 1, 0, 0)
     account.acknowledged(KEY, 0, 2, 0, 0)

@@ -7,7 +7,7 @@ import pytest
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.records.batch import Batch, walk
-from kmigrate.router.shared.gate import _NEAR, Gate, Verdict, ring_distance
+from kmigrate.router.shared.gate import _NEAR, FirstWriteGate, Verdict, ring_distance
 from tests.unit.router.router_fakes import batch, held, route, table
 
 LAST = (1 << 31) - 1
@@ -18,8 +18,8 @@ def _batch(sequence: int, epoch: int = 2) -> Batch:
     return next(iter(walk(memoryview(batch(5, epoch, sequence)))))
 
 
-def _gate(last: int, epoch: int = 2) -> Gate:
-    gate = Gate()
+def _gate(last: int, epoch: int = 2) -> FirstWriteGate:
+    gate = FirstWriteGate()
     gate.load(table(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, epoch, last),)})))
     return gate
 
@@ -27,10 +27,10 @@ def _gate(last: int, epoch: int = 2) -> Gate:
 @pytest.mark.parametrize(
     ("last", "epoch", "sequence", "verdict"),
     [
-        (10, 2, 11, Verdict.PRIME),
-        (LAST, 2, 0, Verdict.PRIME),
-        (10, 3, 0, Verdict.PRIME),
-        (-1, 2, 0, Verdict.PRIME),
+        (10, 2, 11, Verdict.ADMIT_ALONE),
+        (LAST, 2, 0, Verdict.ADMIT_ALONE),
+        (10, 3, 0, Verdict.ADMIT_ALONE),
+        (-1, 2, 0, Verdict.ADMIT_ALONE),
         (10, 2, 10, Verdict.DUPLICATE),
         (10, 2, 0, Verdict.DUPLICATE),
         (1, 2, LAST, Verdict.DUPLICATE),
@@ -48,7 +48,7 @@ def test_the_verdict_on_a_producer_that_the_target_does_not_know(
 
 def test_only_the_very_next_batch_passes_unasked() -> None:
     gate = _gate(10)
-    assert gate.judge("t", 0, _batch(11), {}) is Verdict.PRIME
+    assert gate.judge("t", 0, _batch(11), {}) is Verdict.ADMIT_ALONE
     for sequence in (5, 10, 12, 500):
         assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.ASK
 
@@ -58,7 +58,7 @@ def test_others_wait_while_one_primes_and_pass_once_it_is_accepted() -> None:
     gate.prime(KEY, object())
     assert gate.judge("t", 0, _batch(12), {}) is Verdict.WAIT
     gate.settled(KEY, accepted=False)
-    assert gate.judge("t", 0, _batch(11), {}) is Verdict.PRIME
+    assert gate.judge("t", 0, _batch(11), {}) is Verdict.ADMIT_ALONE
     gate.prime(KEY, object())
     gate.settled(KEY, accepted=True)
     assert gate.judge("t", 0, _batch(12), {}) is Verdict.PASS
@@ -114,7 +114,7 @@ def test_what_follows_a_billion_records_that_the_target_has_forgotten_is_no_dupl
 
     No batch that a client has in flight is so far from the barrier.
     """
-    assert _gate(10).judge("t", 0, _batch(sequence, epoch), {KEY: held(-1)}) is Verdict.PRIME
+    assert _gate(10).judge("t", 0, _batch(sequence, epoch), {KEY: held(-1)}) is Verdict.ADMIT_ALONE
 
 
 def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:
@@ -136,7 +136,7 @@ def test_sequences_compare_in_the_ring_of_two_to_the_31(later: int, earlier: int
 def test_the_marks_of_a_topic_are_put_in_order_once_however_many_tables_are_made() -> None:
     """Before, each record of the state log sorted the marks of 9,000 producers in each of 20 topics."""
     marks: dict[int, tuple[ProducerMark, ...]] = {0: (ProducerMark(7, 0, 5),), 1: (ProducerMark(8, 0, 6),)}
-    gate = Gate()
+    gate = FirstWriteGate()
     gate.load(table(route("t", Serve.LOCAL, gate=marks)))
     first = dict(gate.marks)
     gate.load(table(route("t", Serve.LOCAL, gate=marks | {1: (ProducerMark(8, 0, 7),)}), route("u", Serve.FORWARD)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kmigrate.router.shared import pending_positions as untold
-from kmigrate.router.shared.pending_positions import Untold
+from kmigrate.router.shared.pending_positions import PendingPositions
 
 HERE, ELSEWHERE = 1, 2
 T0, T1 = ("t", 0), ("t", 1)
 
 
-def marks(*partitions: tuple[str, int], now: float = 0.0) -> Untold:
-    made = Untold()
+def marks(*partitions: tuple[str, int], now: float = 0.0) -> PendingPositions:
+    made = PendingPositions()
     made.left_out("g", partitions, HERE, now)
     return made
 

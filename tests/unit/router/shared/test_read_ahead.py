@@ -31,7 +31,7 @@ from kmigrate.router.shared import read_ahead
 from kmigrate.router.shared.read_ahead import LATE_S, STALE_S, Fate
 from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.fetch_requests import Place
-from tests.unit.router.router_fakes import FakeEdge, Sent, Stage
+from tests.unit.router.router_fakes import FakeClientLink, Sent, Stage
 from tests.unit.router.wire.test_fetch_requests import framed, message
 
 LARGE = 2000
@@ -283,7 +283,7 @@ class World:
 
     @property
     def fates(self) -> tuple[int, int]:
-        fates = self.stage.core.room_ahead.fates
+        fates = self.stage.shared.room_ahead.fates
         return fates[Fate.USED], fates[Fate.DROPPED]
 
     def answer_next(self) -> bool:
@@ -359,7 +359,7 @@ def test_who_is_behind_gets_most_answers_before_asking_and_reads_everything_once
     for key, log in world.broker.logs.items():
         assert world.client.got[key] == [base for base, _ in log.batches]
         assert world.client.ends[key] == log.end
-    assert world.stage.core.room_ahead.taken == 0
+    assert world.stage.shared.room_ahead.taken == 0
 
 
 def test_what_is_asked_ahead_is_what_the_client_would_have_asked_but_for_its_size() -> None:
@@ -380,7 +380,7 @@ def test_what_is_asked_ahead_is_what_the_client_would_have_asked_but_for_its_siz
 def far_behind(seed: int = 1, version: int = 17, batches: int = 300) -> World:
     """Return a world whose client has a buffered answer to a request that the router sent ahead."""
     world = World(version, seed, batches=batches)
-    while not world.stage.core.room_ahead.taken:
+    while not world.stage.shared.room_ahead.taken:
         world.poll()
     return world
 
@@ -389,7 +389,7 @@ def test_an_answer_that_waits_for_too_long_is_dropped_and_the_session_goes_on() 
     world = far_behind()
     world.stage.edge.clock += STALE_S + 0.1
     world.stage.session.advance()
-    assert world.stage.core.room_ahead.taken == 0
+    assert world.stage.shared.room_ahead.taken == 0
     assert world.stage.session.waiting_bytes == 0
     assert world.fates == (0, 1)
     session = world.client.session_id
@@ -438,7 +438,7 @@ def test_nothing_is_asked_ahead_where_little_is_left_or_answers_are_small() -> N
 
 def test_nothing_is_asked_ahead_beyond_the_room() -> None:
     world = World(17, 1, batches=100)
-    world.stage.core.room_ahead.limit = read_ahead.MOST_BYTES - 1
+    world.stage.shared.room_ahead.limit = read_ahead.MOST_BYTES - 1
     world.read_on()
     assert world.fates == (0, 0)
     assert len(world.stage.edge.sent) == world.client.correlation
@@ -451,12 +451,12 @@ def test_nothing_is_asked_ahead_of_a_throttled_client_nor_once_clients_are_to_le
     for _ in range(5):
         world.poll()
     assert world.fates == (0, 0)
-    assert world.stage.core.room_ahead.taken == 0
+    assert world.stage.shared.room_ahead.taken == 0
     world.broker.throttle = 0
-    world.stage.core.closing = True
+    world.stage.shared.closing = True
     for _ in range(5):
         world.poll()
-    assert world.stage.core.room_ahead.taken == 0
+    assert world.stage.shared.room_ahead.taken == 0
 
 
 def test_a_client_that_is_gone_gives_its_room_back() -> None:
@@ -466,10 +466,10 @@ def test_a_client_that_is_gone_gives_its_room_back() -> None:
             while world.answer_next():
                 pass
         world.stage.session.closed()
-        assert world.stage.core.room_ahead.taken == 0
+        assert world.stage.shared.room_ahead.taken == 0
         while world.answer_next():
             pass
-        assert world.stage.core.room_ahead.taken == 0
+        assert world.stage.shared.room_ahead.taken == 0
         assert world.stage.session.waiting_bytes == 0
 
 
@@ -610,7 +610,7 @@ def test_a_session_that_ends_after_an_answer_grew_too_old_gives_its_room_back_on
     world.client.epoch = epoch
     world.client.ask()
     world.stage.session.closed()
-    assert world.stage.core.room_ahead.taken == 0
+    assert world.stage.shared.room_ahead.taken == 0
     assert world.fates == (0, 1)
 
 
@@ -652,20 +652,20 @@ def test_two_requests_at_once_are_guessed_behind_once_and_get_what_they_ask() ->
     client.send({two: last.bases[two][-1] + 10}, session, 3)
     assert client.told()[0].bases.get(one, []) == [], "it reads that one at its end"
     world.stage.session.closed()
-    assert world.stage.core.room_ahead.taken == 0
+    assert world.stage.shared.room_ahead.taken == 0
 
 
 def test_only_as_many_answers_are_awaited_whole_as_there_is_room() -> None:
     world = World(17, 1)
-    core = world.stage.core
-    core.room_ahead.limit = read_ahead.MOST_BYTES
+    shared = world.stage.shared
+    shared.room_ahead.limit = read_ahead.MOST_BYTES
     for log in world.broker.logs.values():
         for _ in range(100):
             log.append()
     edges = []
     for _ in range(20):
-        edge = FakeEdge()
-        session = RouterSession(core, edge)
+        edge = FakeClientLink()
+        session = RouterSession(shared, edge)
         places = {key: Place(3, 0, -1, -1, 4000) for key in world.keys}
         values = {"max_wait": dt.timedelta(0), "min_bytes": 1, "max_bytes": 1 << 25}
         session.frame(framed(message(17, places, [], session_id=0, session_epoch=0, **values), 17))
@@ -743,7 +743,7 @@ def test_a_request_that_reads_less_is_another_one() -> None:
     for key in world.keys[:2]:
         for _ in range(100):
             world.broker.logs[key].append()
-    while not world.stage.core.room_ahead.taken:
+    while not world.stage.shared.room_ahead.taken:
         world.poll()
     world.client.paused.add(world.keys[2])
     world.poll()
@@ -871,13 +871,13 @@ def test_an_answer_that_does_not_come_has_its_room_while_memory_is_kept_for_it(b
     world.stage.edge.clock += LATE_S + 1
     world.stage.session.advance()
     assert world.fates == (1, 1)
-    assert world.stage.core.room_ahead.taken == (read_ahead.MOST_BYTES if begun else 0)
+    assert world.stage.shared.room_ahead.taken == (read_ahead.MOST_BYTES if begun else 0)
     if begun:
         world._asked += 1
         one.answered_with(world.broker.answer(one.frame))
     else:
         assert one.begins() is not None, "it is taken as it comes, and kept nowhere"
-    assert world.stage.core.room_ahead.taken == 0
+    assert world.stage.shared.room_ahead.taken == 0
     world.read_on()
     world.check_whole()
 

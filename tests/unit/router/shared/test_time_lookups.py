@@ -35,9 +35,9 @@ class Reader:
             blank(kind, **told)
         )
         self.stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
-        if self.stage.outside.asked_ends:
-            self.stage.outside.asked_ends.pop()[2]({("t", 0): 500})
-            self.stage.outside.awaited.pop()[1](True)
+        if self.stage.backend.asked_ends:
+            self.stage.backend.asked_ends.pop()[2]({("t", 0): 500})
+            self.stage.backend.awaited.pop()[1](True)
 
     def target_says(self, offset: int, error: int = 0, topic: str = "t") -> None:
         kind = entity(2, self.version, "response")
@@ -48,15 +48,15 @@ class Reader:
 
     def source_says(self, *found: Found) -> tuple[int, bool]:
         """Give the source's answer to the only request; return the time and the isolation of that request."""
-        [(link, times, committed, told)] = self.stage.outside.looked_up
-        self.stage.outside.looked_up.clear()
+        [(link, times, committed, told)] = self.stage.backend.looked_up
+        self.stage.backend.looked_up.clear()
         assert link == "l" and times.keys() == {("t", 0)}
         told(dict(zip([("t", 0)], found, strict=False)))
         return times["t", 0], committed
 
     def target_ends_at(self, end: int) -> None:
-        [(where, keys, told)] = self.stage.outside.asked_ends
-        self.stage.outside.asked_ends.clear()
+        [(where, keys, told)] = self.stage.backend.asked_ends
+        self.stage.backend.asked_ends.clear()
         assert where == TARGET and keys == {("t", 0)}
         told({("t", 0): end})
 
@@ -145,7 +145,7 @@ def test_what_lies_beyond_the_barrier_or_is_an_error_is_asked_of_nobody(offset: 
     reader = Reader(MOVED)
     reader.asks(T)
     reader.target_says(offset, error)
-    assert reader.told[0] == offset and not reader.stage.outside.looked_up
+    assert reader.told[0] == offset and not reader.stage.backend.looked_up
 
 
 @pytest.mark.parametrize("others", [(), (replace(COPY, mapped=True),), (replace(MOVED, mapped=True),)])
@@ -155,7 +155,7 @@ def test_of_other_topics_and_of_mapped_ones_which_have_no_markers_the_target_alo
     reader = Reader(*others, route("other", Serve.LOCAL))
     reader.asks(T)
     reader.target_says(20)
-    assert reader.told == (20, 4) and not reader.stage.outside.looked_up
+    assert reader.told == (20, 4) and not reader.stage.backend.looked_up
 
 
 def test_an_offset_that_is_not_asked_for_by_a_time_is_the_targets() -> None:

@@ -10,7 +10,7 @@ import uvloop
 
 from kmigrate.model.routes import GroupRoute
 from kmigrate.protocol.codes import code_of
-from kmigrate.router.shared.waiting_groups import HeldGroups
+from kmigrate.router.shared.waiting_groups import WaitingGroups
 from tests.unit.router.groups.test_handler import COMMIT, FROZEN, Member, later
 from tests.unit.router.process.test_passing import scene_of
 
@@ -32,14 +32,14 @@ def test_each_is_answered_in_time_though_nothing_is_heard_of_the_state_log() -> 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         async with scene_of(nobody_is_asked, held=("g",)) as scene:
-            scene.stage.core.settings = replace(scene.stage.core.settings, group_hold_s=0.05)
+            scene.stage.shared.settings = replace(scene.stage.shared.settings, group_hold_s=0.05)
             await scene.sends(heartbeat(0, b"g"))
             for correlation in range(40):
                 begun = loop.time()
                 assert await scene.gets(10) == struct.pack(">iih", 6, correlation, _ALL_IS_WELL)
                 assert correlation == 0 or loop.time() - begun > 0.03
                 await loop.sock_sendall(scene.client, heartbeat(correlation + 1, b"g"))
-            assert scene.stage.core.held.waiting({"g", "another"}, loop.time()) == ("g",)
+            assert scene.stage.shared.held.waiting({"g", "another"}, loop.time()) == ("g",)
 
     uvloop.run(scenario())
 
@@ -69,7 +69,7 @@ def test_a_held_commit_goes_on_at_once_with_its_group() -> None:
 
 
 def test_who_waits_is_told_for_as_long_as_it_may_come_again_and_its_group_holds() -> None:
-    held = HeldGroups()
+    held = WaitingGroups()
     held.asked(["a", "b"], 10.0)
     held.asked(["b"], 50.0)
     assert held.waiting({"a", "b", "c"}, 70.0) == ("a", "b")

@@ -19,7 +19,7 @@ from kmigrate.protocol.frames import peek_request, response_body_offset
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.router.session.session import Session
-from kmigrate.router.shared.open_transactions import AtTarget, Entry
+from kmigrate.router.shared.open_transactions import OpenTransaction, TargetTransactions
 from kmigrate.router.shared.state import Outcome, StoredBatch
 from kmigrate.router.transactions.stale import end_forgotten
 from kmigrate.router.wire.blank import blank, element, frame_answer
@@ -42,7 +42,7 @@ class Desk:
 
     def __init__(self, *routes: Any, known: bool = True, topics: tuple[str, ...] = ("t",), tells: bool = False) -> None:
         self.stage = Stage(*routes, held=("waiting",))
-        self.stage.outside.tells = tells
+        self.stage.backend.tells = tells
         if known:
             self.stage.memory.records[("l", NAME)] = TransactionRecord("l", NAME, *T, *S, topics)
             self.stage.memory.changed()
@@ -75,11 +75,11 @@ class Desk:
 
     def hears(self) -> None:
         """Let the clusters answer all requests except batches."""
-        edge, outside = self.stage.edge, self.stage.outside
-        while outside.asked or (asked := [sent for sent in edge.sent if peek_request(sent.frame).api_key]):
-            if outside.asked:
+        edge, backend = self.stage.edge, self.stage.backend
+        while backend.asked or (asked := [sent for sent in edge.sent if peek_request(sent.frame).api_key]):
+            if backend.asked:
                 knows = self.target_knows
-                outside.asked.pop(0)[3](None if knows is None else held(0 if knows else -1))
+                backend.asked.pop(0)[3](None if knows is None else held(0 if knows else -1))
             else:
                 edge.sent.remove(asked[0])
                 self._answer(asked[0])
@@ -205,7 +205,7 @@ def fenced(desk: Desk, *topics: str) -> None:
 
 
 def in_flight(desk: Desk, topic: str = "t") -> int:
-    return desk.stage.core.forwards.in_flight.get(f"topic/l/{topic}", 0)
+    return desk.stage.shared.forwards.in_flight.get(f"topic/l/{topic}", 0)
 
 
 def before_it_answers(desk: Desk, happens: Callable[[], object]) -> None:
@@ -226,7 +226,7 @@ def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
 
     def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
         happens()
-        assert desk.stage.core.group_words(0.0).get("g", GroupWord(1)).in_flight == 1
+        assert desk.stage.shared.group_words(0.0).get("g", GroupWord(1)).in_flight == 1
         remember(record, then)
 
     desk.stage.memory.remember = late  # type: ignore[method-assign]
@@ -312,7 +312,7 @@ def test_a_transaction_goes_to_the_source_in_the_sources_name() -> None:
     assert desk.end() == 0
     where, _, request = desk.passed[-1]
     assert (where, request.producer_id, request.producer_epoch, request.committed) == ("source", *S, True)
-    assert desk.stage.core.forwards.fences(desk.stage.core.table) == {}
+    assert desk.stage.shared.forwards.fences(desk.stage.shared.table) == {}
     assert in_flight(desk) == 0
 
 
@@ -335,7 +335,7 @@ def test_what_the_source_does_not_let_an_id_write_is_not_coupled_by_it(code: int
     desk.codes["source", ADD] = code
     assert desk.add("u") == {"u": code}
     assert desk.stage.memory.records[("l", NAME)].topics == ("t",)
-    assert desk.stage.core.begun.entries == {}
+    assert desk.stage.shared.begun.entries == {}
 
 
 def test_a_group_that_the_source_does_not_let_an_id_commit_for_is_not_coupled_by_it() -> None:
@@ -476,7 +476,7 @@ def _meanwhile(desk: Desk, where: str, key: int, happens: Callable[[], object]) 
     def late(at: str, asked: int, *request: Any) -> Any:
         if (at, asked) == (where, key) and waits:
             waits.clear()
-            session, desk.stage.session = desk.stage.session, Session(desk.stage.core, desk.stage.edge)
+            session, desk.stage.session = desk.stage.session, Session(desk.stage.shared, desk.stage.edge)
             happens()
             desk.stage.session = session
         return told(at, asked, *request)
@@ -552,7 +552,7 @@ def _renewed_while(desk: Desk, key: int, *, code: int) -> None:
         assert desk.add("t") == {"t": 0}
         with pytest.raises(AttributeError):
             desk.end()  # No answer has come yet.
-    desk.stage.session = Session(desk.stage.core, desk.stage.edge)
+    desk.stage.session = Session(desk.stage.shared, desk.stage.edge)
     desk.holders |= {"target": NEXT, "source": (S[0], S[1] + 1)}
     assert desk.init() == 0
     assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
@@ -577,7 +577,7 @@ def test_a_late_refusal_of_an_older_holder_ends_nothing_that_the_newer_has_open(
 def test_an_end_that_the_source_takes_for_no_holders_leaves_open_what_the_holder_has_begun(code: int) -> None:
     desk = forwarded(tells=True)
     assert desk.add("t") == {"t": 0}
-    desk.stage.session, holder = Session(desk.stage.core, desk.stage.edge), desk.stage.session
+    desk.stage.session, holder = Session(desk.stage.shared, desk.stage.edge), desk.stage.session
     desk.codes["source", END] = code
     assert desk.end() == code
     del desk.codes["source", END]
@@ -592,7 +592,7 @@ def test_an_end_that_the_source_takes_for_no_holders_leaves_open_what_the_holder
 def test_a_transaction_on_two_clusters_is_refused_and_can_be_aborted() -> None:
     desk = forwarded()
     assert desk.add("t", "free") == {"t": 29, "free": 55}
-    assert "promote its topics together" in desk.stage.outside.said[-1]
+    assert "promote its topics together" in desk.stage.backend.said[-1]
     assert desk.end(committed=False) == 0
     assert desk.asked(ADD, END) == []
     assert desk.add("t") == {"t": 0}
@@ -621,13 +621,13 @@ def test_of_two_requests_that_would_begin_a_transaction_one_may_be_refused() -> 
     librdkafka adds several partitions at once, and the source refuses requests while the last transaction is still
     ending.
     """
-    core = forwarded().stage.core
-    entry = core.begun.enter("l", NAME, T[1], {"topic/l/t"})
+    shared = forwarded().stage.shared
+    entry = shared.begun.enter("l", NAME, T[1], {"topic/l/t"})
     entry.ask(who := object())
     entry.ask(who)
     assert not entry.answered(who, begun=False)
     assert not entry.answered(who, begun=True)
-    other = core.begun.enter("l", "other", T[1], {"topic/l/t"})
+    other = shared.begun.enter("l", "other", T[1], {"topic/l/t"})
     other.ask(who)
     other.ask(who)
     assert not other.answered(who, begun=False)
@@ -642,9 +642,9 @@ def test_offsets_of_a_group_that_follows_are_at_the_source_in_the_sources_name()
     where, _, request = desk.passed[-1]
     assert (where, request.producer_id, request.producer_epoch, str(request.group_id)) == ("source", *S, "g")
     assert desk.stage.memory.records[("l", NAME)].groups == ("g",)
-    assert desk.stage.core.group_words(0.0)["g"].in_flight == 1
+    assert desk.stage.shared.group_words(0.0)["g"].in_flight == 1
     desk.end()
-    assert desk.stage.core.group_words(0.0)["g"].in_flight == 0
+    assert desk.stage.shared.group_words(0.0)["g"].in_flight == 0
 
 
 def test_offsets_of_a_group_that_follows_and_records_on_the_target_are_refused() -> None:
@@ -660,10 +660,10 @@ def test_under_a_freeze_an_open_transaction_of_a_group_ends_and_no_new_one_begin
     desk.add("t")
     desk.offsets("g")
     follows(desk, frozen=True)
-    drains = desk.stage.outside.drains
+    drains = desk.stage.backend.drains
     assert desk.offsets("g") == 0
     assert desk.end() == 0
-    assert desk.stage.outside.drains == drains + 1
+    assert desk.stage.backend.drains == drains + 1
     assert desk.add("t") is None
 
 
@@ -673,7 +673,7 @@ def test_a_group_that_is_frozen_before_the_source_agrees_to_its_first_positions_
     desk.add("t")
     before_it_answers(desk, lambda: follows(desk, frozen=True))
     assert desk.offsets("g") is None
-    assert desk.stage.core.group_words(0.0)["g"].in_flight == 0
+    assert desk.stage.shared.group_words(0.0)["g"].in_flight == 0
     assert desk.stage.memory.records[("l", NAME)].groups == ()
 
 
@@ -683,7 +683,7 @@ def test_a_group_that_is_frozen_once_the_source_has_agreed_waits_for_the_transac
     desk.add("t")
     before_it_is_kept(desk, lambda: follows(desk, frozen=True))
     assert desk.offsets("g") == 0
-    assert desk.stage.core.group_words(0.0)["g"].in_flight == 1
+    assert desk.stage.shared.group_words(0.0)["g"].in_flight == 1
 
 
 def opened(desk: Desk) -> None:
@@ -784,11 +784,11 @@ def test_a_group_that_is_given_up_may_be_committed_for() -> None:
 def test_what_was_read_before_a_group_opened_is_over_after_a_while(table: bool) -> None:
     desk = commits_for_a_group(forwarded())
     opened(desk)
-    assert set(desk.stage.core.at_target.overtaken) == {NAME}
+    assert set(desk.stage.shared.at_target.overtaken) == {NAME}
     desk.stage.edge.clock += 901
     if table:
         desk.stage.turn()
-        assert not desk.stage.core.at_target.overtaken
+        assert not desk.stage.shared.at_target.overtaken
     assert desk.add("t") == {"t": 0}
     assert commit(desk) is None
 
@@ -828,7 +828,7 @@ def test_a_source_that_two_links_mirror_has_one_transaction_open_and_it_is_that_
 def _another(desk: Desk) -> Session:
     """Open a second connection of the same client, and return the first connection."""
     first = desk.stage.session
-    desk.stage.session = Session(desk.stage.core, desk.stage.edge)
+    desk.stage.session = Session(desk.stage.shared, desk.stage.edge)
     return first
 
 
@@ -866,7 +866,7 @@ def test_what_is_asked_while_the_target_answers_is_not_taken_for_ended() -> None
     desk = forwarded(tells=True)
     assert desk.add("free") == {"free": 0}
     _another(desk)
-    entry = desk.stage.core.at_target.open[NAME]
+    entry = desk.stage.shared.at_target.open[NAME]
     entry.ask(object())
     assert desk.add("t") == {"t": 29}
 
@@ -884,7 +884,7 @@ def test_what_the_target_refuses_to_a_stranger_is_no_transaction_of_the_holder(c
 
 def test_a_stranger_that_is_refused_leaves_open_what_the_holder_has_begun_meanwhile() -> None:
     desk = forwarded(tells=True)
-    entry = desk.stage.core.at_target.open.setdefault(NAME, Entry())
+    entry = desk.stage.shared.at_target.open.setdefault(NAME, OpenTransaction())
     entry.ask(stranger := object())
     assert desk.add("free") == {"free": 0}
     assert not entry.answered(stranger, begun=False)
@@ -911,7 +911,7 @@ def test_what_a_stranger_asks_for_is_not_open_to_the_holder_before_its_cluster_h
 
     desk._told = late  # type: ignore[method-assign, assignment]
     assert desk.add(asked) == {asked: 53}
-    assert (desk.stage.core.begun.entries, desk.stage.core.at_target.open) == ({}, {})
+    assert (desk.stage.shared.begun.entries, desk.stage.shared.at_target.open) == ({}, {})
 
 
 def test_what_a_client_asks_for_is_open_to_itself_before_the_target_has_answered() -> None:
@@ -939,13 +939,13 @@ def test_what_a_client_had_asked_the_target_for_when_its_connection_was_lost_is_
     assert desk.end() == 0
     desk.hears = lambda: None  # type: ignore[method-assign]
     assert desk.add("free") is None
-    assert desk.stage.core.at_target.open.keys() == {NAME}
+    assert desk.stage.shared.at_target.open.keys() == {NAME}
     desk.stage.session = stays
     del desk.hears
     desk.stage.edge.sent.clear()
     assert desk.end(committed=False) == 0
     goes.closed()
-    assert desk.stage.core.at_target.open == {}
+    assert desk.stage.shared.at_target.open == {}
 
 
 @pytest.mark.parametrize("code", [90, 47, 49, 53])
@@ -987,9 +987,9 @@ def test_of_what_is_open_at_the_target_nothing_is_kept_when_all_of_its_connectio
     first = _another(desk)
     desk.add("free")
     first.closed()
-    assert desk.stage.core.at_target.open.keys() == {NAME}
+    assert desk.stage.shared.at_target.open.keys() == {NAME}
     desk.stage.session.closed()
-    assert desk.stage.core.at_target == AtTarget()
+    assert desk.stage.shared.at_target == TargetTransactions()
 
 
 def test_a_connection_remembers_few_ids_that_the_target_refuses() -> None:
@@ -997,8 +997,8 @@ def test_a_connection_remembers_few_ids_that_the_target_refuses() -> None:
     desk.codes["target", OFFSETS] = 53
     for number in range(100):
         desk.says(OFFSETS, transactional_id=f"made-up-{number}", producer_id=1, producer_epoch=0, group_id="free")
-    assert len(desk.stage.core.at_target._heard) < 20
-    assert desk.stage.core.at_target.open == {}
+    assert len(desk.stage.shared.at_target._heard) < 20
+    assert desk.stage.shared.at_target.open == {}
 
 
 def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() -> None:
@@ -1007,7 +1007,7 @@ def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() 
     desk.add("free")
     for number in range(100):
         desk.says(END, transactional_id=f"made-up-{number}", producer_id=1, producer_epoch=0, committed=False)
-    assert len(desk.stage.core.at_target._heard) < 20
+    assert len(desk.stage.shared.at_target._heard) < 20
     asked = len(desk.asked(DESCRIBE))
     assert desk.add("t") == {"t": 29}, "its own is still known to be at the target"
     assert len(desk.asked(DESCRIBE)) == asked
@@ -1020,14 +1020,14 @@ def test_a_fence_holds_what_begins_and_lets_what_is_open_end() -> None:
     desk = forwarded()
     desk.add("t")
     fenced(desk)
-    ack = desk.stage.core.forwards.fences(desk.stage.core.table)["topic/l/t"]
+    ack = desk.stage.shared.forwards.fences(desk.stage.shared.table)["topic/l/t"]
     assert (ack.epoch, ack.in_flight) == (5, 1)
     sent = desk.produce("t")
     assert sent is not None and sent.where.startswith("source")
     sent.answer()
     desk.stage.edge.sent.clear()
     assert desk.end() == 0
-    assert (in_flight(desk), desk.stage.outside.drains) == (0, 1)
+    assert (in_flight(desk), desk.stage.backend.drains) == (0, 1)
     assert desk.add("t") is None, "it waits"
     desk.stage.swap(route("t", Serve.LOCAL))
     desk.hears()
@@ -1061,7 +1061,7 @@ def test_a_fence_waits_for_an_open_transaction_at_all_topics_that_its_id_writes(
     follows(desk)
     begin(desk)
     fenced(desk, "t", "u")
-    fences = desk.stage.core.forwards.fences(desk.stage.core.table)
+    fences = desk.stage.shared.forwards.fences(desk.stage.shared.table)
     assert (fences["topic/l/t"].in_flight, fences["topic/l/u"].in_flight) == (1, 1)
     assert desk.add("u") == {"u": 0}
     assert desk.passed[-1][0] == "source"
@@ -1110,7 +1110,7 @@ def test_what_a_fence_holds_too_long_is_told_to_come_again() -> None:
     desk.stage.edge.clock = desk.stage.edge.wakes[-1]
     desk.stage.session.advance()
     assert desk.codes_of(desk.read(ADD, 3)) == {"t": 51}
-    assert desk.stage.core.waiting == {}
+    assert desk.stage.shared.waiting == {}
 
 
 def test_no_transaction_begins_while_any_topic_of_its_id_is_fenced() -> None:
@@ -1148,7 +1148,7 @@ def test_a_batch_that_went_another_way_is_asked_for_in_the_sources_name() -> Non
     desk.stage.edge.sent.pop().answer(6)
     for _ in range(2):
         desk.produce("t", sequence=8)
-    ((_, topic, partition, stored, then),) = desk.stage.outside.sought
+    ((_, topic, partition, stored, then),) = desk.stage.backend.sought
     assert (topic, partition, stored) == ("t", 0, StoredBatch(*S, 3))
     assert desk.stage.edge.sent == []
     then(True)
@@ -1199,7 +1199,7 @@ def asked_about(desk: Desk, *open_: str, meanwhile: Callable[[], Any] = lambda: 
         meanwhile()
         return open_
 
-    asyncio.run(end_forgotten(desk.stage.core, open_at_source))
+    asyncio.run(end_forgotten(desk.stage.shared, open_at_source))
     return asked
 
 
@@ -1211,7 +1211,7 @@ def test_a_transaction_whose_client_is_gone_counts_until_the_source_has_ended_it
     assert asked_about(desk, NAME) == [NAME]
     assert in_flight(desk) == 1
     assert asked_about(desk) == [NAME]
-    assert (in_flight(desk), desk.stage.outside.drains) == (0, 1)
+    assert (in_flight(desk), desk.stage.backend.drains) == (0, 1)
 
 
 def test_nothing_more_is_asked_of_a_source_for_a_client_that_is_gone() -> None:
@@ -1228,7 +1228,7 @@ def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None
     fenced(desk)
     asked_about(desk, meanwhile=lambda: desk.add("t"))
     assert in_flight(desk) == 1
-    desk.stage.core.begun.entries[("l", NAME)].ask(object())
+    desk.stage.shared.begun.entries[("l", NAME)].ask(object())
     assert asked_about(desk) == [], "an answer is due"
 
 

@@ -76,7 +76,7 @@ def test_a_transaction_that_a_router_would_begin_late_waits_under_the_fence(code
     while_it_stood_still(desk, lambda: revoke(desk, proven=False), lambda: fenced(desk))
     assert desk.add("t") is None
     flipped(desk)
-    desk.stage.core.wake()
+    desk.stage.shared.wake()
     desk.hears()
     assert desk.codes_of(desk.read(ADD, 3)) == {"t": 0}
 
@@ -170,7 +170,7 @@ def test_the_abort_of_what_a_fence_has_held_has_succeeded(committed: bool, told:
     fenced(desk)
     assert desk.add("t") is None
     desk.stage.edge.clock = 60.0
-    desk.stage.core.wake()
+    desk.stage.shared.wake()
     assert desk.codes_of(desk.read(ADD, 3)) == {"t": CONCURRENT}
     desk.codes = {(where, END): INVALID_TXN_STATE for where in ("source", "target")}
     assert desk.end(committed) == told

@@ -47,7 +47,7 @@ def two_sources(desk: Desk) -> None:
 
     def changed() -> None:
         stage._follow()
-        stage.core.swap(replace(stage.core.table, sources=("l", "m")), 0.0)
+        stage.shared.swap(replace(stage.shared.table, sources=("l", "m")), 0.0)
 
     stage.memory.changed = changed
     changed()
@@ -156,9 +156,9 @@ def test_who_would_go_on_is_judged_by_every_source_that_answers(told: tuple[int 
 
 def test_a_source_of_which_nothing_is_known_yet_might_know_who_would_go_on() -> None:
     desk = strange(tells=False)
-    desk.stage.outside.versions[END] = -1
+    desk.stage.backend.versions[END] = -1
     assert desk.add("t", producer_id=S[0], epoch=S[1]) == {"t": LOADING}
-    assert desk.stage.outside.refreshed == [""], "the router looks for the source's brokers"
+    assert desk.stage.backend.refreshed == [""], "the router looks for the source's brokers"
 
 
 def test_the_older_holder_of_an_id_that_the_state_log_knows_is_refused_without_a_question() -> None:
@@ -231,4 +231,4 @@ def test_the_end_of_a_transaction_passes_a_fence() -> None:
     desk = strange()
     fenced(desk)
     assert end(desk) == 0
-    assert desk.stage.core.forwards.in_flight.get("topic/l/t", 0) == 0
+    assert desk.stage.shared.forwards.in_flight.get("topic/l/t", 0) == 0

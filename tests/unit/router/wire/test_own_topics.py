@@ -84,7 +84,7 @@ def _offered() -> Iterator[tuple[int, int]]:
 
 def _stage() -> Stage:
     stage = Stage(route("mirrored", Serve.FORWARD))
-    stage.core.own_ids = frozenset({OWN_ID.bytes})
+    stage.shared.own_ids = frozenset({OWN_ID.bytes})
     return stage
 
 
@@ -118,8 +118,8 @@ def test_a_request_that_names_an_own_topic_alone_is_refused_and_names_it_to_no_b
         if where:
             told = getattr(decode_answer(entity(api, version, "response"), reply), where)
             assert set(_errors(told)) - {0} and set(_errors(told)) <= {29, 100}
-    assert stage.core.own_refused[api] == 1
-    assert stage.outside.said and not stage.edge.closed
+    assert stage.shared.own_refused[api] == 1
+    assert stage.backend.said and not stage.edge.closed
 
 
 @pytest.mark.parametrize(("api", "version"), list(_offered()), ids=str)
@@ -203,7 +203,7 @@ def _listing(api: int, version: int) -> Any:
 )
 def test_an_answer_that_lists_topics_leaves_own_topics_out(api: int, version: int) -> None:
     stage = Stage()
-    stage.core.own_ids = frozenset({OWN_ID.bytes})
+    stage.shared.own_ids = frozenset({OWN_ID.bytes})
     stage.session.frame(bytearray(request(api, version, encode_body(blank(entity(api, version, "request"))))))
     sent, answer = stage.edge.sent[-1], bytearray(frame_answer(_listing(api, version), 1))
     assert _names_own(answer)

@@ -14,7 +14,7 @@ from kmigrate.errors import Unreachable
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.workflow.base import connections as estates
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 
 LINK = LinkRecord("l", "u", ClusterRef("old", "h:1"), ClusterRef("new", "h:2", "target-id"), 1)
 
@@ -35,15 +35,15 @@ class Cluster:
 
 
 @pytest.fixture
-def estate(monkeypatch: pytest.MonkeyPatch) -> Estate:
+def estate(monkeypatch: pytest.MonkeyPatch) -> Connections:
     monkeypatch.setattr(estates, "ClusterClient", Cluster)
     monkeypatch.setattr(estates, "Admin", lambda _: None)
     monkeypatch.setattr(estates, "StateLog", lambda _: None)
     monkeypatch.setattr(estates, "PATIENCE_S", 0.01)
-    return Estate(lambda name: ClusterSettings(name, (("h", 1),)), "new")
+    return Connections(lambda name: ClusterSettings(name, (("h", 1),)), "new")
 
 
-def test_a_source_that_says_nothing_is_unreachable_when_nobody_would_wait_any_longer(estate: Estate) -> None:
+def test_a_source_that_says_nothing_is_unreachable_when_nobody_would_wait_any_longer(estate: Connections) -> None:
     """A source that accepts connections without answering is unreachable after the patience of a person.
 
     A request itself would wait half a minute for its answer.
@@ -55,7 +55,9 @@ def test_a_source_that_says_nothing_is_unreachable_when_nobody_would_wait_any_lo
     assert "[clusters.old]" in caught.value.next_step
 
 
-def test_it_is_told_which_source_is_asked_as_long_as_it_is(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_told_which_source_is_asked_as_long_as_it_is(
+    estate: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
 
     @contextmanager

@@ -15,7 +15,7 @@ from kmigrate.cluster.producer_load import ProducerLoad, producer_load
 from kmigrate.errors import Unreachable
 from kmigrate.workflow.base import producer_expiration as producer_memory
 from kmigrate.workflow.base.producer_expiration import memory_findings, raised_alone
-from tests.fakes.finishing import FINISHED, GROUP, LINK, ROUTER, TOPIC, Estate
+from tests.fakes.finishing import FINISHED, GROUP, LINK, ROUTER, TOPIC, Connections
 from tests.fakes.state_log import MemoryLog
 
 RAISED = replace(LINK, restore_expiration="")
@@ -101,7 +101,7 @@ def test_a_finish_puts_it_back_or_says_what_is_to_be_done(against: str, monkeypa
         return against
 
     monkeypatch.setattr(producer_memory, "restore_memory", restored)
-    estate = Estate(replace(RAISED, restore_expiration="3600000"), TOPIC, GROUP, ROUTER)
+    estate = Connections(replace(RAISED, restore_expiration="3600000"), TOPIC, GROUP, ROUTER)
     made = estate.finish()
     assert asked == ["3600000"]
     assert "put producer.id.expiration.ms of the target back to 3600000" in made.changes

@@ -27,9 +27,9 @@ from kmigrate.model.records import (
     TransactionRecord,
 )
 from kmigrate.net.clock import monotonic
-from kmigrate.workflow.base.unit import Rendezvous, decided, unit_to_flip, wait_for_unit
+from kmigrate.workflow.base.unit import UnitProgress, decided, unit_to_flip, wait_for_unit
 from kmigrate.workflow.promote import topic as promote
-from kmigrate.workflow.promote.fence_rounds import Turns
+from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.promote.sealing import Sealer
 from kmigrate.workflow.promote.topic import TopicPromotion
@@ -84,7 +84,7 @@ class Stage:
 
     log: MemoryLog = field(default_factory=lambda: MemoryLog(LINK, *SHARED, ASKED, OTHER, BOTH))
     source: Cluster = field(default_factory=Cluster)
-    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    rendezvous: UnitProgress = field(default_factory=UnitProgress)
     behind: str = ""
     """Name of a topic that the mirror has not caught up with."""
 
@@ -275,8 +275,8 @@ def test_what_a_flip_names_with_its_present_fence_has_no_way_back(fence_epoch: i
     assert stage.record("u").phase is phase
 
 
-def proven(*records: TopicRecord) -> Rendezvous:
-    return Rendezvous(proven={(r.link, r.topic): (r, ProvenTopic(r.fence_epoch)) for r in records})
+def proven(*records: TopicRecord) -> UnitProgress:
+    return UnitProgress(proven={(r.link, r.topic): (r, ProvenTopic(r.fence_epoch)) for r in records})
 
 
 def test_no_flip_is_written_over_a_topic_that_is_not_as_it_was_proven() -> None:
@@ -293,14 +293,14 @@ def test_no_flip_is_written_over_a_topic_that_was_coupled_meanwhile() -> None:
 
 def test_a_topic_that_was_promoted_before_it_was_coupled_is_not_waited_for() -> None:
     state = MemoryLog(LINK, ASKED, replace(FENCED, phase=TopicPhase.PROMOTED), BOTH).state
-    assert unit_to_flip(state, ASKED, Rendezvous()) == PromotedUnit()
+    assert unit_to_flip(state, ASKED, UnitProgress()) == PromotedUnit()
 
 
 def unit(other: TopicRecord, standing: set[str], span: float = 5.0, then: TopicRecord | None = None) -> None:
     async def scene() -> None:
         log: Any = MemoryLog(LINK, BOTH, ASKED, other)
         async with asyncio.timeout(10):
-            rendezvous = Rendezvous(at_barrier={("l", topic) for topic in standing})
+            rendezvous = UnitProgress(at_barrier={("l", topic) for topic in standing})
             waiting = asyncio.ensure_future(wait_for_unit(log, ASKED, rendezvous, monotonic() + span))
             if then is not None:
                 await asyncio.sleep(0.02)
@@ -323,9 +323,9 @@ def test_one_topic_that_is_given_up_takes_its_unit_back() -> None:
         unit(OTHER, set(), span=0.05)
 
 
-def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100) -> Turns:
+def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100) -> FenceRounds:
     """Promote topics while another topic is fenced; call `then` before the turn of the topics."""
-    turns = Turns(most)
+    turns = FenceRounds(most)
 
     async def scene() -> None:
         turns.go(("l", "before"))

@@ -59,7 +59,7 @@ class Empty(Cluster):
         return SimpleNamespace(topics={})
 
 
-class Estate:
+class Connections:
     def __init__(self, *records: Record) -> None:
         self.log: Any = MemoryLog(*records)
         self.asked = 0
@@ -117,28 +117,28 @@ def refused(work: Any) -> Refused:
 
 
 def test_a_promote_is_asked_for_also_where_the_mirror_wrote_what_the_source_changed() -> None:
-    estate = Estate(LINK, TOPIC)
+    estate = Connections(LINK, TOPIC)
     estate.log.meanwhile(lambda _: replace(TOPIC, restore_configs={"retention.ms": "1"}))
     assert run(promote(estate)).applied
     assert (estate.topic.phase, estate.topic.restore_configs) == (TopicPhase.PROMOTE_PENDING, {"retention.ms": "1"})
 
 
 def test_a_groups_promote_is_asked_for_also_where_the_mirror_wrote_its_rules() -> None:
-    estate = Estate(LINK, TOPIC, GROUP)
+    estate = Connections(LINK, TOPIC, GROUP)
     estate.log.meanwhile(lambda _: replace(GROUP, since_ms=2))
     assert run(promote_group(estate)).applied
     assert (estate.group.phase, estate.group.reason) == (GroupPhase.PROMOTING, "")
 
 
 def test_who_is_overtaken_by_the_same_intent_has_what_was_asked_for() -> None:
-    estate = Estate(LINK, TOPIC, GROUP)
+    estate = Connections(LINK, TOPIC, GROUP)
 
     async def twice(verb: Callable[[Any], Any]) -> Any:
         return await asyncio.gather(verb(estate), verb(estate))
 
     for verb in (promote_group, pause):
         assert all(made.applied for made in run(twice(verb)))
-    estate = Estate(LINK, TOPIC)
+    estate = Connections(LINK, TOPIC)
     assert all(made.applied for made in run(twice(promote)))
     assert estate.topic.phase is TopicPhase.PROMOTE_PENDING
 
@@ -154,7 +154,7 @@ def test_who_is_overtaken_by_the_same_intent_has_what_was_asked_for() -> None:
 def test_an_intent_that_does_not_go_with_what_came_meanwhile_is_refused(
     verb: Callable[[Any], Any], meanwhile: Any, ref: str
 ) -> None:
-    estate = Estate(LINK, TOPIC, GROUP if isinstance(meanwhile, GroupRecord) else OPENED)
+    estate = Connections(LINK, TOPIC, GROUP if isinstance(meanwhile, GroupRecord) else OPENED)
     estate.log.meanwhile(lambda _: meanwhile)
     error = refused(verb(estate))
     assert (error.ref, error.still_true) == (ref, "nothing was changed")
@@ -162,7 +162,7 @@ def test_an_intent_that_does_not_go_with_what_came_meanwhile_is_refused(
 
 
 def test_of_several_topics_it_is_said_which_were_taken_before_one_was_refused() -> None:
-    estate = Estate(LINK, replace(LINK, name="k", uuid="v"))
+    estate = Connections(LINK, replace(LINK, name="k", uuid="v"))
 
     def somebody(written: Record | None) -> None:
         if isinstance(written, TopicRecord) and written.topic == "a":
@@ -181,26 +181,26 @@ def test_of_several_topics_it_is_said_which_were_taken_before_one_was_refused() 
 @pytest.mark.parametrize("link", ["l", "k"])
 def test_a_topic_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended(link: str) -> None:
     leaving = TopicRecord(link, "t", TopicPhase.MIRRORING, 1, forgotten_ms=7)
-    estate = Estate(LINK, replace(LINK, name="k", uuid="v"), leaving)
+    estate = Connections(LINK, replace(LINK, name="k", uuid="v"), leaving)
     error = refused(mirror(estate, "t"))
     assert (error.ref, error.next_step) == ("being-forgotten", f"kmigrate topic forget --link {link} t, then repeat")
-    estate = Estate(LINK)
+    estate = Connections(LINK)
     estate.log.meanwhile(lambda _: leaving)
     assert refused(mirror(estate, "t")).ref == "being-forgotten"
 
 
 def test_a_group_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended() -> None:
     leaving = replace(GROUP, forgotten_ms=7)
-    error = refused(mirror_group(Estate(LINK, leaving)))
+    error = refused(mirror_group(Connections(LINK, leaving)))
     assert (error.ref, error.next_step) == ("being-forgotten", "kmigrate group forget --link l g, then repeat")
-    estate = Estate(LINK, GROUP)
+    estate = Connections(LINK, GROUP)
     estate.log.meanwhile(lambda _: leaving)
     assert refused(mirror_group(estate, "follow")).ref == "being-forgotten"
 
 
 @pytest.mark.parametrize("kind", [Unreachable, WaitTimedOut, StateLogBroken])
 def test_whatever_ends_a_verb_half_way_says_what_was_done(kind: type[KmigrateError]) -> None:
-    estate = Estate(LINK, TOPIC, replace(TOPIC, topic="u"))
+    estate = Connections(LINK, TOPIC, replace(TOPIC, topic="u"))
 
     async def ends(*_: object) -> None:
         raise kind("state-log-busy", "no write succeeded", still_true="nothing was changed by this call")
@@ -221,7 +221,7 @@ def test_what_is_done_changes_nothing_when_it_is_asked_for_again(verb: Callable[
 
     A playbook that was stopped late is run again from its first step, when the source may be gone.
     """
-    estate = Estate(FINISHED, DONE, OPENED)
+    estate = Connections(FINISHED, DONE, OPENED)
     before = estate.log.state
     made: Plan = run(verb(estate))
     assert (made.applied, made.changes, [finding.level for finding in made.findings]) == (True, (), ["ok"])
@@ -229,25 +229,25 @@ def test_what_is_done_changes_nothing_when_it_is_asked_for_again(verb: Callable[
 
 
 def test_a_promoted_topic_is_given_to_no_other_engine() -> None:
-    estate: Any = Estate(LINK, DONE)
+    estate: Any = Connections(LINK, DONE)
     made = run(verbs.set_engine(estate, "l", ["t"], CopyEngine.SPARK))
     assert (made.changes, [finding.ref for finding in made.findings]) == ((), ["already-promoted"])
 
 
 def test_a_topic_whose_link_is_deleted_meanwhile_is_not_taken_for_a_link_that_is_gone() -> None:
-    estate = Estate(LINK)
+    estate = Connections(LINK)
     estate.log.meanwhile(lambda _: (LINK.key, None))
     assert refused(mirror(estate, "n")).ref == "unknown-link"
     assert estate.log.state.topic_owner("n") is None
 
 
 def test_a_finished_link_still_mirrors_nothing_new() -> None:
-    assert refused(mirror(Estate(FINISHED, DONE, OPENED), "t", "n")).ref == "link-finished"
+    assert refused(mirror(Connections(FINISHED, DONE, OPENED), "t", "n")).ref == "link-finished"
 
 
 def test_a_group_is_given_another_mode_whatever_the_mirror_wrote() -> None:
     follows = replace(GROUP, mode=GroupMode.FOLLOW)
-    estate = Estate(LINK, TOPIC, follows)
+    estate = Connections(LINK, TOPIC, follows)
     estate.log.meanwhile(lambda _: replace(follows, since_ms=2))
     run(mirror_group(estate, "hold"))
     assert estate.group.mode is GroupMode.HOLD

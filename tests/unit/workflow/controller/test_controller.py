@@ -22,7 +22,7 @@ from kmigrate.model.records import (
     TopicRecord,
     TransactionRecord,
 )
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller
 from kmigrate.workflow.promote import sealing, settling
 from kmigrate.workflow.promote.outcome import given_up
@@ -46,7 +46,7 @@ class Dark:
         raise self.failure
 
     def waits_for(self, record: TopicRecord | GroupRecord) -> str:
-        return Estate.waits_for(cast("Any", self), record)
+        return Connections.waits_for(cast("Any", self), record)
 
 
 class Lit:

@@ -175,9 +175,7 @@ def test_what_cannot_be_kept_is_said(monkeypatch: pytest.MonkeyPatch, caplog: py
         look(monkeypatch, Target(code=51), MIRRORING, TILL)
         assert caplog.messages == []
         look(monkeypatch, Target(code=47), MIRRORING, TILL)
-    assert caplog.messages == [
-        "transactional id till: till cannot be kept alive on the target: INVALID_PRODUCER_EPOCH"
-    ]
+    assert caplog.messages == ["transactional id till: till cannot be kept alive on the target: INVALID_PRODUCER_EPOCH"]
 
 
 def lost(monkeypatch: pytest.MonkeyPatch, source: int | None, target: int | None, *listed: str) -> None:

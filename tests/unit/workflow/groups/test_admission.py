@@ -10,7 +10,7 @@ from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase
 from kmigrate.model.presences import JoinTerms, RefusedMember, RouterPresence
 from kmigrate.model.records import GroupRecord
-from kmigrate.router.shared.session_timeouts import JoinBook
+from kmigrate.router.shared.session_timeouts import SessionTimeouts
 from kmigrate.workflow.groups.admission import (
     admission_findings,
     join_terms_of,
@@ -64,7 +64,7 @@ def test_the_words_of_all_routers_count() -> None:
 
 
 def test_a_router_tells_the_newest_timeout_of_each_client_while_the_group_is_mirrored() -> None:
-    book = JoinBook()
+    book = SessionTimeouts()
     book.asked("follows", "app", 600_000, 0.0)
     book.asked("follows", "app", 30_000, 1.0)
     book.asked("holds", "app", 45_000, 0.0)
@@ -79,7 +79,7 @@ def test_a_router_tells_the_newest_timeout_of_each_client_while_the_group_is_mir
 
 
 def test_a_router_remembers_so_many_clients_of_a_group_and_no_more() -> None:
-    book = JoinBook()
+    book = SessionTimeouts()
     for number in range(200):
         book.asked("g", f"app-{number:03}", 45_000, 0.0)
     (told,) = book.words((), {"g"}, 0.0).values()
@@ -90,9 +90,7 @@ def test_a_refused_member_is_named_with_the_error_and_the_way_on() -> None:
     named = RefusedMember("app", "10.0.0.1", "app-1", "UNSUPPORTED_ASSIGNOR")
     (finding,) = refused_member_findings(FOLLOWS, [named])
     assert (finding.level, finding.ref) == ("refuse", "member-refused")
-    assert finding.what == (
-        "the target would refuse member app at 10.0.0.1 (app-1) of group g: UNSUPPORTED_ASSIGNOR"
-    )
+    assert finding.what == ("the target would refuse member app at 10.0.0.1 (app-1) of group g: UNSUPPORTED_ASSIGNOR")
     assert "group.consumer.assignors" in finding.next_step
     said = refused_sentence("g", replace(named, member_id="", client_id=""), opened=True)
     assert said == "member without a client id at 10.0.0.1 of group g is refused by the target: UNSUPPORTED_ASSIGNOR"

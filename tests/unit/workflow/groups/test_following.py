@@ -265,9 +265,7 @@ def test_what_a_handover_waits_for_is_told_meanwhile() -> None:
 @pytest.mark.parametrize(("applied", "in_flight"), [(0, 0), (1 << 30, 1)])
 def test_no_position_is_read_before_every_router_has_frozen_the_group(applied: int, in_flight: int) -> None:
     made = stage()
-    made.says(
-        applied=applied, in_flight=in_flight, members=(member_mark("m-1"),), joined=(member_mark("m-1"),)
-    )
+    made.says(applied=applied, in_flight=in_flight, members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
     refused(made, "not-drained", drain_s=0.2)
     assert made.carried == []
 

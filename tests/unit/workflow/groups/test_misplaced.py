@@ -28,7 +28,7 @@ from kmigrate.workflow.groups.misplaced import (
     with_sightings,
 )
 from kmigrate.workflow.groups.watch import GroupFigures, GroupWatch, WatchSettings
-from tests.fakes.finishing import LINK, Estate, run
+from tests.fakes.finishing import LINK, Connections, run
 from tests.fakes.state_log import MemoryLog
 
 MIRRORED = GroupRecord("l", "g", GroupPhase.MIRRORED, 1)
@@ -100,7 +100,7 @@ def test_sentences_say_where_the_member_is_and_what_follows() -> None:
 
 
 def test_a_finish_is_refused_while_a_member_of_a_promoted_group_is_on_the_source() -> None:
-    estate = Estate()
+    estate = Connections()
     estate.on_source["g"] = (FORGOTTEN,)
     with pytest.raises(Refused) as refused:
         estate.finish()
@@ -109,7 +109,7 @@ def test_a_finish_is_refused_while_a_member_of_a_promoted_group_is_on_the_source
 
 
 def test_a_finish_names_commits_on_the_source_that_no_watch_has_recorded() -> None:
-    estate = Estate()
+    estate = Connections()
     estate.positions["g"] = {("t", 0): CommittedOffset(9, "")}
     found = [each for each in estate.finish(plan=True).findings if each.ref == "commits-on-source"]
     assert [each.level for each in found] == ["warn"]

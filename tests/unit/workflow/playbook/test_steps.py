@@ -95,7 +95,7 @@ def test_steps_become_values_and_take_the_default_link() -> None:
         (f"[[step]]\nwait = 'lag <= {'9' * 5_000}'", "f.toml, step 1: wait: found 'lag <= 999", "lag <= N"),
         ("[[step]]\nwait = 'topics lost'", "f.toml, step 1: wait", "topics PHASE"),
         ("[[step]]\nexec = 'a'\nunless = 'later'", "f.toml, step 1: unless", "groups PHASE"),
-        ("[[step]]\nexec = \"a 'b\"", "f.toml, step 1: exec", "command line"),
+        ('[[step]]\nexec = "a \'b"', "f.toml, step 1: exec", "command line"),
         ("[[step]]\nexec = ''", "f.toml, step 1: exec", "text"),
         (
             "[[step]]\nrun = 'link create'\nname = 'l'\nsource = 's'\n[[step]]\nrun = 'link delete'\nname = 'l'",

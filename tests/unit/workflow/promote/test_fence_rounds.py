@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from kmigrate.workflow.promote import fence_rounds as turns
-from kmigrate.workflow.promote.fence_rounds import Turns
+from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from tests.fakes.own_time import OwnTime
 
 
@@ -23,7 +23,7 @@ class Line:
     """Topics of a single link that ask for turns, and the order in which the topics got their turns."""
 
     def __init__(self, most: int) -> None:
-        self.turns = Turns(most)
+        self.turns = FenceRounds(most)
         self.gone: list[str] = []
         self.waited: dict[str, bool] = {}
         self._asked: list[asyncio.Task[None]] = []

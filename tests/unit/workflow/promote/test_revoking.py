@@ -89,7 +89,7 @@ def test_a_transaction_that_slips_in_is_cut_off_and_its_record_says_so(
 
 
 def test_a_transaction_that_slips_in_and_is_ended_by_its_client_is_what_the_record_tells_of(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     coordinator = Coordinator(state="CompleteAbort")
     revoker = scene(monkeypatch, coordinator)
@@ -108,7 +108,7 @@ def test_a_transaction_that_slips_in_and_is_ended_by_its_client_is_what_the_reco
 
 
 def test_one_whose_time_was_up_is_refused_already_and_its_client_has_to_hear_of_it(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     coordinator = Coordinator(epoch=9, state="CompleteAbort")
     revoker = scene(monkeypatch, coordinator)
@@ -134,7 +134,7 @@ def test_an_open_transaction_is_waited_for_and_named(monkeypatch: pytest.MonkeyP
 
 
 def test_before_kafka_3_0_no_abort_is_sent_while_the_logs_tell_of_an_open_transaction(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A source before Kafka 3.0 gets no abort while any topic of the id shows an open transaction.
 
@@ -205,7 +205,7 @@ def test_a_new_holder_that_comes_meanwhile_is_revoked_under_his_own_identity(mon
 
 
 def test_a_controller_that_was_taken_for_dead_revokes_nothing_once_the_fence_is_lifted(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     coordinator = Coordinator()
     revoker = scene(monkeypatch, coordinator)

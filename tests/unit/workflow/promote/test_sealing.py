@@ -432,5 +432,3 @@ def test_a_router_that_is_not_silent_long_enough_is_waited_for(scene: Any) -> No
     made = scene(SILENT, silent_s=60.0)
     assert "registered but silent" in made.promote().reason
     assert made.admin.altered == []
-
-

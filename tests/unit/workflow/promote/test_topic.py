@@ -161,7 +161,14 @@ class Stage:
     def promotion(self) -> TopicPromotion:
         sealer = Sealer(self.log, self.source, self.source_admin, self.silent_s)  # type: ignore[arg-type]
         made = TopicPromotion(
-            "l", "t", self.log, self.source, self.target, self.source_admin, self.admin, sealer  # type: ignore[arg-type]
+            "l",
+            "t",
+            self.log,  # type: ignore[arg-type]
+            self.source,  # type: ignore[arg-type]
+            self.target,  # type: ignore[arg-type]
+            self.source_admin,  # type: ignore[arg-type]
+            self.admin,  # type: ignore[arg-type]
+            sealer,
         )
         made.table.recent = self.recent  # type: ignore[assignment]
         return made
@@ -349,7 +356,8 @@ def test_a_topic_whose_source_has_no_batch_up_to_its_end_is_not_fenced_for_nothi
     reason = promoted(stage).reason
     assert "partition 0 does not come to the source's end: source-without-batch: the source has no batch" in reason
     assert {r.phase for r in stage.log.history if isinstance(r, TopicRecord)} == {
-        TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING
+        TopicPhase.PROMOTE_PENDING,
+        TopicPhase.MIRRORING,
     }
 
 

@@ -65,9 +65,7 @@ def shot(
     log = MemoryLog(LINK, TOPIC, GROUP)
     for word in words:
         log.say(word)
-    it: Any = SimpleNamespace(
-        log=log, target=target, target_admin=target, source=opened, waits_for=lambda _: ""
-    )
+    it: Any = SimpleNamespace(log=log, target=target, target_admin=target, source=opened, waits_for=lambda _: "")
     return asyncio.run(status.snapshot(it))
 
 

@@ -15,7 +15,7 @@ from kmigrate.net.clock import now_ms
 from kmigrate.router.process.registration import Registration
 from kmigrate.workflow import verbs
 from kmigrate.workflow.promote.direct_writers import direct_writers
-from tests.fakes.finishing import LINK, ROUTER, TOPIC, Estate, run
+from tests.fakes.finishing import LINK, ROUTER, TOPIC, Connections, run
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK as OF_PENDING
 from tests.unit.workflow.promote.test_topic import PENDING, FakeCluster
@@ -30,7 +30,7 @@ def test_retries_are_waited_out_for_as_long_as_they_take(ahead_ms: int) -> None:
     for promoted_s_ago, over in ((20, False), (121, True)):
         flipped = replace(TOPIC, promoted_ms=now_ms() + ahead_ms - promoted_s_ago * 1000)
         for delete in (False, True):
-            estate = Estate(LINK, flipped, ROUTER)
+            estate = Connections(LINK, flipped, ROUTER)
             estate.log.ahead_ms = ahead_ms
             try:
                 run(verbs.delete_link(estate, "l", 120.0)) if delete else estate.finish()  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def test_retries_are_waited_out_for_as_long_as_they_take(ahead_ms: int) -> None:
 def test_a_router_that_has_just_started_is_known_as_that_and_for_no_longer(ahead_ms: int) -> None:
     for started_s_ago, ref in ((50, "router-just-started"), (61, "")):
         router = replace(ROUTER, since_ms=now_ms() + ahead_ms - started_s_ago * 1000)
-        estate = test_forget.Estate(test_forget.GROUP, router, word=test_forget.WORD)
+        estate = test_forget.Connections(test_forget.GROUP, router, word=test_forget.WORD)
         estate.log.ahead_ms = ahead_ms
         if ref:
             assert test_forget.refusal(estate, test_forget.forget_group) == ref

@@ -87,6 +87,7 @@ def handed_over(
 
     monkeypatch.setattr(handover, "read_positions", read)
     monkeypatch.setattr(handover, "write_positions", write)
+
     async def nobody_else() -> None: ...
 
     made = hand_over(

@@ -35,7 +35,7 @@ class Cluster:
         return {name: {"min.insync.replicas": ConfigValue("2", own=True)} for name in names}
 
 
-class Estate:
+class Connections:
     """Connections to a source whose topic `t` has three replicas, and to a target with a single broker."""
 
     def __init__(self) -> None:
@@ -84,6 +84,6 @@ def test_who_asks_for_a_topic_to_be_mirrored_is_warned(monkeypatch: pytest.Monke
         return []
 
     monkeypatch.setattr(topics, "loop_findings", no_loops)
-    estate: Any = Estate()
+    estate: Any = Connections()
     made = asyncio.run(verbs.mirror_topics(estate, "l", ["t"], "earliest", "auto", plan=True))
     assert [finding.ref for finding in made.findings] == ["fewer-replicas", "min-insync-lowered"]

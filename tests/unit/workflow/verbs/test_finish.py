@@ -23,11 +23,11 @@ from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads, ask_bootstraps, bootstrap_findings, host_and_port
 from kmigrate.workflow.verbs import finish, topics
-from tests.fakes.finishing import CLIENT, FINISHED, GROUP, LINK, ROUTER, TOPIC, WORD, Estate, run
+from tests.fakes.finishing import CLIENT, FINISHED, GROUP, LINK, ROUTER, TOPIC, WORD, Connections, run
 
 
 def test_a_finish_is_one_field_of_the_links_record_and_repeats_change_nothing() -> None:
-    estate = Estate()
+    estate = Connections()
     assert estate.finish(plan=True).changes
     assert estate.finished_ms == 0
     assert estate.finish().applied
@@ -57,7 +57,7 @@ def test_a_link_of_an_older_version_is_not_finished() -> None:
     ],
 )
 def test_what_still_needs_the_routers_is_named(records: tuple[Record, ...], ref: str) -> None:
-    estate = Estate(LINK, ROUTER, *records)
+    estate = Connections(LINK, ROUTER, *records)
     with pytest.raises(Refused) as caught:
         estate.finish()
     assert caught.value.ref == ref
@@ -67,7 +67,7 @@ def test_what_still_needs_the_routers_is_named(records: tuple[Record, ...], ref:
 
 
 def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:
-    estate = Estate(LINK, TOPIC, replace(TOPIC, topic="late", promoted_ms=now_ms() - 20_000), ROUTER)
+    estate = Connections(LINK, TOPIC, replace(TOPIC, topic="late", promoted_ms=now_ms() - 20_000), ROUTER)
     with pytest.raises(Refused) as caught:
         estate.finish()
     assert caught.value.ref == "retries-not-over"
@@ -87,7 +87,7 @@ def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:
 )
 def test_a_router_that_would_leave_clients_outside_is_named(words: tuple[RouterPresence, ...], ref: str) -> None:
     with pytest.raises(Refused) as caught:
-        Estate(LINK, TOPIC, ROUTER, words=words).finish()
+        Connections(LINK, TOPIC, ROUTER, words=words).finish()
     assert caught.value.ref == ref
     assert caught.value.next_step
 
@@ -99,19 +99,19 @@ def test_processes_that_share_an_address_cannot_see_clients_off_together() -> No
     process still has the client's writes.
     """
     second = RouterRecord("r-2", "r2", "host", ROUTER.bootstrap, 1)
-    estate = Estate(LINK, TOPIC, ROUTER, second, words=(WORD, replace(WORD, instance="r2", name="r-2")))
+    estate = Connections(LINK, TOPIC, ROUTER, second, words=(WORD, replace(WORD, instance="r2", name="r-2")))
     with pytest.raises(Refused) as refused:
         estate.finish()
     assert refused.value.ref == "address-shared"
     assert "r, r-2" in refused.value.what
     with pytest.raises(Refused, match="r, r-2"):
-        Estate(FINISHED, TOPIC, ROUTER, second).finish()  # more processes were started after the finish
+        Connections(FINISHED, TOPIC, ROUTER, second).finish()  # more processes were started after the finish
     elsewhere = replace(second, bootstrap="other:9092")
-    Estate(LINK, TOPIC, ROUTER, elsewhere, words=(WORD, replace(WORD, instance="r2", name="r-2"))).finish()
+    Connections(LINK, TOPIC, ROUTER, elsewhere, words=(WORD, replace(WORD, instance="r2", name="r-2"))).finish()
 
 
 def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
-    estate = Estate(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
+    estate = Connections(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
     with estate.asking():
         made, _ = run(verbs.finish_link(estate, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
     assert made.applied
@@ -121,18 +121,18 @@ def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
 def test_another_link_and_names_to_come_are_said_and_stop_nobody() -> None:
     other = replace(LINK, name="m")
     patterned = replace(LINK, topic_patterns=(NamePattern("a.*"),))
-    made = Estate(patterned, other, TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER).finish()
+    made = Connections(patterned, other, TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER).finish()
     assert made.applied
     assert {"other-link", "patterns-rest"} <= {f.ref for f in made.findings if f.level == "warn"}
 
 
 def test_the_addresses_that_clients_hold_are_those_of_the_routers_unless_they_are_given() -> None:
-    estate = Estate()
+    estate = Connections()
     estate.finish(plan=True)
     assert estate.addresses == ["router:9092"]
     estate.finish("kafka.example:9092", plan=True)
     assert estate.addresses == ["kafka.example:9092"]
-    assert "no-bootstrap-known" in {f.ref for f in Estate(LINK, TOPIC).finish().findings}
+    assert "no-bootstrap-known" in {f.ref for f in Connections(LINK, TOPIC).finish().findings}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_addresses_have_a_host_and_a_port() -> None:
 
 
 def test_a_finish_is_taken_back_while_a_router_runs() -> None:
-    estate = Estate()
+    estate = Connections()
     estate.finish()
     assert run(verbs.undo_finish(estate, "l", plan=True)).changes  # type: ignore[arg-type]
     assert estate.finished_ms
@@ -200,7 +200,7 @@ def test_a_finish_is_taken_back_while_a_router_runs() -> None:
 
 
 def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> None:
-    estate = Estate(FINISHED, TOPIC, ROUTER)
+    estate = Connections(FINISHED, TOPIC, ROUTER)
     for verb, ref in (
         (verbs.delete_link(estate, "l", 1.0), "routers-stay"),  # type: ignore[arg-type]
         (verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"), "link-finished"),  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> Non
         assert caught.value.ref == ref
 
 
-class Meanwhile(Estate):
+class Meanwhile(Connections):
     """Connections whose clusters have only the group `n` and the topic `n`.
 
     The link is finished while the clusters are asked.
@@ -259,13 +259,13 @@ def test_a_link_that_is_finished_while_the_guards_look_mirrors_nothing_new(monke
     assert (caught.value.ref, estate.log.state.group("l", "n")) == ("link-finished", None)
 
 
-def _wait(estate: Estate, timeout: float, say: verbs.SayLeft = lambda _: None) -> None:
+def _wait(estate: Connections, timeout: float, say: verbs.SayLeft = lambda _: None) -> None:
     run(verbs.wait_left(estate, "l", timeout, say))  # type: ignore[arg-type]
 
 
 def test_the_wait_ends_when_nobody_is_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait ends after two seconds without clients; the clock moves by a second between two looks."""
-    estate = Estate(FINISHED, TOPIC, ROUTER)
+    estate = Connections(FINISHED, TOPIC, ROUTER)
     counts = [2, 0, 0, 1, 0, 0, 0, 7]
     seen: list[int] = []
 
@@ -281,7 +281,7 @@ def test_the_wait_ends_when_nobody_is_left_for_a_while(monkeypatch: pytest.Monke
 
 def test_a_wait_that_takes_too_long_names_who_is_left() -> None:
     staying = replace(WORD, on_brokers=2, clients=(CLIENT,))
-    estate = Estate(FINISHED, TOPIC, ROUTER, words=(staying,))
+    estate = Connections(FINISHED, TOPIC, ROUTER, words=(staying,))
     with pytest.raises(WaitTimedOut) as caught:
         _wait(estate, 0.1)
     assert caught.value.ref == "clients-left"
@@ -290,7 +290,7 @@ def test_a_wait_that_takes_too_long_names_who_is_left() -> None:
 
 
 def test_a_router_that_has_not_read_of_the_finish_is_waited_for() -> None:
-    estate = Estate(FINISHED, TOPIC, ROUTER, words=(replace(WORD, applied=0),))
+    estate = Connections(FINISHED, TOPIC, ROUTER, words=(replace(WORD, applied=0),))
     with pytest.raises(WaitTimedOut) as caught:
         _wait(estate, 0.1)
     assert "router r " in caught.value.what
@@ -298,4 +298,4 @@ def test_a_router_that_has_not_read_of_the_finish_is_waited_for() -> None:
 
 def test_while_another_link_keeps_the_clients_nobody_is_waited_for() -> None:
     records = (FINISHED, replace(LINK, name="m"), TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER)
-    _wait(Estate(*records, words=(replace(WORD, on_brokers=2),)), 0.0)
+    _wait(Connections(*records, words=(replace(WORD, on_brokers=2),)), 0.0)

@@ -60,7 +60,7 @@ WORD = RouterPresence("r1", "r", 100, 500, waiting=())
 STRAY = StrayRecord("old", "host", ("r0",))
 
 
-class Estate:
+class Connections:
     """Connections to clusters with or without topic `t` and group `g`; changes to the target are noted.
 
     `gone_s` is the time for which a mirror has seen the source without the topic.
@@ -141,7 +141,7 @@ def forget_group(estate: Any, plan: bool = False) -> Plan:
     return run(verbs.forget_groups(estate, "l", ["g"], plan=plan))
 
 
-def refusal(estate: Estate, verb: Any = forget) -> str:
+def refusal(estate: Connections, verb: Any = forget) -> str:
     before = estate.log.state
     with pytest.raises(Refused) as caught:
         verb(estate)
@@ -152,7 +152,7 @@ def refusal(estate: Estate, verb: Any = forget) -> str:
 
 def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_kept_of_it() -> None:
     kept = BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", "", str(ID), "", {})
-    estate = Estate(TOPIC, *kept, TopicRecord("l", "other", TopicPhase.MIRRORING, 1), ROUTER, on_source=False)
+    estate = Connections(TOPIC, *kept, TopicRecord("l", "other", TopicPhase.MIRRORING, 1), ROUTER, on_source=False)
     made = forget(estate)
     assert made.applied
     assert made.changes == (
@@ -174,17 +174,19 @@ def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not
     The time counts by the mirror's clock, because a record written a second ago may have a timestamp of last week.
     """
     for gone_s, way_on in ((0.0, "repeat in 120 s;"), (100.0, "repeat in 20 s;"), (None, "repeat while a mirror runs")):
-        estate = Estate(TOPIC, ROUTER, on_source=False, gone_s=gone_s)
+        estate = Connections(TOPIC, ROUTER, on_source=False, gone_s=gone_s)
         with pytest.raises(Refused) as caught:
             forget(estate)
         assert caught.value.ref == "retries-not-over"
         assert caught.value.next_step.startswith(way_on)
         assert run(verbs.forget_topics(estate, "l", ["t"], gone_s or 0.0)).applied  # type: ignore[arg-type]
     since = replace(TOPIC, since_ms=2)
-    assert refusal(Estate(since, ROUTER, on_source=False)) == "retries-not-over", "the word is of a record before it"
-    assert forget(Estate(TOPIC, on_source=False, gone_s=0.0)).applied, "no router is known that could bring it"
+    assert refusal(Connections(since, ROUTER, on_source=False)) == "retries-not-over", (
+        "the word is of a record before it"
+    )
+    assert forget(Connections(TOPIC, on_source=False, gone_s=0.0)).applied, "no router is known that could bring it"
     aligning = replace(TOPIC, phase=TopicPhase.ALIGNING)
-    assert forget(Estate(aligning, ROUTER, on_source=False, gone_s=None)).applied, "nothing is in the copy"
+    assert forget(Connections(aligning, ROUTER, on_source=False, gone_s=None)).applied, "nothing is in the copy"
 
 
 @pytest.mark.parametrize("router", [ROUTER, STRAY])
@@ -192,23 +194,23 @@ def test_a_topic_that_lives_on_the_source_is_not_left_to_its_copy_while_clients_
     router: Record,
 ) -> None:
     for phase in (TopicPhase.ALIGNING, TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING):
-        assert refusal(Estate(replace(TOPIC, phase=phase), router)) == "copy-would-serve"
-    assert forget(Estate(TOPIC)).applied, "no router is known"
-    estate = Estate(TOPIC, router, on_target=False)
+        assert refusal(Connections(replace(TOPIC, phase=phase), router)) == "copy-would-serve"
+    assert forget(Connections(TOPIC)).applied, "no router is known"
+    estate = Connections(TOPIC, router, on_target=False)
     assert forget(estate).warnings == []
     assert (estate.asked, estate.done) == (0, [RULE]), "the copy is deleted: clients are told so"
 
 
 def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_somebody_elses_of_its_name() -> None:
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
-    estate = Estate(never, ROUTER)
+    estate = Connections(never, ROUTER)
     assert forget(estate).applied
     assert estate.done == [RULE]
-    estate.log, estate.done, estate.end = Estate(never, ROUTER).log, [], 0
+    estate.log, estate.done, estate.end = Connections(never, ROUTER).log, [], 0
     assert refusal(estate) == "copy-would-serve", "an empty one may be the mirror's own: nobody wrote that it made it"
-    assert forget(Estate(never, ROUTER, on_target=False)).applied
+    assert forget(Connections(never, ROUTER, on_target=False)).applied
     anew = replace(TOPIC, phase=TopicPhase.INITIALISING)
-    assert refusal(Estate(anew, ROUTER)) == "copy-would-serve", "its producers were forwarded before"
+    assert refusal(Connections(anew, ROUTER)) == "copy-would-serve", "its producers were forwarded before"
 
 
 def test_a_topic_whose_adoption_was_broken_off_gets_its_own_configs_back() -> None:
@@ -217,7 +219,7 @@ def test_a_topic_whose_adoption_was_broken_off_gets_its_own_configs_back() -> No
     The mirror had noted and relaxed the configs, and died before it wrote the topic id into the record.
     """
     begun = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="")
-    estate = Estate(begun, ROUTER)
+    estate = Connections(begun, ROUTER)
     made = forget(estate)
     assert "give t its own configs on east: retention.ms=5" in made.changes
     assert estate.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
@@ -225,7 +227,7 @@ def test_a_topic_whose_adoption_was_broken_off_gets_its_own_configs_back() -> No
 
 def test_what_somebody_else_put_on_the_target_while_a_topic_was_forgotten_is_named() -> None:
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
-    estate = Estate(never, ROUTER, on_target=False)
+    estate = Connections(never, ROUTER, on_target=False)
     estate.log.on_append = lambda _: setattr(estate, "target_id", ID)
     (stays,) = forget(estate).warnings
     assert stays.startswith("topic t stays on east as it is; whoever comes through a router uses it there")
@@ -241,23 +243,23 @@ def test_what_somebody_else_put_on_the_target_while_a_topic_was_forgotten_is_nam
     ],
 )
 def test_from_its_fence_on_a_topic_is_not_forgotten(phase: TopicPhase, ref: str) -> None:
-    estate = Estate(replace(TOPIC, phase=phase), on_source=False)
+    estate = Connections(replace(TOPIC, phase=phase), on_source=False)
     assert (refusal(estate), estate.asked) == (ref, 0)
 
 
 def test_a_source_that_takes_no_writes_for_a_record_keeps_that_record() -> None:
     sealed = replace(TOPIC, seal=Seal("", {"r1": "r"}))
-    assert refusal(Estate(sealed)) == "topic-sealed"
-    assert forget(Estate(sealed, on_source=False)).applied
+    assert refusal(Connections(sealed)) == "topic-sealed"
+    assert forget(Connections(sealed, on_source=False)).applied
 
 
 def test_a_topic_that_is_forgotten_already_is_no_error() -> None:
-    made = forget(Estate())
+    made = forget(Connections())
     assert (made.applied, made.changes, made.findings[0].ref) == (True, (), "not-mirrored")
 
 
 def test_a_plan_forgets_nothing() -> None:
-    estate = Estate(TOPIC)
+    estate = Connections(TOPIC)
     assert forget(estate, plan=True).changes
     assert (estate.left, estate.done) == ({TOPIC.key}, [])
 
@@ -267,7 +269,7 @@ def test_a_plan_forgets_nothing() -> None:
     [(replace(TOPIC, phase=TopicPhase.FENCING), "promote-under-way"), (ROUTER, "copy-would-serve")],
 )
 def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: str) -> None:
-    estate = Estate(TOPIC, BarrierRecord("l", "t", 0, 5, {}))
+    estate = Connections(TOPIC, BarrierRecord("l", "t", 0, 5, {}))
     estate.log.meanwhile(lambda _: meanwhile)
     with pytest.raises(Refused) as caught:
         forget(estate)
@@ -287,7 +289,7 @@ def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: 
     ],
 )
 def test_what_the_mirror_has_just_followed_is_what_is_put_back(verb: Any, meanwhile: Any, put_back: Any) -> None:
-    estate = Estate(replace(meanwhile, granted_acls=()))
+    estate = Connections(replace(meanwhile, granted_acls=()))
     estate.log.meanwhile(lambda _: meanwhile)
     assert verb(estate).applied
     assert (estate.left, estate.done) == (set(), put_back)
@@ -310,7 +312,7 @@ KEPT = (TOPIC, BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", 
 def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_the_mirror(
     verb: Any, records: tuple[Record, ...], put_back: Any, after: int
 ) -> None:
-    estate: Any = Estate(*records)
+    estate: Any = Connections(*records)
     steps = iter(range(after))
 
     def step(*_: object) -> None:
@@ -336,7 +338,7 @@ def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_t
 
 
 def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None:
-    estate = Estate(TOPIC)
+    estate = Connections(TOPIC)
     heard: list[int] = []
     for instance, engine in (("leads", CopyEngine.DAEMON), ("copies", CopyEngine.DAEMON), ("task", CopyEngine.SPARK)):
         word = MirrorPresence(instance, "l", 1, instance == "leads", 500, engine=engine)
@@ -361,7 +363,7 @@ def test_a_task_of_spark_that_still_copies_a_topic_is_waited_for_and_no_other() 
 
     A batch in flight would otherwise arrive behind records that clients write to the copy.
     """
-    estate = Estate(TOPIC, ROUTER, on_source=False)
+    estate = Connections(TOPIC, ROUTER, on_source=False)
     word = MirrorPresence("task", "l", 1, False, 500, {"t": {}}, engine=CopyEngine.SPARK)
     estate.log.say(word)
     estate.log.say(replace(word, instance="another", topics={"u": {}}))
@@ -389,7 +391,7 @@ def test_what_is_mirrored_anew_while_a_second_verb_waits_is_not_what_it_has_take
 
     Another call has forgotten the old record first. A mirror works for the new record, and was not asked to let go.
     """
-    estate, anew = Estate(record), replace(record, since_ms=2)
+    estate, anew = Connections(record), replace(record, since_ms=2)
     word = MirrorPresence("m", "l", 1, True, 500)
     estate.log.say(word)
 
@@ -412,7 +414,7 @@ def test_a_mirror_that_does_not_say_that_it_has_let_go_is_named_until_it_is_sile
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kmigrate.workflow.verbs.waits._LET_GO_S", -1.0)
-    estate, word = Estate(TOPIC), MirrorPresence("old", "l", 1, True, 500)
+    estate, word = Connections(TOPIC), MirrorPresence("old", "l", 1, True, 500)
     estate.log.say(word)
     with pytest.raises(WaitTimedOut) as caught:
         forget(estate)
@@ -431,10 +433,10 @@ def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_rout
     """
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
     for told in ({}, {"phase": TopicPhase.ALIGNING, "target_topic_id": str(ID), "restore_configs": {"a": "b"}}):
-        estate = Estate(never, ROUTER, on_target=False)
+        estate = Connections(never, ROUTER, on_target=False)
         estate.end = 0
 
-        def made(written: Any, estate: Estate = estate, told: Any = told) -> None:
+        def made(written: Any, estate: Connections = estate, told: Any = told) -> None:
             estate.target_id = ID
             if told and not written.target_topic_id:
                 estate.log._put(written.key, replace(written, **told))
@@ -455,7 +457,7 @@ def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_rout
 
 def test_a_topic_that_another_call_has_taken_stays_so_where_it_may_not_be_forgotten_by_now() -> None:
     """The topic stays forgotten, because the other call may have dropped its offset map."""
-    estate = Estate(replace(TOPIC, forgotten_ms=7))
+    estate = Connections(replace(TOPIC, forgotten_ms=7))
     standing = estate.target_id
     estate.log.say(MirrorPresence("m", "l", 1, True, 500, let_go=99))
 
@@ -470,14 +472,14 @@ def test_a_topic_that_another_call_has_taken_stays_so_where_it_may_not_be_forgot
 
 
 def test_another_topic_that_took_the_name_on_the_target_keeps_its_configs() -> None:
-    estate = Estate(TOPIC)
+    estate = Connections(TOPIC)
     estate.target_id = uuid.UUID(int=8)
     forget(estate)
     assert estate.done == [RULE]
 
 
 def test_what_the_target_does_not_take_back_is_told_with_what_is_left_to_do() -> None:
-    estate = Estate(TOPIC)
+    estate = Connections(TOPIC)
     estate.fails = True
     with pytest.raises(Failed) as caught:
         forget(estate)
@@ -491,7 +493,7 @@ def test_what_the_target_does_not_take_back_is_told_with_what_is_left_to_do() ->
 
 def test_an_expression_does_not_pick_up_again_what_was_forgotten() -> None:
     link = replace(LINK, topic_patterns=(NamePattern("t.*"), NamePattern("x")), group_patterns=(NamePattern("[fg]"),))
-    estate = Estate(link, TOPIC, GROUP)
+    estate = Connections(link, TOPIC, GROUP)
     assert forget(estate).changes[0] == "leave t out of what t.* matches"
     forget_group(estate)
     now = estate.log.state.link("l")
@@ -501,7 +503,7 @@ def test_an_expression_does_not_pick_up_again_what_was_forgotten() -> None:
 
 
 def test_of_several_topics_the_first_is_gone_when_the_second_is_refused() -> None:
-    estate, fenced = Estate(TOPIC, replace(TOPIC, topic="u")), replace(TOPIC, topic="u", phase=TopicPhase.FENCED)
+    estate, fenced = Connections(TOPIC, replace(TOPIC, topic="u")), replace(TOPIC, topic="u", phase=TopicPhase.FENCED)
 
     def somebody(written: Record | None) -> None:
         if written is None:
@@ -515,7 +517,7 @@ def test_of_several_topics_the_first_is_gone_when_the_second_is_refused() -> Non
 
 
 def test_a_topic_whose_record_stays_is_not_said_to_be_forgotten() -> None:
-    estate, pending = Estate(TOPIC, BarrierRecord("l", "t", 0, 5, {})), replace(TOPIC, phase=TopicPhase.FENCING)
+    estate, pending = Connections(TOPIC, BarrierRecord("l", "t", 0, 5, {})), replace(TOPIC, phase=TopicPhase.FENCING)
 
     def somebody(written: Record | None) -> None:
         if written is None:
@@ -528,7 +530,9 @@ def test_a_topic_whose_record_stays_is_not_said_to_be_forgotten() -> None:
 
 
 def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> None:
-    estate: Any = Estate(replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING), replace(GROUP, phase=GroupPhase.PROMOTING))
+    estate: Any = Connections(
+        replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING), replace(GROUP, phase=GroupPhase.PROMOTING)
+    )
 
     async def both(waits: Any, key: str) -> None:
         async with asyncio.TaskGroup() as work:
@@ -561,15 +565,15 @@ def test_a_group_is_not_forgotten_whose_members_are_at_a_router_or_may_be(
     mode: GroupMode, word: RouterPresence | None, ref: str
 ) -> None:
     group = replace(GROUP, mode=mode)
-    assert refusal(Estate(group, ROUTER, word=word), forget_group) == ref
-    estate = Estate(group, ROUTER, word=word, on_source=False)
+    assert refusal(Connections(group, ROUTER, word=word), forget_group) == ref
+    estate = Connections(group, ROUTER, word=word, on_source=False)
     assert forget_group(estate).applied, "the source does not know it any more: there is no position to lose"
     assert (estate.left, estate.done) == (set(), list(GROUP.granted_acls))
 
 
 def test_members_that_ended_without_leaving_their_group_keep_it_only_as_long_as_the_source_knows_them() -> None:
     word = replace(WORD, groups={"g": GroupWord(members=(member_mark("m"),))})
-    estate = Estate(replace(GROUP, mode=GroupMode.FOLLOW), ROUTER, word=word)
+    estate = Connections(replace(GROUP, mode=GroupMode.FOLLOW), ROUTER, word=word)
     assert refusal(estate, forget_group) == "members-at-router"
     estate.has_member = False
     assert forget_group(estate).applied
@@ -577,15 +581,15 @@ def test_members_that_ended_without_leaving_their_group_keep_it_only_as_long_as_
 
 def test_a_group_of_which_nobody_is_at_any_router_is_forgotten() -> None:
     others = replace(WORD, waiting=("f",), groups={"g": GroupWord(), "f": GroupWord(members=("m",))})
-    for estate in (Estate(GROUP, ROUTER, word=others), Estate(GROUP)):
+    for estate in (Connections(GROUP, ROUTER, word=others), Connections(GROUP)):
         assert forget_group(estate).changes[0] == "forget group g"
         assert (estate.left, estate.asked) == (set(), 0)
-    made = forget_group(Estate())
+    made = forget_group(Connections())
     assert (made.applied, made.changes) == (True, ())
 
 
 def test_a_router_that_starts_while_a_group_is_looked_at_keeps_it() -> None:
-    estate = Estate(GROUP, ROUTER, word=WORD)
+    estate = Connections(GROUP, ROUTER, word=WORD)
     estate.log.meanwhile(lambda _: RouterRecord("new", "r9", "host", "host:1", 1))
     with pytest.raises(Refused) as caught:
         forget_group(estate)
@@ -594,7 +598,7 @@ def test_a_router_that_starts_while_a_group_is_looked_at_keeps_it() -> None:
 
 
 def test_who_comes_to_a_router_while_the_mirror_lets_go_of_a_group_keeps_its_record_and_waits_as_before() -> None:
-    estate = Estate(GROUP, ROUTER, word=WORD)
+    estate = Connections(GROUP, ROUTER, word=WORD)
 
     def somebody(_: Record | None) -> None:
         estate.log.say(replace(WORD, waiting=("g",)))
@@ -614,8 +618,8 @@ def test_who_comes_to_a_router_while_the_mirror_lets_go_of_a_group_keeps_its_rec
 
 def test_a_router_that_has_just_started_does_not_know_yet_whose_members_wait_there() -> None:
     young = replace(ROUTER, since_ms=now_ms() - 50_000)
-    assert refusal(Estate(GROUP, young, word=WORD), forget_group) == "router-just-started"
-    assert forget_group(Estate(GROUP, replace(ROUTER, since_ms=now_ms() - 61_000), word=WORD)).applied
+    assert refusal(Connections(GROUP, young, word=WORD), forget_group) == "router-just-started"
+    assert forget_group(Connections(GROUP, replace(ROUTER, since_ms=now_ms() - 61_000), word=WORD)).applied
 
 
 def test_what_is_promoted_goes_with_its_link_which_may_be_finished_already() -> None:
@@ -623,7 +627,7 @@ def test_what_is_promoted_goes_with_its_link_which_may_be_finished_already() -> 
     topic, group = replace(TOPIC, phase=TopicPhase.PROMOTED), replace(GROUP, phase=GroupPhase.PROMOTED)
     for record, verb in ((topic, forget), (group, forget_group)):
         with pytest.raises(Refused) as caught:
-            verb(Estate(record, on_source=False))
+            verb(Connections(record, on_source=False))
         assert "kmigrate link delete l" in caught.value.next_step
 
 
@@ -631,7 +635,7 @@ def test_what_is_promoted_goes_with_its_link_which_may_be_finished_already() -> 
     ("phase", "ref"), [(GroupPhase.PROMOTING, "promote-under-way"), (GroupPhase.PROMOTED, "already-promoted")]
 )
 def test_a_group_is_forgotten_before_its_promote_only(phase: GroupPhase, ref: str) -> None:
-    estate = Estate(replace(GROUP, phase=phase), on_source=False)
+    estate = Connections(replace(GROUP, phase=phase), on_source=False)
     assert (refusal(estate, forget_group), estate.asked) == (ref, 0)
 
 
@@ -641,7 +645,7 @@ def test_a_group_is_forgotten_before_its_promote_only(phase: GroupPhase, ref: st
 def test_a_topic_that_is_forgotten_while_it_aligns_keeps_no_filler_that_a_client_could_read(
     phase: TopicPhase, cut: dict[int, int]
 ) -> None:
-    estate = Estate(replace(TOPIC, phase=phase, partitions=3, starts={0: 70, 1: 0, 2: 4}))
+    estate = Connections(replace(TOPIC, phase=phase, partitions=3, starts={0: 70, 1: 0, 2: 4}))
     made = forget(estate)
     assert estate.cut == cut
     assert ("delete the mirror's empty records from t on east (DeleteRecords)" in made.changes) is bool(cut)

@@ -19,7 +19,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.status.snapshot import LinkStatus, PartitionStatus, Snapshot, TopicStatus
 from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
@@ -81,7 +81,7 @@ def done(it: World, **given: Any) -> Plan:
 
 
 def _resumed(it: World, **given: Any) -> Coroutine[Any, Any, Plan]:
-    return resume_topics(cast("Estate", it), None, ["t"], who="me@here", **given)
+    return resume_topics(cast("Connections", it), None, ["t"], who="me@here", **given)
 
 
 def refusal(it: World, **given: Any) -> KmigrateError:
@@ -93,7 +93,7 @@ def refusal(it: World, **given: Any) -> KmigrateError:
 
 
 def pause(it: World) -> Plan:
-    return asyncio.run(pause_topics(cast("Estate", it), None, ["t"]))
+    return asyncio.run(pause_topics(cast("Connections", it), None, ["t"]))
 
 
 def test_a_topic_is_paused_once_and_resumed_once() -> None:
@@ -236,11 +236,11 @@ def test_a_topic_in_a_promote_is_not_copied_anew_and_says_what_comes_first(phase
 
 def test_a_limit_is_written_once() -> None:
     it = world(topic())
-    assert asyncio.run(throttle_link(cast("Estate", it), None, 5_000)).changes
+    assert asyncio.run(throttle_link(cast("Connections", it), None, 5_000)).changes
     link = it.log.state.link("l")
     assert link is not None and link.throttle == 5_000
-    assert not asyncio.run(throttle_link(cast("Estate", it), None, 5_000)).changes
-    asyncio.run(throttle_link(cast("Estate", it), None, 0))
+    assert not asyncio.run(throttle_link(cast("Connections", it), None, 5_000)).changes
+    asyncio.run(throttle_link(cast("Connections", it), None, 0))
     link = it.log.state.link("l")
     assert link is not None and link.throttle == 0
 

@@ -34,17 +34,17 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base import producer_expiration as producer_memory
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.verbs import links
-from tests.fakes.finishing import GROUP, LINK, ROUTER, TOPIC, Estate, run
+from tests.fakes.finishing import GROUP, LINK, ROUTER, TOPIC, Connections, run
 
 BARRIER = BarrierRecord("l", "t", 0, 5, {0: (ProducerMark(5, 0, 10),)})
 NEW = TopicRecord("l", "n", TopicPhase.INITIALISING, 1)
 
 
-def delete(estate: Estate, delivery_s: float = 120.0) -> Plan:
+def delete(estate: Connections, delivery_s: float = 120.0) -> Plan:
     return run(verbs.delete_link(estate, "l", delivery_s))  # type: ignore[arg-type]
 
 
-class Remembering(Estate):
+class Remembering(Connections):
     """A target with the producer expiration `stands`; changes of the setting are answered with `code`."""
 
     def __init__(self, *records: Record, stands: str = RAISED_EXPIRATION, code: int = 0) -> None:
@@ -69,11 +69,11 @@ def just_promoted() -> TopicRecord:
     return replace(TOPIC, promoted_ms=now_ms() - 20_000)
 
 
-def create(estate: Estate, source: str, name: str = "blue") -> Any:
+def create(estate: Connections, source: str, name: str = "blue") -> Any:
     return verbs.create_link(estate, name, source)  # type: ignore[arg-type]
 
 
-class Making(Estate):
+class Making(Connections):
     """Connections without links, and with clusters of any name."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ def test_two_who_create_the_same_link_have_it_both(making: Making) -> None:
 
 
 def test_a_link_stays_while_a_write_from_before_a_flip_may_be_repeated_through_a_router() -> None:
-    estate = Estate(LINK, just_promoted(), GROUP, BARRIER, ROUTER)
+    estate = Connections(LINK, just_promoted(), GROUP, BARRIER, ROUTER)
     with pytest.raises(Refused) as caught:
         delete(estate)
     assert caught.value.ref == "retries-not-over"
@@ -129,15 +129,15 @@ def test_a_link_stays_while_a_write_from_before_a_flip_may_be_repeated_through_a
 
 def test_who_deletes_a_link_hears_that_a_playbook_which_makes_it_would_begin_anew() -> None:
     """Only the records of the link know the promoted topics, so deleting the link is a warning."""
-    looked = run(verbs.delete_link(Estate(LINK, TOPIC, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
+    looked = run(verbs.delete_link(Connections(LINK, TOPIC, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
     assert [finding.ref for finding in looked.findings] == ["begins-anew"]
     assert "playbook" in looked.warnings[0]
-    unused = run(verbs.delete_link(Estate(LINK, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
+    unused = run(verbs.delete_link(Connections(LINK, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
     assert unused.warnings == []
 
 
 def test_without_a_router_nothing_tells_repetitions_so_that_nobody_waits_for_them() -> None:
-    assert delete(Estate(LINK, just_promoted(), words=())).applied
+    assert delete(Connections(LINK, just_promoted(), words=())).applied
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_without_a_router_nothing_tells_repetitions_so_that_nobody_waits_for_the
 def test_what_came_while_a_link_was_looked_at_keeps_it(
     monkeypatch: pytest.MonkeyPatch, meanwhile: TopicRecord, ref: str
 ) -> None:
-    estate = Estate(LINK, TOPIC, BARRIER, ROUTER)
+    estate = Connections(LINK, TOPIC, BARRIER, ROUTER)
     append = estate.log.append
 
     async def late(decide: Any) -> Any:
@@ -167,7 +167,7 @@ def test_what_came_while_a_link_was_looked_at_keeps_it(
 
 
 def test_a_topic_that_comes_between_two_deletes_is_not_left_without_its_link() -> None:
-    estate = Estate(LINK, TOPIC, GROUP)
+    estate = Connections(LINK, TOPIC, GROUP)
 
     def somebody(written: Record | None) -> None:
         if written is None and NEW.key not in estate.log.state.records:
@@ -239,7 +239,7 @@ def test_a_link_stays_that_alone_knows_what_the_target_does_not_let_be_put_back(
 @pytest.mark.parametrize("why", ["", "it does not let producer.id.expiration.ms be raised"])
 def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of a link warns of a target that forgets producers; the only other sign is a slow copy."""
-    estate: Any = Estate(LINK)
+    estate: Any = Connections(LINK)
     estate.target.settings.name, estate.target_admin = "target", None
 
     async def source(_: Any) -> Any:
@@ -265,7 +265,7 @@ def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: py
 
 
 def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -> None:
-    estate, anew = Estate(LINK, TOPIC), replace(LINK, uuid="v")
+    estate, anew = Connections(LINK, TOPIC), replace(LINK, uuid="v")
 
     def somebody(written: Record | None) -> None:
         if written is None and estate.log.state.link("l") is None:
@@ -285,7 +285,9 @@ def test_a_name_that_would_stand_in_other_links_keys_is_no_links_name(name: str,
 
 
 def test_what_is_deleted_with_a_link_is_its_own_also_where_an_older_version_let_a_slash_into_a_name() -> None:
-    estate = Estate(LINK, TOPIC, replace(LINK, name="l/x", uuid="v"), theirs := replace(TOPIC, link="l/x", topic="o"))
+    estate = Connections(
+        LINK, TOPIC, replace(LINK, name="l/x", uuid="v"), theirs := replace(TOPIC, link="l/x", topic="o")
+    )
     assert delete(estate).applied
     assert {*estate.log.state.records} == {"link/l/x", theirs.key}
     assert run(verbs.delete_link(estate, "l/x", 0.0)).applied  # type: ignore[arg-type]
@@ -306,7 +308,7 @@ def test_a_record_of_any_kind_goes_with_its_link(kind: type[Any]) -> None:
 
 
 def test_records_that_other_processes_write_during_a_delete_go_too() -> None:
-    estate = Estate(LINK, TOPIC)
+    estate = Connections(LINK, TOPIC)
     late = TransactionRecord("l", "id", 1, 0, 2, 0)
 
     def somebody(gone: Record | None) -> None:
@@ -325,7 +327,7 @@ def test_a_link_that_is_deleted_picks_up_no_name_first() -> None:
     Otherwise a running mirror would pick up each name again as soon as the record of the name is deleted.
     """
     later = NamePattern(".*")
-    estate = Estate(replace(LINK, topic_patterns=(later,), group_patterns=(later,)), TOPIC, GROUP, words=())
+    estate = Connections(replace(LINK, topic_patterns=(later,), group_patterns=(later,)), TOPIC, GROUP, words=())
     chosen: list[bool] = []
 
     def seen(_: Record | None) -> None:
@@ -339,7 +341,7 @@ def test_a_link_that_is_deleted_picks_up_no_name_first() -> None:
 
 
 def test_a_delete_that_is_broken_off_says_what_was_forgotten() -> None:
-    estate = Estate(LINK, TOPIC, GROUP)
+    estate = Connections(LINK, TOPIC, GROUP)
 
     async def away(*_: Any) -> Any:
         raise Unreachable("state-log-unreachable", "nobody answers")
@@ -355,7 +357,7 @@ def test_a_delete_that_is_broken_off_says_what_was_forgotten() -> None:
 
 
 def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
-    estate = Estate(LINK, TOPIC, GROUP)
+    estate = Connections(LINK, TOPIC, GROUP)
 
     async def interrupted() -> Any:
         work = asyncio.ensure_future(verbs.delete_link(estate, "l", 0.0))  # type: ignore[arg-type]
@@ -384,7 +386,7 @@ def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
 def test_who_changes_a_link_that_is_deleted_meanwhile_is_not_told_that_it_is_done(
     verb: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estate = Estate(replace(LINK, topic_patterns=(NamePattern("a"),)), TOPIC, GROUP, ROUTER)
+    estate = Connections(replace(LINK, topic_patterns=(NamePattern("a"),)), TOPIC, GROUP, ROUTER)
     estate.log.meanwhile(lambda _: (LINK.key, None))
     with estate.asking(), pytest.raises(Refused) as caught:
         run(verb(estate))
@@ -397,7 +399,7 @@ def test_a_link_whose_delete_was_cut_mirrors_nothing_until_its_delete_has_come_t
     A repeated playbook would otherwise register the group anew. The group would then get its committed offsets of
     before the promote.
     """
-    estate = Estate(LINK, TOPIC, GROUP, BARRIER)
+    estate = Connections(LINK, TOPIC, GROUP, BARRIER)
 
     def killed(gone: Record | None) -> None:
         if gone is None and GROUP.key not in estate.log.state.records:
@@ -421,7 +423,7 @@ def test_a_link_whose_delete_was_cut_mirrors_nothing_until_its_delete_has_come_t
 
 def test_a_delete_that_is_refused_before_anything_is_forgotten_leaves_the_link_as_it_was() -> None:
     link = replace(LINK, topic_patterns=(NamePattern("a"),))
-    estate = Estate(link, TOPIC)
+    estate = Connections(link, TOPIC)
 
     def somebody(written: Record | None) -> None:
         if written is not None and written.key == link.key and NEW.key not in estate.log.state.records:
@@ -440,7 +442,7 @@ def test_a_delete_that_is_refused_gives_the_link_back_also_where_somebody_wrote_
     With the mark the link would accept no topic or group, and the refused delete could not end.
     """
     link = replace(LINK, topic_patterns=(NamePattern("a"),))
-    estate = Estate(link, TOPIC)
+    estate = Connections(link, TOPIC)
 
     def somebody(_: Record | None) -> None:
         """Change the link between the mark and the first record to be deleted."""
@@ -461,7 +463,7 @@ def test_of_two_who_delete_a_link_none_gives_it_back_when_the_other_has_forgotte
     Without the mark nothing shows that records are missing, and a playbook could mirror the group anew. The test runs
     both orders of the marks.
     """
-    estate = Estate(LINK, TOPIC, GROUP, BARRIER)
+    estate = Connections(LINK, TOPIC, GROUP, BARRIER)
     append, log = estate.log.append, estate.log
 
     async def beside(decide: Any) -> Any:

@@ -18,7 +18,7 @@ from tests.fakes.state_log import MemoryLog
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
 
 
-class Estate:
+class Connections:
     """Connections to a source without topics."""
 
     def __init__(self, link: LinkRecord = LINK) -> None:
@@ -35,7 +35,7 @@ class Estate:
 
 
 def test_an_expression_is_kept_with_the_offsets_that_it_was_given_with_and_the_newest_word_counts() -> None:
-    estate: Any = Estate()
+    estate: Any = Connections()
     for offsets in ("mapped", "identical"):
         plan, _ = asyncio.run(mirror_matching_topics(estate, "l", ["orders-.*"], [], "earliest", offsets))
         assert plan.changes == (f"keep for later topics: orders-.* with {offsets} offsets",)
@@ -59,12 +59,12 @@ def test_a_link_that_is_finished_or_being_deleted_is_given_no_expressions(verb: 
     """
     over = replace(LINK, **change)  # type: ignore[arg-type]
     for plan in (True, False):
-        estate: Any = Estate(over)
+        estate: Any = Connections(over)
         with pytest.raises(Refused) as caught:
             asyncio.run(verb(estate, plan=plan))
         assert caught.value.ref == ("link-finished" if over.finished_ms else "being-deleted")
         assert estate.log.state.link("l") == over
-    meanwhile: Any = Estate()
+    meanwhile: Any = Connections()
     meanwhile.log.meanwhile(lambda _: over)
     with pytest.raises(Refused):
         asyncio.run(verb(meanwhile))
@@ -74,7 +74,7 @@ def test_a_link_that_is_finished_or_being_deleted_is_given_no_expressions(verb: 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_expression_that_a_finished_link_has_already_is_no_error(verb: Any) -> None:
     """A playbook can be run again, because an expression that the finished link already has is accepted."""
-    estate: Any = Estate()
+    estate: Any = Connections()
     asyncio.run(verb(estate))
     link = estate.log.state.link("l")
     assert link is not None

@@ -15,7 +15,7 @@ from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import RouterRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.verbs import router_to_replace, routers
 from tests.fakes.state_log import MemoryLog
 
@@ -57,7 +57,7 @@ def asked(log: MemoryLog, *meanwhile: Any, take_over: bool = False) -> str:
         tasks = [asyncio.create_task(each) for each in meanwhile]
         await asyncio.sleep(0.01)
         try:
-            return await router_to_replace(cast("Estate", estate), "edge", take_over=take_over)
+            return await router_to_replace(cast("Connections", estate), "edge", take_over=take_over)
         finally:
             for task in tasks:
                 task.cancel()

@@ -14,7 +14,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
-from kmigrate.workflow.base.connections import Estate
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.verbs import forget_router, routers
 from kmigrate.workflow.verbs.routers import unheard_routers
@@ -54,7 +54,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 
 def forget(log: MemoryLog, **given: Any) -> Plan:
-    return asyncio.run(forget_router(cast("Estate", SimpleNamespace(log=log, target=None)), "r", **given))
+    return asyncio.run(forget_router(cast("Connections", SimpleNamespace(log=log, target=None)), "r", **given))
 
 
 def left(log: MemoryLog) -> dict[str, Record]:
