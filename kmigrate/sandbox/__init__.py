@@ -30,8 +30,7 @@ Clients:
     traffic         the set of live clients: start, roll, stop
     client_specs    the clients as values
     clients         a client as a process
-    librdkafka_clients, aiokafka_clients, driven_clients
-                    clients by family
+    librdkafka_clients, aiokafka_clients, driven_clients  clients by family
     drivers         programs for Java, franz-go and kafka-python
     pacing          the schedule of sends
     payload         the content of a record from its id
