@@ -376,7 +376,7 @@ class Admin:
     async def alter_topic_configs(
         self, name: str, put: Mapping[str, str], remove: Sequence[str] = (), *, try_only: bool = False
     ) -> None:
-        """Set and remove single configs of a topic; other configs stay. With `try_only`, only check the permission."""
+        """Set and remove single configs of a topic; other configs stay. With `try_only`, only validate the change."""
         entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in put.items()]
         entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in remove]
         if not entries:

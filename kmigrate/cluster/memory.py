@@ -32,7 +32,7 @@ async def producer_memory(client: ClusterClient, admin: Admin) -> ConfigValue | 
 
 
 async def lengthen_memory(client: ClusterClient, now: ConfigValue | None, *, only_ask: bool = False) -> str:
-    """Make brokers remember producers as long as possible, or only ask for permission; return '' or the obstacle."""
+    """Make brokers remember producers as long as possible, or only check whether we may; return '' or the obstacle."""
     if now is None:
         return f"its brokers do not know {PRODUCER_EXPIRATION} (Kafka before 3.4)"
     if now.value == RAISED_EXPIRATION:

@@ -47,7 +47,7 @@ async def write_positions(
 
     Kafka accepts a commit to a group without members from anybody, however late the commit arrives. `allowed` raises if
     the group must no longer be written. So `allowed` is awaited last before each try, with the connection open. If the
-    process stands still after that, only bytes sent in that moment can be late.
+    process then stands still, only the request sent right behind this check can be late.
     """
     if not positions:
         return {}

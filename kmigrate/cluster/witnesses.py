@@ -78,7 +78,7 @@ def refuse_unwitnessed(client: ClusterClient, ends: Mapping[_Key, LogOffset]) ->
 
 
 async def _told(client: ClusterClient, parts: Mapping[_Key, PartitionInfo]) -> _Told:
-    """Return the replicas' answers; answers of replicas that lead no partition count only in time."""
+    """Return the replicas' answers; replicas that lead none of these partitions have `_PATIENCE_S` to answer."""
     hosted: dict[int, dict[_Key, int]] = {}
     for key, part in parts.items():
         for node in {part.leader, *part.replicas}:

@@ -332,7 +332,7 @@ class TopicRecord:
     compacted: bool = False
     """True if a log cleaner works on the source topic, by the topic's own policy or by its cluster's default."""
     cleaned_to: Mapping[int, int] = field(default_factory=dict)
-    """The source's log ends when the cleanup policy ended, by partition.
+    """The source's log ends when the mirror saw that the topic is no longer compacted, by partition.
 
     Below these offsets a log cleaner has worked, while or after the records were copied.
     """

@@ -65,7 +65,7 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def end_all(processes: Iterable[BrokerProcess], *, timeout: float = 10.0) -> None:
-    """Kill each process with SIGKILL, paused processes included, and wait until all are gone."""
+    """Kill each process group with SIGKILL, paused processes included, and wait until all are gone."""
     ending = [process for process in processes if process.signal(signal.SIGKILL)]
     deadline = time.monotonic() + timeout
     while any(process.alive() for process in ending) and time.monotonic() < deadline:

@@ -39,11 +39,9 @@ async def ranges_of(
     """Return the range to compare of each partition, once the target holds the range.
 
     A range starts at the first offset that both sides have and that no earlier check verified. A range ends at the
-    barrier, or at the source's last stable offset of now.
-
-    If a log ends below its verified range, the log was cut in the meantime: then the whole log counts as new. The same
-    holds where the target has lost its beginning: while a topic is mirrored nothing is deleted on the target, so the
-    missing records are compared, too.
+    barrier, or at the source's last stable offset of now. The whole log counts as new in two cases: a log ends below
+    its verified range, so it was cut; or the target has lost its beginning. While a topic is mirrored nothing is
+    deleted on the target, so the lost beginning is compared, too.
 
     With `reached` the function waits for nothing: ranges end where the target is, and partitions without new records
     are left out. Without `reached` the function raises for problems that ranges of source offsets cannot express: a
