@@ -1,7 +1,7 @@
 """The command line: the composition root, and the only package that knows a terminal.
 
-`app` holds the command tree. A command opens a call (`base.call`), runs a verb of the workflow or an engine, and
-shows the result by a view. Errors leave through one door, which prints the error and turns it into an exit code.
+`app` holds the command tree. A command gets a call (`base.call`), runs a verb of the workflow or an engine, and
+shows the result by a view. `base.call` also prints every error and turns the error into an exit code.
 
     app        the command tree, and exit codes
     base       what all commands share: flags, output, questions, waiting

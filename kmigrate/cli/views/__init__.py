@@ -1,4 +1,4 @@
-"""Model values as rich renderables; nothing here asks or decides.
+"""Model values as rich renderables; nothing here contacts a cluster or decides.
 
 tables     links, topics, groups and parity
 snapshots  a snapshot of a migration
