@@ -90,7 +90,7 @@ def create_topics(
         alone = encode_request(frame, head, dataclasses.replace(request, topics=free))
         client.to_target([alone], head.correlation_id, lambda answer: then(answer_with(head, told, answer)))
 
-    # The target may have promoted topics deleted and created again.
+    # A promoted topic belongs to the target: clients may delete the topic and create it again.
     shared.backend.at_sources(
         frozenset(str(topic.name) for topic in request.topics) - shared.table.topics.keys(), split
     )

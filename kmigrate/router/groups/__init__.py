@@ -1,7 +1,7 @@
 """Consumer groups that follow: members at the router are members of the source's group until the promote.
 
 `handler` sends classic group requests to the source's coordinator, `heartbeats` those of the new protocol
-(KIP-848). Positions that the copy has not reached are told in the way that each client can bear.
+(KIP-848). If the copy has not reached a committed offset, the version of OffsetFetch decides about the answer.
 
     handler      classic group requests, committed offsets, and the promote of a group
     heartbeats   ConsumerGroupHeartbeat: topic ids of each cluster, and how a promote makes members join anew

@@ -9,7 +9,7 @@ B  A client with OffsetFetch version 7 or later gets each committed offset, even
    for a tenth of a second at most, so that a lagging partition does not hold up the others. Below version 7 the request
    waits longer, and the client is then told to ask again (14).
 C  If the offsets of a topic differ between the clusters, the topic's committed offsets are neither returned nor stored:
-   the request waits.
+   the client is told to ask again (14).
 D  While the group is promoted (`rejoining`), its members must join anew. Heartbeats are answered with a rebalance, a
    rebalance in progress is started again, and joins are held here. The source never gets these joins, so the generation
    there stays the same and commits are still accepted. The router sends the heartbeats of members with a held join.
@@ -22,7 +22,7 @@ F  If a source's coordinator cannot be asked, the answer is NOT_COORDINATOR: cli
    OffsetFetch is tried again, too, and the answer never has error 15 or 16. After these errors librdkafka does not ask
    again, and reads none of the partitions until they are assigned anew (librdkafka issue 5586). After the source's own
    errors 14 and 88 (UNSTABLE_OFFSET_COMMIT) the router asks again for as long. Then the client is told to ask again,
-   with the error that its request version knows (`apis.groups`).
+   with the error that its request version knows (`wire.groups`).
 G  A commit below the committed offset is refused if this router has answered the last request for that offset without
    the offset (`shared.pending_positions`). The commit is compared with the source's committed offset at that moment. So
    an operator's reset may go back, and so may a consumer's seek after an answer, and a consumer that never asks for
@@ -328,7 +328,7 @@ class GroupHandler:
             self._resolved(word, group_error(word.head, word.request, Code.COORDINATOR_LOAD_IN_PROGRESS))
 
     def _refuse(self, word: GroupRequest, wanted: dict[Partition, int], back: dict[Partition, int]) -> None:
-        """Refuse a commit that goes back, with a code after which the client joins anew and asks for positions."""
+        """Refuse a commit that goes back; the client then joins anew, and asks for the committed offsets."""
         self._shared.untold.refused += 1
         named = ", ".join(f"{topic}-{part} to {wanted[topic, part]} from {at}" for (topic, part), at in back.items())
         client = word.member_id or word.head.client_id or "a client"
@@ -499,7 +499,7 @@ class GroupHandler:
         word.told(word.answer)
 
     def _join_anew(self, word: GroupRequest) -> None:
-        """Join the target's group as a new member, which no request has to announce (rule E)."""
+        """Join the target's group as a new member: the answer to the held join tells the client so (rule E)."""
         if word.member_id:
             self._leave(word, word.member_id)
         request = dataclasses.replace(word.request, member_id=type(word.request.member_id)(""))

@@ -9,16 +9,16 @@ A  A member is not told of assigned topics that must not be read at the target (
    know what is withheld from the member, and the member would never be told.
 B  While the group is promoted, the answer to a heartbeat tells each member to own nothing any more, whatever the source
    says. The member commits what was read, gives all partitions back, and reports so in a heartbeat. Meanwhile
-   heartbeats go to the source, including this report. To the source, the owned partitions matter only while the member
-   has partitions to give back. So the member stays a member there, and commits still reach the source. A member that
-   has given everything back waits for the others. So all members must first send heartbeats more often, for as long as
-   their former interval, and go on reading. The same holds for members of a group in transactions, which first commit
-   their work in progress in transactions.
+   heartbeats go to the source, including this report. The source reads the owned partitions only while the source waits
+   for the member to give some back. So the member stays a member there, and commits still reach the source. A member
+   that has given everything back waits for the others. So all members must first send heartbeats more often, for as
+   long as their former interval, and go on reading. Members of a group in transactions do the same. Before they give
+   partitions back, they commit their work in progress in a transaction.
 C  A member that owned nothing before has nothing to report: the answer is NOT_COORDINATOR (16), after which clients
    send a full heartbeat. A member that was told of partitions a moment ago may be about to take them, and an empty
    report is not believed at once.
-D  A member that joins while the group is promoted waits, like a member that has given everything back. The source gets
-   no join of either.
+D  A member that joins while the group is promoted waits, like a member that has given everything back. No join reaches
+   the source meanwhile: the router answers COORDINATOR_LOAD_IN_PROGRESS (14), and the member joins again.
 E  If a promote is given up, the next heartbeat is answered as in C, and the full heartbeat gets the source's own
    assignment.
 F  Once the group is open, the target does not know the members, and says so (25). They join there as new members, at
@@ -75,7 +75,10 @@ class _Member:
     asked: bool = False
     """True once the member had to send a full heartbeat, because this router did not know the assignment."""
     emptied_at: float = _LONG_AGO
-    """Time when the member was told to own nothing, or was last asked, in a promote that still concerns the member."""
+    """Time when the member was told to own nothing, or last had to send a full heartbeat (rule C), in a promote.
+
+    The time is forgotten when that promote no longer concerns the member.
+    """
     done: bool = False
     """True once the member has reported since that no partition is owned."""
 

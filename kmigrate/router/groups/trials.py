@@ -1,10 +1,11 @@
 """Asks the target before a promote whether members would be let in, and remembers who is refused afterwards.
 
-A  A trial join changes nothing at the target (`apis.trials`). The trial goes through the member's own connection, so
+A  A trial join changes nothing at the target (`wire.trials`). The trial goes through the member's own connection, so
    the target judges the member's own name and rights.
 B  A trial is made when a member joins, and again when the promote of its group begins. After a refusal, or an answer
-   that says nothing, the member's requests two seconds later make the next trial. So a right that was granted counts.
-C  While a trial has no answer, the router's word says so (`GroupWord.trials`), and the promote waits.
+   that says nothing, the member's first request after two seconds makes the next trial. So a right that was granted
+   counts.
+C  While a trial has no answer, the router's report says so (`GroupWord.trials`), and the promote waits.
 D  After the promote the answers to the joins themselves count. A refusal is told until the client is let in, for ten
    minutes at most.
 """
@@ -31,7 +32,7 @@ _PAUSE_S = 1.0
 _AGAIN_S = 2.0
 """Time until the next trial after a refusal, or after an answer that says nothing."""
 _MOST_MEMBERS = 16
-"""Members of one connection; a member has connections of its own."""
+"""Maximum members that a connection remembers: a member has connections of its own."""
 _LONG_AGO = float("-inf")
 _Key = tuple[str, str]
 """Group and client id."""

@@ -300,7 +300,7 @@ class ClientConnection:
         return guarded
 
     def _target_security(self) -> Security:
-        """Return the security settings for this client's connection to the target (a).
+        """Return the security settings for this client's connection to the target (`model.door`, a).
 
         If the login is relayed, or the client is not known yet, the router itself does not log in.
         """

@@ -1,8 +1,8 @@
 """A router's registration in the state log: made before the first client, removed when nothing is in flight.
 
-Every fence waits for the instance that is registered under a name. An earlier instance may have gone without removing
-the registration. Such an instance is first written down as a stray, because a gone instance may still run (V2). A fence
-is sealed on the source for strays.
+Every fence waits for the instance that is registered under a name. An earlier instance may have left its registration
+behind. Such an instance is first written down as a stray, because it may still run (V2). A fence is sealed on the
+source for strays.
 """
 
 from __future__ import annotations

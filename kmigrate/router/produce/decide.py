@@ -8,9 +8,9 @@ order of its connection (B9).
 What a partition can meet:
 
   not mirrored     → target, unchanged
-  forward          → source leader, producer id translated (design of producer identity); error 6 while another
+  forward          → source leader, producer id translated (docs/router.md, "Forwarding"); error 6 while another
                      broker has yet to answer a batch of the producer (`produce.in_flight`)
-  hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6);
+  hold             → wait, at most `hold_limit_s`, a quarter of the request's timeout and 5 s, then error 6 (B6);
                      a batch of a transaction that is open at the source goes there, so that the transaction can
                      end; until then other writes to the topic go there too, because the fence has to wait anyway
   promoted         → the gate for first writes, then target; a transactional batch whose partition is late
@@ -340,8 +340,9 @@ class WriteDecider:
     def believed(self, plan: Plan, error: int, *, caught_up: bool) -> int:
         """Return the client's error code for a doubtful answer, after the state log was read, or could not be read.
 
-        A transaction whose identity was revoked is cut off where the transaction was open: INVALID_TXN_STATE makes its
-        client abort.
+        The client gets NOT_LEADER_OR_FOLLOWER, and sends the batch again, in three cases: the error may come from a
+        seal, the log could not be read, or a revocation of the identity is not proven. A proven revocation has ended
+        the batch's transaction: INVALID_TXN_STATE makes the client abort. Any other error passes unchanged.
         """
         assert plan.route is not None
         if error == Code.MESSAGE_TOO_LARGE:
@@ -356,8 +357,8 @@ class WriteDecider:
     def sealed(self, plan: Plan, *, caught_up: bool) -> bool:
         """Return whether the source's MESSAGE_TOO_LARGE may come from the seal of a promote.
 
-        That is possible in any state of the topic but the state in which the batch was sent. The seal is recorded
-        before the seal is set, so a router that has read the log up to now knows the seal. The record keeps the seal
+        The error is no seal's only if the topic is still in the unsealed state in which the batch was sent. A seal is
+        recorded before it is set, so a router that has read the log up to now knows the seal. The record keeps the seal
         until the broker takes writes again. A router that cannot read the log does not know.
         """
         assert plan.route is not None

@@ -9,9 +9,9 @@ The client may send the failed batch again to another broker, as leaders move, a
 back. A client sends refused batches again in order. So where a refused batch comes again before the failed batch, the
 failed batch went another way. So the router asks the cluster whether the cluster holds the failed batch.
 
-If a client insists on a batch for seconds, the broker shall judge: some clients give a batch up and send the next
-batch. In both cases the client begins again with another batch, and batches behind that batch wait. The broker would
-call them a gap, or the first batches of the producer.
+If a client insists on a later batch for seconds, the broker shall judge: some clients give a batch up and send the next
+batch. The stop moves to the batch with which the client has begun again, if the cluster holds the failed batch or the
+client has insisted. Batches behind that batch wait: the broker would call them a gap, or the producer's first batches.
 """
 
 from __future__ import annotations
@@ -54,16 +54,20 @@ class Stop:
 
 @dataclass(slots=True)
 class Gaps:
-    """The gaps that the gate has found, by producer: epoch, time of the first, and first sequence of the newest batch.
+    """The gaps that the gate has found, by producer.
 
     The batch that should have come is acknowledged and the target has forgotten the batch (V6), or the client has given
     the batch up.
     """
 
     _told: dict[GateKey, tuple[int, float, int]] = field(default_factory=dict)
+    """Producer epoch, arrival of the first request with a gap, and first sequence of the newest batch with a gap."""
 
     def insisted(self, key: GateKey, batch: Batch, now: float) -> bool:
-        """Return whether the target shall judge: gaps have lasted for seconds, and the client begins again."""
+        """Return whether the target shall judge: gaps have lasted for seconds, and the client begins again.
+
+        `now` is the arrival of the batch's request.
+        """
         epoch, since, newest = self._told.get(key, (-1, now, 0))
         if epoch != batch.producer_epoch:
             since = now

@@ -4,5 +4,5 @@
 its API. A request that has to wait stops the connection, so that no later request overtakes it.
 
     session  order and dispatch of one connection's requests
-    login    SASL: passed to the target word by word, or judged here by the table of clients
+    login    SASL: passed to the target unchanged, or judged here by the table of clients
 """

@@ -65,8 +65,11 @@ _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _COORDINATED = _OF_PRODUCERS | HEARTBEATS
 _COMMIT_ROUNDS = 4
-"""A commit is held for so many times as long as other requests of held groups. librdkafka repeats a commit twice at 14,
-and tells its application the third one. A group whose controller has died stays frozen for some four seconds."""
+"""Factor by which a commit is held longer than other requests of held groups.
+
+librdkafka repeats a commit twice at 14, and reports the third 14 to its application. A group whose controller has died
+stays frozen for some four seconds.
+"""
 _LONGEST_NAME = 256
 """Maximum characters of client id and software name kept per connection.
 

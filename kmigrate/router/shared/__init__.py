@@ -4,13 +4,13 @@
 its parts. Each part is pure: a handler asks it or notes an event, and nothing here sends or waits.
 
     state                 all shared state, and the interfaces through which handlers act
-    forwards              writes on their way to the source, and the highest acknowledged offsets
+    forwards              writes in flight to the source, and the last acknowledged sequence of each producer
     gate                  the first write of each producer at the target after a promote
-    open_transactions     transactions that are open at the source
+    open_transactions     transactions that are open, at the source or at the target
     deferred_partitions   partitions that enter a transaction at the target with their first batch
     followers             members of groups that follow, by group
     pending_positions     committed offsets that a client has asked for and was not told
-    waiting_groups        members that wait for a held group
+    waiting_groups        held groups whose members wait at this router
     session_timeouts      the session timeouts that members ask for
     trial_results         results of trial joins, and members that the target refuses
     share_members         members of share groups

@@ -6,8 +6,9 @@ a. A client that was told the brokers' own addresses writes nothing more through
 b. A client is told only when all writes of the client here are answered. Only the client's own router tells the
    addresses, because a router that stands in cannot know (`shared.fallback_routers`). So no write of a client is
    appended behind a write that the client has sent to the broker directly. The routers cause no out-of-order sequence.
-   A client of several processes would be told too early by one of them. So links are not finished while routers share
-   an address (`workflow.verbs.finish`). If a router with the same address comes later, nobody is told.
+   If router processes share an address, a client may be connected to several of them, and one process would tell the
+   client too early. So links are not finished while routers share an address (`workflow.verbs.finish`). If a router
+   with the same address comes later, no client is told.
 c. Connections to brokers' listeners are closed in turn, the connections that are idle longest first, each only while
    nothing is in flight there. From its turn on, (a) holds for the connection, too. Connections to the bootstrap
    listener close by themselves.
@@ -20,14 +21,14 @@ d. A client that was told something that is true only through this router (`shar
 e. A client that comes back after being told has no coordinator here any more. Heartbeats and transaction requests are
    answered NOT_COORDINATOR, after which every client looks for the coordinator again. Otherwise some clients would come
    back all the time: kafka-python 3 and Java's transactional producers remember a coordinator's address as long as
-   connections are accepted there. Connections from before get no such answer, and are left to (c). When they close, the
-   other clients look for the coordinator by themselves, without an error to the application. Sarama's heartbeat, given
-   this code, would end its session and tell the application.
+   connections are accepted there. Connections from before the client was told get no such answer, and are left to (c).
+   When such a connection closes, all other client libraries look for the coordinator by themselves, without an error to
+   the application. NOT_COORDINATOR would do harm there: Sarama would end its session and report an error.
    Requests that end something are still taken here. A member that leaves its group says so once, and only routers know
    that an abort with nothing to end has succeeded (`shared.deferred_partitions`, C). Commits and OffsetFetch are taken,
-   too, although a client that only sends those may come back until the router stops (kafka-python 3 with assign()).
-   Java reports this code to the callback of a commitAsync. If librdkafka gets this code for the committed offsets of an
-   assignment, librdkafka never reads it (librdkafka issue 5586).
+   too, because clients would suffer from NOT_COORDINATOR. Java reports this code to the callback of a commitAsync. If
+   an OffsetFetch gets this code, librdkafka never reads the assigned partitions (librdkafka issue 5586). So a client
+   that sends nothing but commits and OffsetFetch may come back until the router stops (kafka-python 3 with assign()).
 
 A client is known by host and client id. Connections of two processes that share both cannot be told apart, and leave
 together.
@@ -89,7 +90,7 @@ class Handoff:
 
     guests: set[DepartingClient] = field(default_factory=set)
     told: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Time when each client first asked for them."""
+    """Time of each client's first request whose answer holds the brokers' own addresses, by host and client id."""
     heard: tuple[RouterPresence, ...] | None = None
     """Newest reports of the other routers; None until they are known, and until then all clients stay."""
     bootstrap: str = ""

@@ -12,9 +12,9 @@ C  Once such a write is acknowledged, or DescribeProducers shows that the target
    good. From then on the broker judges the producer.
 D  A batch at or below the barrier is a retry of a batch that the source has and the mirror has copied. The router
    answers such a batch as a duplicate and never forwards it. A retry may also come when the batch after the barrier has
-   passed, because the source had stored the retried batch and answered an error. Such a retry is a duplicate through
-   whichever router it comes: the target is asked up to where the target's log holds the producer. A batch beyond that
-   is new: the producer's sequences have wrapped.
+   passed, because the source had stored the retried batch and answered an error. So the router asks the target for the
+   producer's last sequence in the target's log. A batch up to that sequence is a duplicate, through whichever router
+   the batch comes. A batch beyond that sequence is new: the producer's sequences have wrapped.
 E  A batch shortly after the batch that follows the barrier would be a gap. The router answers a retriable "not leader",
    and forwards such a batch only after the client has insisted on the batch for seconds (`produce.ordering`). A batch
    may be so far from the barrier that no client has as much under way. Such a batch follows something that the target

@@ -11,11 +11,11 @@ from kmigrate.model.presences import RefusedMember
 __all__ = ["TrialBook"]
 
 _MOST_TOLD = 20
-"""Refused members that are told of one group; a presence record must fit into one message."""
+"""Maximum refused members reported per group; a presence record must fit into one message."""
 _MOST_KEPT = 1_000
-"""Refused members that are kept of one group."""
+"""Maximum refused members kept per group."""
 _KEPT_S = 600.0
-"""Time for which a refusal after the promote is told."""
+"""Time for which a refusal after the promote is reported."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Transactions of one client connection. A transaction meets one cluster, and the router knows which.
 
-InitProducerId makes an identity known at both clusters (`produce.own_producer`). `locate` finds the cluster of a
-running transaction. Partitions enter it through `add_partitions`; EndTxn ends it through `end_txn`.
+InitProducerId makes a producer id known at both clusters (`identities`). `locate` finds the cluster of an open
+transaction. `add_partitions` adds partitions at the target, and `end_txn` handles EndTxn.
 
     handler            the transaction APIs, by lettered rules
     request            one transaction request on its way through the rules

@@ -154,7 +154,7 @@ class EndTxnHandler:
         if record.revoked is None:
             self._end_at_source(errand, record, then)
         elif record.in_force:
-            then(Code.CONCURRENT_TRANSACTIONS)  # for a moment nobody can say
+            then(Code.CONCURRENT_TRANSACTIONS)  # the revocation is not proven yet, so the end may still change
         elif not errand.request.committed:
             then(0)
         else:

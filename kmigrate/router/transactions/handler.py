@@ -19,8 +19,9 @@ D  If a request comes to a connection in the middle of a transaction, the router
 E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
    knows how that transaction ended. While the topics are mirrored, the source knows. After the promote the target
    knows, or the source if the target has never seen a transaction of the id (`transactions.end_txn`). If the identity
-   was revoked, the source has forgotten the end, and the id's record holds the end. If the source then refuses the
-   identity, the router reads the log and judges anew before the client gets an answer (`transactions.identities`).
+   was revoked, the source has forgotten the end, and the id's record holds the end. If the source refuses the identity
+   in answer to the EndTxn, the router reads the log and judges anew before the client gets an answer
+   (`transactions.identities`).
 F  If a partition's sequences at the target go on from the source's, the partition enters the transaction with its first
    batch (`shared.deferred_partitions`).
 G  A transactional id couples the topics and groups that the source has let it write. For a topic or group that the id's
@@ -29,9 +30,9 @@ G  A transactional id couples the topics and groups that the source has let it w
    and batches are written.
 H  After a group has opened at the target, the first transaction of an id that commits for the group is refused its
    commit (ILLEGAL_GENERATION). The client does that transaction again. Its input may have been read before the group
-   opened, and another member reads that input again. The member epoch would not reveal this. A member of the new
-   protocol (KIP-848) joins the target's group by itself, under its old member id, in the middle of the application's
-   work. The application asks for member id and epoch when it commits.
+   opened, and another member reads that input again. Member id and epoch in the commit would not reveal this. A member
+   of the new protocol (KIP-848) joins the target's group by itself, under its old member id, in the middle of the
+   application's work. The application asks for member id and epoch only when committing, so both are valid.
 I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
    a client is refused (`source_identities`).
 """

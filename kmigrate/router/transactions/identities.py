@@ -5,9 +5,9 @@ and is fenced before the source is touched. Nobody is accepted as a newer holder
 at the source ends the transaction that is open there. So the router first asks the target which holder has the id.
 
 If a controller has revoked an identity (`Revoked`), nobody holds that identity at the source any more. Its holder gets
-UNKNOWN_PRODUCER_ID when beginning a transaction there. Clients then abort what they have not begun, ask for the next
-epoch, and count their sequences from 0 again, as the source then expects. Java clients from 2.5 to 4.3 and librdkafka
-do so. At INVALID_PRODUCER_ID_MAPPING, Java 4.x ends.
+UNKNOWN_PRODUCER_ID when beginning a transaction there. Java clients from 2.5 to 4.3 and librdkafka then abort that
+transaction, which has not begun at the source, and ask for the next epoch. They count their sequences from 0 again, as
+the source expects. At INVALID_PRODUCER_ID_MAPPING, Java 4.x ends.
 """
 
 from __future__ import annotations

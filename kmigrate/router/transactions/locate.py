@@ -210,5 +210,5 @@ class TransactionLocator:
 
 
 def _unasked_since(entry: OpenTransaction | None, asked: int) -> bool:
-    """Return whether no request was in flight that the answer may be older than."""
+    """Return whether the answer is newest: no request is in flight, and none was sent since the question."""
     return entry is not None and not entry.asking and entry.asked == asked

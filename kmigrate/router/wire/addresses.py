@@ -38,7 +38,7 @@ LIST_GROUPS, LIST_TRANSACTIONS = 16, 66
 ONE_BROKERS = frozenset({LIST_GROUPS, LIST_TRANSACTIONS})
 """APIs whose answers tell of a single broker alone. Clients ask every broker that Metadata names.
 
-A broker that stands for another router answers with an empty list.
+A fallback router's listener (`shared.fallback_routers`) stands for no broker of the target, and answers an empty list.
 """
 
 REWRITTEN = frozenset({METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER})

@@ -57,7 +57,7 @@ def _empty(hint: Any) -> Any:
 
 
 def element(kind: type[Any], name: str) -> type[Any]:
-    """The class of the elements of a message's array field."""
+    """Return the class of the elements of a message's array field."""
     found: type[Any] = _element(typing.cast("Any", kind), name)
     return found
 

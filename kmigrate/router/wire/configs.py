@@ -1,8 +1,8 @@
 """Shows the source's values in DescribeConfigs answers about mirrored topics.
 
-Until the promote, the topic at the target keeps all records, in whatever size they come (`mirror.upkeep.configs`). To
-clients the topic is the topic that they know. Kafka Connect and Schema Registry end at their start where their topics
-are not compacted.
+Until the promote, the topic at the target keeps all records, in whatever size they come (`mirror.upkeep.configs`).
+Clients shall see the configuration that they know: Kafka Connect and Schema Registry end at their start where their
+topics are not compacted.
 """
 
 from __future__ import annotations

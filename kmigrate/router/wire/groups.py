@@ -3,9 +3,9 @@
 A consumer that already moved must wait without noticing. Each coordination request is held for a moment. The router
 then answers COORDINATOR_LOAD_IN_PROGRESS (14) in the shape of the request's version; clients retry after 14 in silence.
 
-A member from before the move is answered as by a broker that loads its groups. A SyncGroup gets REBALANCE_IN_PROGRESS
-(27), so that the member joins anew and its JoinGroup waits. A Heartbeat gets success. At 14 to a SyncGroup, Java's and
-aiokafka's consumers end. At 14 to a Heartbeat, aiokafka's consumer ends.
+A member that joined before its group was held is answered as by a broker that loads its groups. A SyncGroup gets
+REBALANCE_IN_PROGRESS (27), so that the member joins anew and its JoinGroup waits. A Heartbeat gets success. At 14 to a
+SyncGroup, Java's and aiokafka's consumers end, and aiokafka's also at 14 to a Heartbeat.
 
 LeaveGroup passes: there is no member at the target to remove, and a client that closes should not wait.
 

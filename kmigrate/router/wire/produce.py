@@ -66,7 +66,7 @@ _PLAIN_9 = struct.Struct(">4xh24x3s")
 _NOTHING_MORE_8 = b"\0\0\0\0\xff\xff"
 _I64 = struct.Struct(">q")
 _PLAIN_ANSWER = 4 + 4 + 1 + 4 + 1
-"""Size of: size, correlation id, the header's tags, throttle time, tags."""
+"""Bytes of an answer beside its topics: size, correlation id, the header's tags, throttle time, tags."""
 _CORRELATED = 8
 """End of size and correlation id in an answer."""
 _BEGINS_AT = 12

@@ -63,7 +63,7 @@ def subscription_told(answer: bytearray, member: str) -> frozenset[str] | None:
 def refuse_share(
     head: RequestHead, request: Any, topics: Iterable[str], mirrored: Collection[str]
 ) -> tuple[bytes, str] | None:
-    """Return the refusal of a member of whose topics at least a single topic is mirrored, and the text to log."""
+    """Return the refusal of a member that has subscribed to a mirrored topic, and the text to log; None for others."""
     touched = sorted(set(topics).intersection(mirrored))
     if not touched:
         return None
