@@ -46,7 +46,7 @@ class MirrorSettings:
     """Bytes read and not yet acknowledged of all partitions together, above which each has less room.
 
     Above this limit each partition may have only its part, but at least 64 KiB. Otherwise thousands of lagging
-    partitions would take gigabytes. At twice the limit nothing more is read.
+    partitions would take gigabytes. At twice the limit only topics in a promote are read.
     """
     write_connections: int = 1
     """Number of connections to each target leader.

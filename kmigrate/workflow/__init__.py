@@ -1,13 +1,13 @@
 """The steps of a migration: verbs write intents, the controller orders the steps, status shows facts.
 
-A verb looks (guards become findings) and writes one intent per thing into the state log. The controller drives
-promotes and group promotes by records. Nothing here holds state of its own.
+A verb looks (guards become findings) and writes one intent per topic, group or link into the state log. The controller
+drives promotes of topics and groups by records. Every process keeps its decisions in the state log alone.
 
-    base        open connections to both clusters, plans, and what several rooms ask of the clusters
-    groups      consumer groups: readers, members, committed offsets, promote of one group
-    promote     promote of one topic: fence, drain, barrier, flip, and the watch on late writes
-    status      one snapshot of a migration
+    base        connections to both clusters, plans, and questions that several rooms ask
+    groups      consumer groups: readers, members, committed offsets, promote of a group
+    promote     promote of a topic: fence, drain, barrier, flip, and the watch on late writes
+    status      a snapshot of a migration
     controller  the process that drives promotes
     verbs       the verbs of the command line
-    playbook    files of steps, and the conditions that they wait for
+    playbook    files of steps, and the conditions that the steps wait for
 """

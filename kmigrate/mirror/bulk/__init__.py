@@ -1,7 +1,7 @@
-"""The copier inside tasks of Spark, up to the hand-over to the mirror.
+"""The copier inside Spark tasks, up to the hand-over to the mirror processes.
 
-ranges     PURE: which offsets of which partitions, by which tasks
-remaining  how much is left to copy
-claims     how one try of a task comes to own partitions
-task       one try of a task: the mirror's copier over its partitions
+ranges     PURE: the offset ranges of partitions, and their distribution to tasks
+remaining  the offsets and bytes that are left to copy
+claims     the claims by which a try of a task owns partitions
+task       a try of a task: the mirror's copier over the task's partitions
 """

@@ -42,7 +42,7 @@ def claimable(
     generation = assignment.generation if assignment is not None else -1
     daemons = [word for word in words if word.engine is CopyEngine.DAEMON]
     if any(word.shares and word.generation < generation for word in daemons):
-        return []  # this process may not have read yet that the topic is no longer its own
+        return []  # a mirror process may not have read yet that Spark copies the topic now
     held = {partition for word in daemons for partition in word.topics.get(record.topic, {})}
 
     def free(partition: int) -> bool:

@@ -1,16 +1,16 @@
-"""The tasks that copy: readers, writers, and what a partition needs beside them.
+"""The tasks that copy: readers, writers, and the other work for a partition.
 
-`copier` owns the tasks. `reading` keeps one fetch session per source leader and hands each answer to its
-partitions. `writing` sends one batch per partition to the target's leader. `recovery` finds where a partition
-stands on the target.
+`copier` owns the tasks. `reading` keeps a fetch session per source leader and hands each response to its partitions.
+`writing` sends requests with one batch per partition to the target's leaders. `recovery` reads a partition's position
+from the target's log.
 
-    copier        which partitions are copied, and the tasks around them
+    copier        the choice of the partitions, and the tasks around them
     lanes         all partitions of a copier, by leader
     reading       fetch sessions with source leaders
     writing       produce requests to target leaders
     holes         offsets without records: control markers or empty transactions
-    recovery      where a partition stands, its holes, its offset map
-    request_size  how many bytes one request carries
+    recovery      a partition's position, holes and offset map
+    request_size  the adaptive size of requests and responses
     throttle      the link's limit in bytes per second
-    disks         free space on the target's disks: when the copy has to wait
+    disks         free room on the target's disks, and the decision whether the copy waits
 """

@@ -41,8 +41,8 @@ __all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
 _LOOK_GAP_S = 0.1
 """Minimum pause between two looks.
 
-A thousand partitions without a leader in the metadata call for looks all the time. Without a pause, the looks would
-delay the copy of the other partitions.
+A new leader may refuse a thousand partitions for a while, and each refusal calls for a look. Without a pause, the looks
+would delay the copy of the other partitions.
 """
 
 
@@ -81,8 +81,8 @@ class MirroredTopic:
     def copy(self) -> tuple[str, str, bool]:
         """The identity of the copy.
 
-        A copy with another identity begins from its start. A process that slept through the change learns of the old
-        and the new copy at the same time.
+        A copy with another identity begins from its start. The identity must be compared: a process that slept may see
+        the new copy directly after the old copy, without the removal in between.
         """
         return self.source_topic_id, self.target_topic_id, self.target_starts is None
 

@@ -82,7 +82,7 @@ class HoleMaker:
     async def prepare(self, topic: str, partition: int, term: int) -> None:
         """Open the connection for markers, or fence the former owner of the partition's transactional id.
 
-        Call this before the log end is looked up. Raise Unreachable if the partition has no leader.
+        Call this before the log end is looked up. Raise Unreachable if no broker can be asked.
         """
         if self.filler is HoleFiller.MARKERS:
             node = self._target.leader(topic, partition)

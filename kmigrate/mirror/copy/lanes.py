@@ -110,8 +110,8 @@ class Signals:
     def failed(self, client: ClusterClient, error: Failed) -> None:
         """Note that a broker cannot be asked; partitions of other brokers go on.
 
-        A failed TLS or SASL authentication is logged at once and every minute, because a person must mend it. So is any
-        other failure that is not `Unreachable`.
+        An `Unreachable` broker is only noted. Any other failure, such as a failed TLS or SASL authentication, is
+        logged at once and every minute, because a person must mend the cause.
         """
         if isinstance(error, Unreachable):
             self._troubles[client] = error.what

@@ -5,7 +5,7 @@ Readers leave a waiting partition out, and further questions about the partition
 
 Back-pressure in short: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch. That fetch
 then waits only briefly, so that the lane is soon included again. If all lanes together hold too much, each lane has
-less room. If they hold twice that, no lane has room. Partitions behind a fence are read over a second connection, by
+less room. If they hold twice that, only topics in a promote are read. Fenced partitions have a second connection, with
 full fetches. So neither the number of other partitions nor a slow broker response for them delays a fenced partition.
 """
 
@@ -45,7 +45,7 @@ A broker that stood still while others took its place reports an old log end unt
 _ASK_ENDS_S = 2.0
 _LEAST_BACKLOG = 64 << 10
 _FULL = 2
-"""Multiple of a leader's share of `backlog_total_bytes` at which nothing more is read."""
+"""Multiple of a leader's share of `backlog_total_bytes` at which only topics in a promote are read."""
 _MOST_EFFORT = 10_000
 """Maximum effort for rewriting the batches of a response (`records.rewrite.effort`), some 20 ms.
 

@@ -11,11 +11,12 @@ B  Position and sequence come together, from the tail or from consecutive acknow
 C  The first batch after LOST, and on a new connection, goes alone (W3). A hole in between changes nothing in the
    broker's state of our producer id, so after the hole the batches go on as before.
 D  A hole is filled with nothing in flight. Data waits until the log end is known to be the hole's end (W5). The log
-   end is looked up before a hole, too. This look-up is left out only if two conditions hold. First, an answer that has
-   just come gave the log end. An unclean election cannot have changed that end, because an election takes longer.
-   Second, a marker of the present term stands on the log (`marked_under`). Then markers of an older owner can no
-   longer come. Markers of a newer owner have ours refused (52, V3). This holds if both owners fill by markers;
-   otherwise only the warrant separates them. Appends of other copiers stop before the hole, as ours do.
+   end is looked up before a hole, too. This look-up is left out only if two conditions hold. First, the answer that
+   has just come gave the log end. No unclean election fits between that answer and the hole, because an election takes
+   longer. Second, a marker of the present term stands on the log (`marked_under`). From then on the broker refuses the
+   markers of an older owner. Once a newer owner has written a marker, the broker refuses ours (52, V3). If one of two
+   owners fills by transactions, only the warrant separates them. Appends of other copiers stop before the hole, as
+   ours do.
 E  An acknowledged base offset other than the expected offset stops the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
 G  On a compacted partition, two reads of the source may disagree on what is a hole. A copier that was stopped for long
@@ -205,7 +206,7 @@ class Lane:
 
     @property
     def reads(self) -> bool:
-        """True if this lane has a position from which to read the source."""
+        """True if this lane has a position to read from, and nothing holds its reading back."""
         held = self.paused or self.looking or self.rest is not None or self._cut is not None
         held = held or (bool(self.disk_low) and not self.urgent)
         return self.state is not _STOPPED and self.read_at >= 0 and not held
@@ -596,9 +597,10 @@ class Lane:
         """Handle the target's tail: continue with the known batches, or read the source again.
 
         Offsets from `data_end` to `position` hold control records on the target. If the source held a record at such an
-        offset, then a marker too many was written, and everything behind would shift. On a compacted partition, this
-        lane may have read before that these offsets hold no record. If another replica of the source still holds a
-        record there, that replica is only cleaned less far.
+        offset, then a marker too many was written, and everything behind would shift. So the lane goes through the
+        source's offsets from `data_end` on, and a record among these offsets stops the lane. Exception: on a compacted
+        partition, this lane itself has read that these offsets hold no record. Then the lane continues at `position`: a
+        replica of the source that still holds a record there is only cleaned less far.
         """
         if self.state is not LaneState.LOST:
             return

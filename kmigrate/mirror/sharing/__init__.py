@@ -1,8 +1,8 @@
-"""Which process of a link copies which partition.
+"""The distribution of a link's partitions over its processes.
 
-Processes judge each other by their words in the presence log. One process holds the lease and assigns partitions.
+Processes judge each other by their presences. One process holds the lease and assigns the partitions.
 
-    membership  the living processes of a link
-    lease       the one process that looks after the link
+    membership  the live processes of a link
+    lease       the choice of the process that maintains the link
     assignment  PURE: a balanced and sticky assignment of partitions
 """

@@ -58,8 +58,8 @@ class Membership:
     def sure(self) -> bool:
         """Return whether no other process can have replaced this process, as far as clocks run evenly.
 
-        The time in which this machine sleeps counts, because the others go on. A replacement that the known state
-        already names is not considered here.
+        The time in which this machine sleeps counts, because the others go on. The caller compares the owner that the
+        known state names. This method tells only whether that state may lack a replacement.
         """
         return self._back == -inf and boottime() - self._said < self.sure_s
 

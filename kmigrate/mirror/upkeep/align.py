@@ -213,8 +213,8 @@ class Aligner:
                         "diverged",
                         f"a filler for offset {tail.end} of {topic}-{partition} was found at {answer.base_offset}",
                     )
-                # If the answer is 45, another aligner may have gone on meanwhile: the tail is then read, not
-                # calculated.
+                # No other aligner has gone on meanwhile, or the answer would be 45: so the new tail is calculated here.
+                # After a 45 the tail is read below.
                 sequence = next_sequence(tail.sequence, count)
                 return LogTail(tail.end + count, sequence, tail.end + count)
             if answer.error != Code.OUT_OF_ORDER_SEQUENCE_NUMBER and not row(answer.error).retriable:

@@ -33,9 +33,9 @@ _MOST_PROBES = 2_000
 Each probe makes the source read a batch from its disks, perhaps a batch of last year.
 """
 _HOLE_S = 0.002
-"""Seconds that broker and mirror take for contiguous holes, beside two round trips (`make bench-holes`)."""
+"""Seconds that broker and mirror take for a run of holes, beside two round trips (`make bench-holes`)."""
 _HOLES_RATE = 2_000
-"""Number of contiguous holes per second that a broker and a mirror process fill, over many partitions together."""
+"""Number of runs of holes per second that a broker and a mirror process fill, over many partitions together."""
 
 
 async def why_mapped(
@@ -79,7 +79,7 @@ class Sample:
     bytes: int
     """Bytes of the whole range; an estimate if `exact` is false."""
     runs: int
-    """Number of contiguous holes, each of which is filled at once; an estimate, as the bytes are."""
+    """Number of runs of contiguous hole offsets, each filled at once; an estimate if `exact` is false."""
 
 
 def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:

@@ -1,7 +1,7 @@
 """Picks up topics and groups of the source that match an expression of the link and are not mirrored yet.
 
 A topic or group that already exists on the target under such a name is not taken over unless a person names that topic
-or group. Routers would at once cut its clients off. A note reports the name, and a person decides.
+or group. Otherwise routers would at once cut off the clients that use it there. A note reports the name.
 """
 
 from __future__ import annotations

@@ -276,8 +276,8 @@ class Upkeep:
     async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
         """Return the seconds since the topic was first found gone on the source; None if the topic is there.
 
-        The command that forgets a topic needs this time. A producer without an answer may repeat its last write for a
-        while.
+        `topic forget` waits until this time exceeds the delivery timeout: until then, a producer without an answer may
+        repeat its last write.
         """
         key = record.topic, record.since_ms
         if seen.source is not None or await self._source.find_topic(record.topic) is not None:
@@ -290,7 +290,7 @@ class Upkeep:
         if source is None or target is None:
             raise self._gone(record, self._source if source is None else self._target)
         if source.is_other_than(record.source_topic_id) or target.is_other_than(record.target_topic_id):
-            return  # the copier stops such partitions by name; nothing of another topic is copied
+            return  # the copier stops such partitions by name; the target does not follow another topic
         if not source.partitions or not target.partitions:
             raise Unreachable("no-partitions", f"the partitions of {record.topic} cannot be read now")
         record = await self._follow_partitions(record, len(source.partitions), len(target.partitions))
@@ -408,7 +408,7 @@ class Upkeep:
         return record
 
     async def _put_back_late(self, record: TopicRecord) -> None:
-        """Restore the configs of a topic that was promoted while this round changed its configs.
+        """Restore the configs of a topic that was promoted or forgotten while this round changed its configs.
 
         The target's controller may have delayed the change until another process led the link, and nobody would look at
         the topic again.

@@ -1,14 +1,14 @@
-"""What several rooms of the workflow need: connections, plans, writes, and single questions to the clusters.
+"""The common base of the workflow: connections, plans, writes, and single questions to the clusters.
 
-connections          open handles to the target, its state log, and the source of each link
-plan                 what a verb would change, and what its guards found
-writes               a verb's intents, written one after the other
-running              the processes that are alive, and the commands that start a missing one
-broker_settings      broker-wide settings of source and target, compared
-producer_expiration  the target's `producer.id.expiration.ms`: the cost of raising it, and its end
-bootstraps           who answers at the bootstrap addresses that clients hold
+connections          connections to the target, its state log, and the source of each link
+plan                 the changes of a verb, and the findings of its guards
+writes               the intents of a verb, written in order
+running              the live processes, and the commands that start a missing process
+broker_settings      broker-wide settings of the source, compared with the target's
+producer_expiration  the target's `producer.id.expiration.ms`: the cost of raising the setting, and its restoration
+bootstraps           the cluster or router that answers at the clients' bootstrap addresses
 offset_maps          offset maps for groups, the command line and files outside Kafka
-control_markers      control markers in copies, and what they change for readers
-open_transactions    transactions that routers carry: whether they have ended
+control_markers      control markers in copies, and their effects for readers
+open_transactions    routed transactions of a promote: they must have ended
 unit                 topics and groups that are promoted together
 """

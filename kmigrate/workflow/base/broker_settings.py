@@ -36,7 +36,7 @@ __all__ = [
 BrokerSettings = Mapping[str, tuple[str, ...]]
 """The distinct values of each setting on the brokers of one cluster."""
 _MOST_BROKERS = 50
-"""Most brokers that are asked; the settings of a larger cluster are read from its first brokers."""
+"""Maximum number of brokers that are asked; in a larger cluster the first brokers are asked."""
 
 
 class Scope(StrEnum):

@@ -10,8 +10,8 @@ source's because of that, as long as such a marker is in the log:
 - Retention by time deletes segments from the log's start on and ends at the first segment that is not due (T3). So the
   first marker in the log keeps all records behind the marker, for `retention.ms` from the copy on.
 
-A transaction that was copied while clients wrote has a marker as old as the copy's lag was. The figures here are those
-of the history: what the source held when the mirror began the topic.
+The marker of a transaction that was copied while clients wrote is later than its records by the copy's lag only. The
+figures here are those of the history: what the source held when the mirror began the topic.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ async def _read_again(
 ) -> dict[_Key, int]:
     """Return how many offsets of the history lie behind the first marker in it.
 
-    The history is older than its copy. Take the first offset with a time from the begin of the copy on. That offset is
-    in the history only if it is a marker, or a record whose time is ahead of its writing.
+    The target is asked for the first offset whose time is not before the copy began. The history is older than its
+    copy. So that offset is in the history only if it is a marker, or a record whose time was ahead of the clock.
     """
     told = await target.list_offsets({key: _began(link, copies[key[0]]) for key in keys})
     behind = {key: copies[key[0]].began.get(key[1], 0) - answer.offset for key, answer in told.items()}

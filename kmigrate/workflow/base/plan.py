@@ -78,7 +78,7 @@ class Plan:
 
 
 _FEW = 5
-"""Most findings of a kind in a text: a person who gets a hundred sentences in a row reads none."""
+"""Maximum number of findings of a kind in a text: a person who gets a hundred sentences in a row reads none."""
 
 
 def _few(told: Iterable[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""The controller: one at a time drives promotes and group promotes by writing records.
+"""The controller: drives promotes of topics and groups by writing records, one controller at a time.
 
-controller  watches intents in the state log and drives them
+controller  the watch on intents in the state log, and the tasks that carry them out
 keepalive   transactional ids kept alive on the target
 metrics     the controller's metrics
 """

@@ -49,7 +49,7 @@ __all__ = ["Controller", "ControllerSettings"]
 
 _LEASE = "controller"
 _TOLD = 100
-"""Most reasons for waits in a presence message, which is sent twice a second."""
+"""Maximum number of reasons in a presence message, which is sent twice a second."""
 _FAILURE_TOLD_S = 60.0
 """Seconds for which presence messages name the end of a duty by an error."""
 _log = logging.getLogger("kmigrate.controller")
@@ -222,7 +222,7 @@ class Controller:
             now = self._log.state.topic(record.link, record.topic)
             if now is None or not record.unsettled or not may_come_off(self._log, now):
                 return  # the next look takes up what is left to do
-            # The source need not wait for what the target has answered here.
+            # The seal comes off the source, whatever the target has answered.
         link = self._log.state.link(record.link)
         if link is None:
             return

@@ -1,17 +1,17 @@
-"""Consumer groups: who reads, who is a member where, and how committed offsets reach the target.
+"""Consumer groups: their readers and members, and the way of committed offsets to the target.
 
-`following` promotes a group that follows, `handover` carries committed offsets over. `watch` looks at promoted
-groups until `link finish`.
+`following` promotes a group that follows. `handover` carries committed offsets over. `watch` looks at mirrored and
+promoted groups until `link finish`.
 
-    readers           what groups read, and which of them a topic waits for
-    membership        members of a source group, by router or direct
-    lag               how far a group is behind
-    admission         whether the target would let a group's members in
-    handover          committed offsets from the source to the target, exactly
-    following         the promote of one group that follows
+    readers           what groups read, and the groups that a topic has to wait for
+    membership        members of a source group: through routers or direct
+    lag               the lag of a group
+    admission         the check that the target would admit a group's members
+    handover          committed offsets, carried from the source to the target
+    following         the promote of a group that follows
     misplaced         members at the wrong cluster
     watch             the watch on groups until `link finish`
     withheld          topics that nobody reads although the source assigns them
-    audit             handed-over positions as they stand now
+    audit             current positions of promoted groups, compared with the handed-over positions
     external_offsets  positions that are kept outside Kafka
 """

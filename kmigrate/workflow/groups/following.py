@@ -9,14 +9,15 @@ A  The members see a rebalance: they commit what they have read, as at any rebal
 B  The group is frozen by a record. Before a position is read, every registered router must have applied that record and
    have no commit in flight. A transaction that is open for too long is named. Every trial join must have been answered,
    and none refused (`admission`).
-C  A group whose offsets were committed in transactions is frozen between two transactions, and nobody has to join anew.
-   What a transaction has not committed is aborted with the transaction, so nothing can be written twice. Kafka Streams
-   commits nothing while it waits for a join. Members of the new protocol give all partitions back before, as in A, if
-   they do so in time. Such members own no partition when they learn that the group is open. The group opens when the
-   topics that these transactions write are promoted. These topics are fenced only when the group's positions are on the
-   target (`staged`). So at no moment are offsets and records of one transaction on two clusters. A group may have
-   members of both protocols. Then `GroupPlace` joins the group at the target as a member of the new protocol, from just
-   before the group opens. So the target refuses nobody, whichever member comes first.
+C  A group whose offsets were committed in transactions is frozen between two transactions. Its members need not join
+   anew: an open transaction is aborted, with its records and its offsets, so nothing is written twice. A held join
+   would even leave transactions open, because Kafka Streams commits nothing while it waits for a join. Members of the
+   new protocol give all partitions back before, as in A, if they do so in time. So they own no partition when they
+   learn that the group is open. The group opens when the topics that these transactions write are promoted. These
+   topics are fenced only when the group's positions are on the target (`staged`). So at no moment are offsets and
+   records of one transaction on two clusters. A group may have members of both protocols. Then `GroupPlace` joins the
+   group at the target as a member of the new protocol, from just before the group opens. So the target refuses nobody,
+   whichever member comes first.
 D  Once the flip of these topics names the group there is no way but forward (`unit`).
 """
 

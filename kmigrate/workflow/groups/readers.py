@@ -96,7 +96,7 @@ async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> N
 async def read_logs(
     state: State, link: str, wanted: Mapping[tuple[str, int], int], source: ClusterClient, target: ClusterClient
 ) -> dict[tuple[str, int], LogOffset]:
-    """Return offsets of the logs in which groups that are not promoted have their positions.
+    """Look up offsets (`wanted`) in the logs to which the positions of unpromoted groups belong.
 
     That is the source's log, except for a promoted topic with identical offsets. Up to the barrier of such a topic both
     logs are equal. Beyond the barrier only members of a group that follows can read, on the target.

@@ -1,5 +1,5 @@
 """Playbooks: TOML files whose steps are the command line's verbs, plus `exec` and `wait`.
 
-steps       the file of steps, and each mistake in it
+steps       the parser of playbooks, which names every mistake
 conditions  conditions on a snapshot that a playbook waits for
 """

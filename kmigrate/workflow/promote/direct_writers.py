@@ -10,8 +10,8 @@
 A producer id below 2^40 was handed out by the source. A routed transactional producer has such an id, too: the state
 log names the id and the epoch. A direct producer that takes over that transactional id has a later epoch.
 
-A promote waits until a direct writer has been silent for two times. The first is `straggler_window_s`. The second is
-twice the longest pause that the mirror has seen of this writer, or between the writers of this topic.
+A promote waits until a direct writer has been silent for the longer of two times. The first is `straggler_window_s`.
+The second is twice the longest pause that the mirror has seen of this writer, or between the writers of this topic.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Straggler:
 
     @property
     def reason(self) -> str:
-        """Return the text; where the awaited silence is longer than usual, name that silence, too."""
+        """The text, and the awaited silence where it is longer than usual."""
         paused = self.writer.slowest_ms
         if self.in_transaction or paused < 0 or self.quiet_ms <= _PAUSES * 1000:
             return self.text

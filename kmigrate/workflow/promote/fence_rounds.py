@@ -65,7 +65,7 @@ class FenceRounds:
         return waited
 
     def go(self, key: Key) -> None:
-        """Note that a topic is fenced, or will be at once, whether or not the topic has the turn."""
+        """Note that a topic is fenced, or will be at once, in its turn or out of turn."""
         if not self._fenced:
             self._began = monotonic()
         self._fenced.add(key)

@@ -26,7 +26,7 @@ _MOST_PARTITIONS = 50
 _MOST_READS = 4
 """Responses that are read for a partition; the watch reads the rest."""
 _MOST_NAMED = 20
-"""Most producers that are named for a partition."""
+"""Maximum number of producers that are named for a partition."""
 
 
 @dataclass(frozen=True, slots=True)

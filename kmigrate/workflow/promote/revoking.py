@@ -1,6 +1,6 @@
 """Makes the source refuse late transactional requests, in place of routers that do not answer (decision 10).
 
-A marker that meets a seal is never written, not even without the seal, and the transactional id is lost (tried on
+A marker that meets a seal is never written, not even after the seal is gone, and the transactional id is lost (tried on
 3.9.1). So before a topic is sealed, the identities under which routers write the topic in transactions are revoked at
 the source. An identity is a transactional id with its producer id and epoch. Revoking raises the epoch, so the
 coordinator refuses whatever a stopped router still sends under the older epoch. The raise begins nothing, ends nothing
@@ -127,7 +127,7 @@ class Revoker:
             await _pause(deadline, holder.name)
 
     async def _told(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
-        """Return what the coordinator says about an identity that has nothing open."""
+        """Wait until an identity has no transaction open; return how its last transaction ended."""
         name, *pair = identity
         while (now := await now_at(self.source, name)) is not None and now.is_open:
             await _pause(deadline, name)
@@ -138,11 +138,11 @@ class Revoker:
             return Revoked(LastEnd.ABORTED if now.aborted else LastEnd.COMMITTED)
         if record.revoked is not None and now.is_empty:
             return replace(record.revoked, proven=True)
-        # revoked by kmigrate, or by the coordinator at the transaction's time-out
+        # a transaction was aborted, by the raised epoch or by the coordinator at its time-out
         return replace(_CUT_OFF, proven=True)
 
     async def _tried(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
-        """Return the same for a coordinator before Kafka 3.0, by sending an abort (E)."""
+        """Return how the last transaction ended, for a coordinator before Kafka 3.0, by sending an abort (E)."""
         while (code := await end_as(self.source, identity, committed=False)) and row(code).retriable:
             await _pause(deadline, identity[0])
         if code == Code.INVALID_TXN_STATE:

@@ -4,9 +4,9 @@ A silent router may have stopped between its look at the routing table and its w
 of a broker that stands still (V2). No clock says when that is over. So where a router does not acknowledge a fence, the
 topic is sealed on the source: `max.message.bytes=1` refuses every append (V4), whoever sends the append.
 
-A  A topic is sealed for each router that has not acknowledged this fence with nothing in flight. That router is also
-   silent for `silent_s`, or left without a word (`StrayRecord`). The time only decides when to give up waiting: safety
-   rests on the broker.
+A  A topic is sealed for each router that meets two conditions. The router has not acknowledged this fence with nothing
+   in flight. And the router has been silent for `silent_s`, or left without a word (`StrayRecord`). The time only
+   decides when to give up waiting: safety rests on the broker.
 B  The seal, with the value to put back, is in the topic's record before the seal is on the broker. The seal leaves the
    record only when every leader takes writes again. The next process that drives the topic finds the seal in the
    record.
@@ -15,11 +15,11 @@ C  The seal is in force when the leader of each partition has shown so (`cluster
 D  After an un-fence the seal is taken off at once. After a flip the seal stays until each router in the seal is
    accounted for: the router has acknowledged the fence, left with a word, or was declared dead.
 E  When a topic is sealed no transaction is open on the topic, and none may begin. A coordinator whose marker meets the
-   seal never ends that transaction, not even without the seal (tried on 3.9.1), and the transactional id is lost. So
-   open transactions may end first. Then the identities under which routers write the topic are revoked (`revoking`).
-   The topic is sealed when no identity has a transaction open. After the proof, kmigrate asks once more for open
-   transactions. A late request of an id that had not written the topic before may have come between; then the seal is
-   taken off until that transaction has ended.
+   seal never ends that transaction, not even after the seal is gone (tried on 3.9.1). The transactional id is lost
+   then. So open transactions may end first. Then the identities under which routers write the topic are revoked
+   (`revoking`). The topic is sealed when no transaction is open on the topic. After the proof of the seal, kmigrate
+   asks once more for open transactions. In between, a late request of an id that had not written the topic before
+   may have begun a transaction. Then the seal is taken off until that transaction has ended.
 """
 
 from __future__ import annotations

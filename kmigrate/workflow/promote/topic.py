@@ -1,7 +1,7 @@
 """Promotes one topic: fence, drain, barrier, lag zero, flip; or goes back to mirroring with a reason.
 
-Each step waits for facts and writes one record. Only the state log remembers anything between steps. So another
-controller can read on where a controller dies. Lettered rules:
+Each step waits for facts and writes one record. Only the state log remembers anything between steps. So if a controller
+dies, another controller goes on from the state log. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
 B  The barrier is read after the drain, and after the markers of routed transactions. The barrier is the source's log
@@ -71,7 +71,10 @@ __all__ = ["TopicPromotion"]
 
 _LOOK_S = 0.1
 _SHORT_S = 1.0
-"""Longer than transactions take that do not hang; a transaction that begins behind a hanging one may hang as well."""
+"""Seconds after which an open transaction counts as hanging.
+
+A transaction that begins behind a hanging transaction may hang as well.
+"""
 
 
 @dataclass(slots=True)
@@ -345,7 +348,7 @@ class TopicPromotion:
         return self._speechless_router(self.log.state)
 
     def _speechless_router(self, state: State) -> str | None:
-        """Return the trouble of a router that lives and cannot acknowledge a fence."""
+        """Return the trouble of a living router whose report, with its acknowledgements, is too large to be sent."""
         heard = {p.instance: p for p in self.log.alive(RouterPresence)}
         told = (heard[router.instance].trouble for router in state.routers() if router.instance in heard)
         return next((trouble for trouble in told if trouble), None)

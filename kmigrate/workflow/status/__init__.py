@@ -1,6 +1,6 @@
-"""One snapshot of a migration, computed from offsets of both clusters.
+"""A snapshot of a migration, computed from offsets of both clusters.
 
 snapshot   the whole snapshot
-lags       how far the copies are behind
-remaining  what is left of copies that have begun
+lags       the lags of the copies
+remaining  the offsets that are left to copy
 """

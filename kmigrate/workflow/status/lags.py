@@ -75,7 +75,7 @@ def _place(record: TopicRecord, partition: int, target_end: int, words: Iterable
 def _behind(record: TopicRecord, source_end: int, target_end: int) -> int:
     if record.phase is TopicPhase.PROMOTED:
         return 0
-    # the copy holds records that the source does not hold
+    # unknown, too, if the copy holds records that the source does not hold
     unknown = source_end < 0 or target_end < 0 or target_end > source_end
     return -1 if unknown else source_end - target_end
 

@@ -16,7 +16,7 @@ from kmigrate.workflow.base.plan import Finding
 __all__ = ["access_findings", "host_findings", "state_findings"]
 
 _MOST_NAMED = 5
-"""Most ACLs of a topic that a finding names."""
+"""Maximum number of a topic's ACLs that a finding names."""
 
 
 async def access_findings(estate: Connections, link: LinkRecord, topics: Sequence[str] = ()) -> list[Finding]:

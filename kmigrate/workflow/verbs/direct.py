@@ -10,7 +10,7 @@ from kmigrate.workflow.promote.direct_writers import Straggler
 __all__ = ["direct_findings"]
 
 _MOST = 20
-"""Most direct writers that are named; those in the way come first."""
+"""Maximum number of direct writers that are named; those in the way come first."""
 _NEXT = "restart that producer with the router's address; where its writes may be lost: --accept-direct-writers"
 
 

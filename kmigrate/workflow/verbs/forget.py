@@ -7,11 +7,14 @@ topic whose true log is on the source must not be forgotten where its clients wo
 A group must not be forgotten while its members are at a router: at the target the group has no positions, and its
 members would begin at some other place.
 
-A  A topic is forgotten where that cannot happen, in one of four cases. The source does not have the topic any more, and
-   no producer may still repeat a write that the copy holds. Then the copy is all there is. Or the target does not have
-   the topic: clients are told so, and a router has none created (`router.admin.create_topics`). Or the target's topic
-   belongs to somebody else, holds data, and nothing was ever copied there. An empty topic may be the mirror's own,
-   whose record is written after the topic is created. Or no router is known that clients could be at.
+A  A topic is forgotten only in one of four cases, in which that cannot happen.
+   1. The source does not have the topic any more, and no producer may still repeat a write that the copy holds. Then
+      the copy is all there is.
+   2. The target does not have the topic. Clients get UNKNOWN_TOPIC_OR_PARTITION, and no router creates the topic
+      (`router.admin.create_topics`).
+   3. The target's topic belongs to somebody else: the topic holds data, and nothing was ever copied there. (An empty
+      topic may be the mirror's own, because the record is written after the topic is created.)
+   4. No router is known that clients could be at.
 B  A group is forgotten in two cases. The source does not know the group any more, or every router reports that none of
    the group's members is there.
 C  All of this is judged again on the state with each record that is written or dropped. Only the record that was judged
@@ -200,7 +203,7 @@ async def _has_data(estate: Connections, info: TopicInfo) -> bool:
 def _repeatable_s(estate: Connections, record: TopicRecord, delivery_timeout_s: float) -> float:
     """Return the seconds by the mirror's reports: record timestamps come from producers, and do not date the writes."""
     if not delivery_timeout_s or record.phase in NOT_COPIED_YET or record.forgotten_ms:
-        # No delivery timeout; or an empty copy; or judged when the topic was taken, and no mirror has looked since.
+        # The caller waits for no retries; or nothing is copied; or an earlier call judged, and no mirror looks now.
         return 0.0
     told = [w.upkeep.get(record.topic) for w in estate.log.alive(MirrorPresence) if w.link == record.link]
     ours = [word.gone_s for word in told if word is not None and word.since_ms == record.since_ms]

@@ -23,7 +23,7 @@ __all__ = ["late_findings", "late_guards", "treat_late"]
 
 _PATIENCE_S = 12.0
 _MOST = 20
-"""Most partitions that are named in findings."""
+"""Maximum number of partitions that findings name."""
 
 
 async def treat_late(

@@ -1,8 +1,8 @@
 """The verb that forgets a silent router, so that fences do not wait for the router, and findings about such routers.
 
-No topic is sealed any more for a router that a person declares dead. A router that has lost the state log goes on to
-forward until the router reads the log again. Nothing but the seal would stop such a router. So a person's word is
-checked against what answers at the router's own address.
+No topic is sealed any more in place of a router that a person declares dead. A router that has lost the state log goes
+on forwarding writes to the source until the router reads the log again. Only a seal stops such a router. So before a
+router counts as dead, kmigrate checks what answers at the router's address.
 """
 
 from __future__ import annotations
