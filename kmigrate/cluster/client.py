@@ -13,8 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kmigrate.cluster.gathered import RequestBatcher
-from kmigrate.cluster.layout import (
+from kmigrate.cluster.broker_health import BrokerHealth, first_answer
+from kmigrate.cluster.leadership_check import LeadershipCrossCheck
+from kmigrate.cluster.logins import Logins
+from kmigrate.cluster.metadata import (
     METADATA,
     METADATA_VERSION,
     Layout,
@@ -24,10 +26,8 @@ from kmigrate.cluster.layout import (
     ask_about,
     names_told,
 )
-from kmigrate.cluster.logins import Logins
 from kmigrate.cluster.offsets import LogOffset, ask_for_offsets, offsets_told
-from kmigrate.cluster.others import LeadershipCrossCheck
-from kmigrate.cluster.silence import BrokerHealth, first_answer
+from kmigrate.cluster.request_batcher import RequestBatcher
 from kmigrate.cluster.versions import ask_versions, refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
@@ -579,7 +579,7 @@ class ClusterClient:
     async def set_broker_default(self, key: str, value: str | None, *, only_ask: bool = False) -> int:
         """Set a cluster-wide dynamic broker default, or remove it with None; return the broker's error code (W1).
 
-        With `only_ask`, only check the permission. A broker also accepts unknown keys (`cluster.memory`).
+        With `only_ask`, only check the permission. A broker also accepts unknown keys (`cluster.producer_expiration`).
         """
         request = entity(44, 1, "request")
         resource_type = element_type(request, "resources")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kmigrate.cluster.layout import METADATA, METADATA_VERSION
+from kmigrate.cluster.metadata import METADATA, METADATA_VERSION
 from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection

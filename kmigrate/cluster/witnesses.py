@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
-from kmigrate.cluster.layout import PartitionInfo
+from kmigrate.cluster.metadata import PartitionInfo
 from kmigrate.errors import Failed, Refused
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.codes import Code

@@ -4,7 +4,7 @@
 wrong value ends the command with the place, the key and the expected form. Only a router reads `door`, at its start.
 
     load         the sources and their order
-    given        a value with its origin, and the error for a wrong value
+    raw_value    a value with its origin, and the error for a wrong value
     settings     the sections and their keys
     clusters     [clusters.NAME]
     security     the security keys of a cluster

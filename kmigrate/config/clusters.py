@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kmigrate.config.given import RawValue, bad_value
 from kmigrate.config.java_names import java_hint
 from kmigrate.config.nearest import nearest
+from kmigrate.config.raw_value import RawValue, bad_value
 from kmigrate.config.secret_text import HiddenMap, SecretText
 from kmigrate.config.security import SECURITY_KEYS, protocol_of, security_of
 from kmigrate.errors import UsageError

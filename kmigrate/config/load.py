@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import tomli
 
 from kmigrate.config.clusters import CLUSTER_KEYS, cluster_settings
-from kmigrate.config.given import RawValue, bad_value, is_file, located, resolve
 from kmigrate.config.listen import listen_address
 from kmigrate.config.nearest import nearest
+from kmigrate.config.raw_value import RawValue, bad_value, is_file, located, resolve
 from kmigrate.config.secret_text import SecretText
 from kmigrate.config.settings import (
     Defaults,

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from kmigrate.config.given import RawValue, bad_value, is_file, located
+from kmigrate.config.raw_value import RawValue, bad_value, is_file, located
 from kmigrate.config.secret_text import FileText
 from kmigrate.errors import UsageError
 from kmigrate.model.security import PLAINTEXT, Bearer, Login, Security, Tls

@@ -19,7 +19,7 @@ from math import inf
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.memory import ONE_AT_A_TIME
+from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME
 from kmigrate.errors import Failed, KmigrateError, Unreachable, WaitTimedOut
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.copy.disks import DiskGauge
@@ -40,7 +40,7 @@ from kmigrate.mirror.upkeep.source_changes import Upkeep
 from kmigrate.mirror.upkeep.stops import StopKeeper
 from kmigrate.mirror.upkeep.topics import TopicMaker
 from kmigrate.model.lifecycle import COPIED
-from kmigrate.model.mapledger import ChunkKey, MapChunk
+from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk
 from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionProgress
 from kmigrate.model.records import AssignmentRecord, LeaseRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import owner_of

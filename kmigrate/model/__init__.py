@@ -3,35 +3,35 @@
 Nothing here reads a clock or performs I/O. A decision is a function of the state that returns a record.
 
 State:
-    records       records of the state log: the decisions
-    presences     records of the presence log: reports of running processes
-    record_json   the JSON of both
-    state         a snapshot of all decisions, folded record by record
-    lifecycle     the state machines of a mirrored topic and a mirrored group
-    routes        the routing table that follows from the state
-    registered    a router that is registered in the state log
-    members       marks of group members
-    coupling      topics and groups that transactions couple
-    barrier       marks of producers at a barrier
-    stops         why a partition stands still
+    records      records of the state log: the decisions
+    presences    records of the presence log: reports of running processes
+    record_json  the JSON of both
+    state        a snapshot of all decisions, folded record by record
+    lifecycle    the state machines of a mirrored topic and a mirrored group
+    routes       the routing table that follows from the state
+    registered   a router that is registered in the state log
+    members      marks of group members
+    coupling     topics and groups that transactions couple
+    barrier      marks of producers at a barrier
+    stops        why a partition stands still
 
 Offsets and figures:
-    offsetmap     the offset map of one partition
-    mapledger     which runs of an offset map are stored
-    sharing       which process copies which partition
-    lag           how far a copy is behind
-    verified      ranges that earlier checks found equal
+    offset_map         the offset map of one partition
+    offset_map_ledger  which runs of an offset map are stored
+    sharing            which process copies which partition
+    lag                how far a copy is behind
+    verified           ranges that earlier checks found equal
 
 Access and settings:
-    acls          ACLs of the target from the source's ACLs
-    grants        the least rights that kmigrate needs
-    door          which clients a router admits
-    security      TLS and SASL of a cluster
-    settings      how a cluster is reached
-    patterns      topics and groups by regular expression
-    backtracking  whether an expression matches in bounded time
-    ids           names and numbers of Kafka's protocol
-    digits        whole numbers as people type them
-    moments       moments and spans for people
-    words         names quoted for a shell
+    acls             ACLs of the target from the source's ACLs
+    grants           the least rights that kmigrate needs
+    listener_access  which clients a router admits
+    security         TLS and SASL of a cluster
+    settings         how a cluster is reached
+    patterns         topics and groups by regular expression
+    backtracking     whether an expression matches in bounded time
+    ids              names and numbers of Kafka's protocol
+    digits           whole numbers as people type them
+    moments          moments and spans for people
+    words            names quoted for a shell
 """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.errors import AuthenticationFailed, UsageError
-from kmigrate.model.door import ListenerTls
+from kmigrate.model.listener_access import ListenerTls
 from kmigrate.model.security import Tls
 from kmigrate.net.stamps import Stamps, stamps_of
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kmigrate.errors import UsageError
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 
 __all__ = [
     "CLEANED",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kmigrate.model.door import OPEN_DOOR, Door
+from kmigrate.model.listener_access import OPEN_DOOR, Door
 
 __all__ = ["RouterSettings"]
 

@@ -5,18 +5,18 @@ client writes its requests and answers to a history. At the end `final_read` rea
 the read with the histories. The judge shares no code with the engines: this package never uses kmigrate's own codec.
 
 Brokers:
-    estate          a source, a target, and their run folder
-    kafka           a cluster of brokers
-    properties      server.properties of a broker
-    security        certificate authority, users and ACLs of a secure cluster
-    access          a user's login, for each family of clients
-    zookeeper       the ZooKeeper of old brokers
-    topics          the creation of topics
-    distribution    the origin of brokers: own distribution, image or jars
-    containers      brokers in containers
-    processes       processes by identity
-    lifeline        the keeper that ends a broker with its parent
-    ports           free ports
+    estate        a source, a target, and their run folder
+    kafka         a cluster of brokers
+    properties    server.properties of a broker
+    security      certificate authority, users and ACLs of a secure cluster
+    access        a user's login, for each family of clients
+    zookeeper     the ZooKeeper of old brokers
+    topics        the creation of topics
+    distribution  the origin of brokers: own distribution, image or jars
+    containers    brokers in containers
+    processes     processes by identity
+    lifeline      the keeper that ends a broker with its parent
+    ports         free ports
 
 Programs and downloads:
     java            the Java that runs brokers and Spark
@@ -27,17 +27,17 @@ Programs and downloads:
     cache, locks    the user's cache, and its lock
 
 Clients:
-    traffic         the set of live clients: start, roll, stop
-    client_specs    the clients as values
-    clients         a client as a process
+    traffic                                               the set of live clients: start, roll, stop
+    client_specs                                          the clients as values
+    clients                                               a client as a process
     librdkafka_clients, aiokafka_clients, driven_clients  clients by family
-    drivers         programs for Java, franz-go and kafka-python
-    pacing          the schedule of sends
-    payload         the content of a record from its id
-    reading         the reads and commits of a group member
-    preload         the content of the source at the start
-    seeded          clients and content from a seed
-    relay           a network that misbehaves on request
+    drivers                                               programs for Java, franz-go and kafka-python
+    pacing                                                the schedule of sends
+    payload                                               the content of a record from its id
+    reading                                               the reads and commits of a group member
+    preload                                               the content of the source at the start
+    seeded                                                clients and content from a seed
+    relay                                                 a network that misbehaves on request
 
 The judge:
     history            the lines that clients write

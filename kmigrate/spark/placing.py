@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.parity.plan import Stretch
 
 __all__ = ["Entry", "entries", "placed"]

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kmigrate.errors import UsageError
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.parity.plan import PartitionKey, Stretch
 from kmigrate.spark.bearer import bearer_settings
 from kmigrate.spark.placing import placed

@@ -22,9 +22,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
-from kmigrate.cluster.denied import DENIED, denied, is_denied
-from kmigrate.cluster.leading import while_it_leads
-from kmigrate.cluster.tail import PlaceLostError, Tail
+from kmigrate.cluster.leader_request import while_it_leads
+from kmigrate.cluster.missing_rights import DENIED, denied, is_denied
+from kmigrate.cluster.partition_tail import PlaceLostError, Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.partition_tail import PlaceLostError, Tail
 from kmigrate.cluster.producer import append_alone
-from kmigrate.cluster.tail import PlaceLostError, Tail
 from kmigrate.errors import Failed, ProtocolViolation, StateLogBroken, Unreachable
-from kmigrate.model.mapledger import (
+from kmigrate.model.offset_map import OffsetMap
+from kmigrate.model.offset_map_ledger import (
     NEWER_MAP,
     ChunkKey,
     MapChunk,
@@ -28,7 +29,6 @@ from kmigrate.model.mapledger import (
     fold_chunks,
     parse_key,
 )
-from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import row
 from kmigrate.records.batch import Batch

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.cluster.positions import CommittedOffset
+from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.record_json import Record

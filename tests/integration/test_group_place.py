@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from confluent_kafka import Consumer
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, write_positions
 from kmigrate.cluster.group_place import GroupPlace, is_mixed
-from kmigrate.cluster.positions import CommittedOffset, read_positions, write_positions
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.bench.load import make_topic
 from tests.integration.mirror_world import settings_of

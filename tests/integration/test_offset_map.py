@@ -18,7 +18,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer import append_alone
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster

@@ -1,14 +1,14 @@
 """What all commands share: one call, its flags, its output, and its questions.
 
-call      one call: common flags, configuration, and the handling of every error
-options   flags that several commands share
-targets   the cluster that a verb without `--target` means
-exits     exit codes
-output    one result on stdout, progress and errors on stderr
-words     text from outside, made harmless for a terminal
-wizard    questions to a person
-waiting   the wait for the result of an intent
-amounts   rates and ranges as a person types them
-times     `--from`: earliest, latest, or a moment
-absent    known features that this version lacks
+call     one call: common flags, configuration, and the handling of every error
+options  flags that several commands share
+targets  the cluster that a verb without `--target` means
+exits    exit codes
+output   one result on stdout, progress and errors on stderr
+words    text from outside, made harmless for a terminal
+wizard   questions to a person
+waiting  the wait for the result of an intent
+amounts  rates and ranges as a person types them
+times    `--from`: earliest, latest, or a moment
+absent   known features that this version lacks
 """

@@ -9,7 +9,7 @@ from kmigrate.cli.base.output import Waiting
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.errors import Failed, ParityMismatch, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.records import TopicRecord, VerifiedRange
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep

@@ -18,7 +18,7 @@ from kmigrate.cli.views.tables import table
 from kmigrate.errors import Failed, Refused, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.offsetmap import OffsetMap, Place
+from kmigrate.model.offset_map import OffsetMap, Place
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.words import advised
 from kmigrate.workflow import verbs

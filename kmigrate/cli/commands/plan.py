@@ -22,7 +22,7 @@ from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import full_width, table
 from kmigrate.cluster.advertised import refuse_unreachable_brokers
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.ids import is_internal

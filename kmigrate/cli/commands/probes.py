@@ -8,7 +8,7 @@ from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.advertised import advertised_faults
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
-from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
+from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME, short_memory
 from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.records import SIZE_LIMIT

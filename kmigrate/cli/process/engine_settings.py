@@ -11,7 +11,7 @@ from collections.abc import Collection
 from kmigrate.config.door import door_of
 from kmigrate.config.settings import Settings
 from kmigrate.mirror.settings import DefaultsFrom, HoleFiller, MirrorSettings
-from kmigrate.model.door import Door, check_door
+from kmigrate.model.listener_access import Door, check_door
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.router.settings import RouterSettings
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequen
 from zlib import crc32
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.net.clock import monotonic, sleep

@@ -20,7 +20,7 @@ from kmigrate.mirror.partition.lane import Lane, LaneState
 from kmigrate.mirror.partition.mapped import MappedLane
 from kmigrate.mirror.partition.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.partition.steps import Hole
-from kmigrate.model.mapledger import MapLedger
+from kmigrate.model.offset_map_ledger import MapLedger
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.stops import AcceptedLoss
 from kmigrate.model.words import delete_unneeded

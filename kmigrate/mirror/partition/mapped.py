@@ -17,8 +17,8 @@ from typing import Any
 from kmigrate.errors import Diverged
 from kmigrate.mirror.partition.lane import Lane, LaneState, Sent
 from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step
-from kmigrate.model.mapledger import MapLedger
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
+from kmigrate.model.offset_map_ledger import MapLedger
 from kmigrate.protocol.hot import FetchedPartition
 
 __all__ = ["MappedLane"]

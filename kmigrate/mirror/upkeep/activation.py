@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
-from kmigrate.cluster.memory import RAISED_EXPIRATION, lengthen_memory, producer_memory
+from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION, lengthen_memory, producer_memory
 from kmigrate.errors import Refused
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
 from kmigrate.model.state import State

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.fetcher import fetch_one
-from kmigrate.cluster.gaps import has_wide_gap
+from kmigrate.cluster.gap_probe import has_wide_gap
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.partition.steps import Append, Hole, read_steps
 from kmigrate.mirror.settings import MirrorSettings

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, ClusterClient
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.acls import Access, Kept

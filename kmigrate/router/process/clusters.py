@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from kmigrate.cluster.batch_search import find_batch
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, ProducerState
-from kmigrate.cluster.finder import find_batch
 from kmigrate.cluster.offsets import FIRST_WITH_LARGEST
 from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.cluster.versions import newest_versions

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from kmigrate.errors import KmigrateError
-from kmigrate.model.door import Door
+from kmigrate.model.listener_access import Door
 from kmigrate.net.clock import sleep
 from kmigrate.net.stamps import Stamps, stamps_of
 from kmigrate.net.tls import ServerTls

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from kmigrate.errors import KmigrateError, ProtocolViolation, Refused
-from kmigrate.model.door import NOBODY, Identity
+from kmigrate.model.listener_access import NOBODY, Identity
 from kmigrate.model.security import PLAINTEXT, Security
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import call_when, monotonic
@@ -300,7 +300,7 @@ class ClientConnection:
         return guarded
 
     def _target_security(self) -> Security:
-        """Return the security settings for this client's connection to the target (`model.door`, a).
+        """Return the security settings for this client's connection to the target (`model.listener_access`, a).
 
         If the login is relayed, or the client is not known yet, the router itself does not log in.
         """

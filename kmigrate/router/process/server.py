@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, KmigrateError, Refused, WaitTimedOut
-from kmigrate.model.door import Door
+from kmigrate.model.listener_access import Door
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import next_table, routing_table

@@ -1,4 +1,6 @@
-"""Handles a client's login: relays the login to the target, or judges by the router's table (rules: `model.door`).
+"""Handles a client's login: relays the login to the target, or judges by the router's table.
+
+The rules are those of `model.listener_access`.
 
     arrived → ApiVersions, SaslHandshake, SaslAuthenticate, one at a time; anything else closes the connection
             → accepted → everything, until the session ends; the same requests renew the session (KIP-368)
@@ -16,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.door import Door, Identity
+from kmigrate.model.listener_access import Door, Identity
 from kmigrate.model.security import Bearer, Login
 from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code, code_of

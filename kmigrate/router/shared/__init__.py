@@ -3,22 +3,22 @@
 `state` holds everything in one place: the routing table, the gate, the forwards, the limits. The other files are
 its parts. Each part is pure: a handler asks it or notes an event, and nothing here sends or waits.
 
-    state                 all shared state, and the interfaces through which handlers act
-    forwards              writes in flight to the source, and the last acknowledged sequence of each producer
-    gate                  the first write of each producer at the target after a promote
-    open_transactions     transactions that are open, at the source or at the target
-    deferred_partitions   partitions that enter a transaction at the target with their first batch
-    followers             members of groups that follow, by group
-    pending_positions     committed offsets that a client has asked for and was not told
-    waiting_groups        held groups whose members wait at this router
-    session_timeouts      the session timeouts that members ask for
-    trial_results         results of trial joins, and members that the target refuses
-    share_members         members of share groups
-    aligning_partitions   partitions that no client may read while the mirror writes fillers
-    time_lookups          look-ups by time in mirrored logs
-    read_ahead            fetches that are sent before the client asks
-    sequencer             answers in the order of their requests
-    limits                connections, memory and idle time per router
-    fallback_routers      other routers that a client can fall back to
-    client_handoff        how clients leave a router after `link finish`
+    state                all shared state, and the interfaces through which handlers act
+    forwards             writes in flight to the source, and the last acknowledged sequence of each producer
+    gate                 the first write of each producer at the target after a promote
+    open_transactions    transactions that are open, at the source or at the target
+    deferred_partitions  partitions that enter a transaction at the target with their first batch
+    followers            members of groups that follow, by group
+    pending_positions    committed offsets that a client has asked for and was not told
+    waiting_groups       held groups whose members wait at this router
+    session_timeouts     the session timeouts that members ask for
+    trial_results        results of trial joins, and members that the target refuses
+    share_members        members of share groups
+    aligning_partitions  partitions that no client may read while the mirror writes fillers
+    time_lookups         look-ups by time in mirrored logs
+    read_ahead           fetches that are sent before the client asks
+    sequencer            answers in the order of their requests
+    limits               connections, memory and idle time per router
+    fallback_routers     other routers that a client can fall back to
+    client_handoff       how clients leave a router after `link finish`
 """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from kmigrate.model.door import Door, Identity
+from kmigrate.model.listener_access import Door, Identity
 from kmigrate.model.presences import GroupWord
 from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve

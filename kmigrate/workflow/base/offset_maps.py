@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.sharing import progress_of

@@ -20,7 +20,7 @@ from kmigrate.cluster.group_members import group_members
 from kmigrate.cluster.group_place import GroupPlace
 from kmigrate.errors import Failed, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.presences import DUTY, ControllerPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord

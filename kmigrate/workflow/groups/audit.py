@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kmigrate.cluster.positions import CommittedOffset, read_positions
+from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions
 from kmigrate.model.lifecycle import GroupPhase
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions

@@ -28,9 +28,9 @@ from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin, GroupMember
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
-from kmigrate.cluster.positions import CommittedOffset, read_positions, write_positions
+from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, write_positions
 from kmigrate.errors import Refused
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.positions import CommittedOffset
+from kmigrate.cluster.committed_offsets import CommittedOffset
 
 __all__ = ["UNKNOWN", "GroupLag", "group_lag"]
 

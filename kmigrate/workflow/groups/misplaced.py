@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.committed_offsets import read_positions
 from kmigrate.cluster.group_hold import without_hold
 from kmigrate.cluster.group_members import group_members
 from kmigrate.cluster.group_place import place_of
-from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.members import member_mark

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, GroupState
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.positions import read_positions
+from kmigrate.cluster.committed_offsets import read_positions
 from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase

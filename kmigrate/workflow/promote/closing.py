@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.append_refusal import Takes, asked_to_append
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.refusal import Takes, asked_to_append
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CLOSED_SIZE, SIZE_LIMIT, Closed, LinkRecord, TopicRecord

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kmigrate.cluster.ahead import look_ahead
+from kmigrate.cluster.batch_peek import look_ahead
 from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, TopicPhase

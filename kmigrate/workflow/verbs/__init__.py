@@ -3,26 +3,26 @@
 A verb asks clusters only what its guards need: `create_link` never contacts the source. Repeating a verb whose effect
 stands already changes nothing and succeeds.
 
-    links       create, delete, check and limit links
-    access      findings about ACLs
-    topics      mirror and promote topics
-    creatable   whether the target takes the topics
-    durability  copies with fewer replicas
-    loops       topics that would be copied in a circle
-    engines     the engine that copies a topic
-    matching    names by regular expression
-    holds       pause, resume, accepted losses
-    groups      mirror and promote groups
-    modes       follow or hold
-    carried     positions that a hand-over would move
-    direct      findings about direct writers
-    routers     silent routers
-    late        late writes, `--seal`, `--no-seal` and `--on-late`
-    cancel      `promote --cancel`
-    waits       the wait for what a verb asked for
-    verified    what `verify` found equal
-    forget      topics and groups taken out of their link
-    finish      `link finish`
+    links            create, delete, check and limit links
+    access           findings about ACLs
+    topics           mirror and promote topics
+    creatable        whether the target takes the topics
+    durability       copies with fewer replicas
+    loops            topics that would be copied in a circle
+    engines          the engine that copies a topic
+    matching         names by regular expression
+    pause_resume     pause, resume, accepted losses
+    groups           mirror and promote groups
+    modes            follow or hold
+    position_guards  positions that a hand-over would move
+    direct           findings about direct writers
+    routers          silent routers
+    late             late writes, `--seal`, `--no-seal` and `--on-late`
+    cancel           `promote --cancel`
+    waiting          the wait for what a verb asked for
+    verified         what `verify` found equal
+    forget           topics and groups taken out of their link
+    finish           `link finish`
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
-from kmigrate.workflow.verbs.holds import check_loss, pause_topics, resume_topics
 from kmigrate.workflow.verbs.late import treat_late
 from kmigrate.workflow.verbs.links import (
     check_link,
@@ -46,10 +45,11 @@ from kmigrate.workflow.verbs.links import (
     throttle_link,
 )
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
+from kmigrate.workflow.verbs.pause_resume import check_loss, pause_topics, resume_topics
 from kmigrate.workflow.verbs.routers import forget_router, router_to_replace
 from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
 from kmigrate.workflow.verbs.verified import remember_verified
-from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
+from kmigrate.workflow.verbs.waiting import wait_groups, wait_topics
 
 __all__ = [
     "ConfigsOf",

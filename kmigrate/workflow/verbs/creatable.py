@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from kmigrate.cluster.admin import TopicShape
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.cluster.transactions import transaction_timeouts
 from kmigrate.errors import BrokerRefused, Failed, KmigrateError
 from kmigrate.protocol.codes import Code

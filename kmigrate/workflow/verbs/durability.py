@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["durability_findings"]

@@ -37,7 +37,7 @@ from functools import partial
 from math import inf
 
 from kmigrate.cluster.client import LATEST
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import FORGETTABLE, NOT_COPIED_YET, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
@@ -56,7 +56,7 @@ from kmigrate.workflow.base.running import start_mirror
 from kmigrate.workflow.base.writes import changed_meanwhile, telling, write_each
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
-from kmigrate.workflow.verbs.waits import wait_let_go
+from kmigrate.workflow.verbs.waiting import wait_let_go
 
 __all__ = ["forget_groups", "forget_topics"]
 

@@ -9,9 +9,9 @@ from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.committed_offsets import read_positions
 from kmigrate.cluster.group_kinds import CONSUMERS, protocol_type
 from kmigrate.cluster.group_members import group_members
-from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
@@ -45,9 +45,9 @@ from kmigrate.workflow.groups.membership import still_direct, words_on
 from kmigrate.workflow.groups.misplaced import members_at_target, misplaced_findings, seen_members
 from kmigrate.workflow.groups.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.groups.withheld import names_of, unnamed, withheld_topics
-from kmigrate.workflow.verbs.carried import moved_positions_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.modes import AUTO, check_mode, mode_for
+from kmigrate.workflow.verbs.position_guards import moved_positions_guards
 
 __all__ = [
     "ask_promote",

@@ -9,7 +9,7 @@ from functools import partial
 
 from kmigrate.cluster.advertised import advertised_faults
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
-from kmigrate.cluster.memory import restore_memory
+from kmigrate.cluster.producer_expiration import restore_memory
 from kmigrate.errors import AuthenticationFailed, Failed, KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence

@@ -9,7 +9,7 @@ from functools import partial
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.ids import is_internal

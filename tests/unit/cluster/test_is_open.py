@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 

@@ -9,7 +9,7 @@ import pytest
 
 from kmigrate.cluster import logins as module
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import AuthenticationFailed
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection

@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from kmigrate.cluster import layout
+from kmigrate.cluster import metadata
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -226,7 +226,7 @@ def decoded_answers() -> Iterator[list[bytearray]]:
         return decode_body(kind, frame, at)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "decode_body", decode)
+        patch.setattr(metadata, "decode_body", decode)
         yield frames
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from kmigrate.cluster import silence
+from kmigrate.cluster import broker_health
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.model.settings import ClusterSettings
@@ -111,7 +111,7 @@ def play(
     cluster = _Cluster()
     cluster.silent |= silent
     monkeypatch.setattr(BrokerConnection, "open", cluster.open)
-    monkeypatch.setattr(silence, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(broker_health, "_PATIENCE_S", 0.01)
 
     async def run() -> None:
         named = tuple(("127.0.0.1", node) for node in cluster.brokers)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, ProducerState
-from kmigrate.cluster.layout import Metadata
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.cluster.transactions import (
     STILL_OPEN,
     OpenTransaction,

@@ -12,7 +12,7 @@ import pytest
 
 from kmigrate.cluster import witnesses
 from kmigrate.cluster.client import LOG_END, LogOffset
-from kmigrate.cluster.layout import PartitionInfo
+from kmigrate.cluster.metadata import PartitionInfo
 from kmigrate.cluster.witnesses import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.protocol.codes import Code

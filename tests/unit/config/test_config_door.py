@@ -10,7 +10,7 @@ import pytest
 from kmigrate.config.door import door_of
 from kmigrate.config.load import load
 from kmigrate.errors import UsageError
-from kmigrate.model.door import MECHANISMS, OPEN_DOOR, Door, ListenerTls
+from kmigrate.model.listener_access import MECHANISMS, OPEN_DOOR, Door, ListenerTls
 from kmigrate.model.security import Bearer, Login, Tls
 
 CLUSTERS = (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from kmigrate.model.door import ListenerTls
+from kmigrate.model.listener_access import ListenerTls
 from kmigrate.net.arrivals import Arrivals
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tls import ServerTls

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable, UsageError
-from kmigrate.model.door import ListenerTls
+from kmigrate.model.listener_access import ListenerTls
 from kmigrate.model.security import Login, Security, Tls
 from kmigrate.net.arrivals import Arrivals
 from kmigrate.net.broker import BrokerConnection

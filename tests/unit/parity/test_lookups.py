@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.parity import lookups
 from kmigrate.parity.lookups import PartitionLookups, judge_lookups, rounds_of
 from kmigrate.parity.plan import CLEANED, BucketDigest, BucketKey, PartitionKey, TopicRange

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from kmigrate.errors import UsageError
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.parity.plan import (
     MOST_BUCKETS,
     SMALLEST_BUCKET,

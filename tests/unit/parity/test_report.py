@@ -2,7 +2,7 @@
 
 import json
 
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
 from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, nothing_read, report_of
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.parity.plan import PartitionKey, TopicRange
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Drilled, Fingerprint, Place, judge, settle
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kmigrate.model.door import OPEN_DOOR, Door, Identity
+from kmigrate.model.listener_access import OPEN_DOOR, Door, Identity
 from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import GroupRoute, RoutingTable, Serve, TopicRoute
 from kmigrate.records.build import one_record_batch

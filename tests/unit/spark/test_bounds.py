@@ -3,7 +3,7 @@
 import pytest
 
 from kmigrate.errors import Failed
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.parity.plan import PartitionKey, Stretch, TopicRange
 from kmigrate.spark.bounds import Bounds, refuse_what_is_gone, within
 

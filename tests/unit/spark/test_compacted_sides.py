@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.parity.plan import CLEANED, BucketDigest, BucketKey, TopicRange
 from kmigrate.spark import parity
 from kmigrate.spark.source import KafkaOptions

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.codes import Code

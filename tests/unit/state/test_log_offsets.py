@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.cluster.broker_health import BrokerHealth
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
-from kmigrate.cluster.layout import Metadata
-from kmigrate.cluster.silence import BrokerHealth
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, StateLog

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.tail import PlaceLostError
+from kmigrate.cluster.partition_tail import PlaceLostError
 from kmigrate.errors import Unreachable
-from kmigrate.model.mapledger import ChunkKey, MapChunk, encode_chunk
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
+from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk, encode_chunk
 from kmigrate.records.batch import Batch, walk
 from kmigrate.records.build import one_record_batch, read_single_record
 from kmigrate.state import offset_maps

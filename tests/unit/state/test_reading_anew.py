@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.cluster.broker_health import BrokerHealth
 from kmigrate.cluster.client import EARLIEST, LOG_END, ClusterClient, LogOffset
-from kmigrate.cluster.layout import Metadata
-from kmigrate.cluster.silence import BrokerHealth
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.records import LeaseRecord
 from kmigrate.protocol.codes import Code

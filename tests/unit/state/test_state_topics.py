@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import kmigrate
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings

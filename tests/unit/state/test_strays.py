@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kmigrate.model.mapledger import ChunkKey, MapChunk, encode_chunk
+from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk, encode_chunk
 from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import KINDS
 from kmigrate.model.records import LeaseRecord

@@ -14,7 +14,7 @@ from kmigrate.cli.commands.bulk import BulkOptions, BulkPlan
 from kmigrate.errors import UsageError
 from kmigrate.mirror.bulk.ranges import Caution, Choice, CopyRange
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.records import ClusterRef, CopyEngine, LinkRecord, TopicRecord
 from kmigrate.workflow.status import remaining as left_module
 

@@ -13,10 +13,10 @@ import pytest
 
 from kmigrate.cli.commands import compared
 from kmigrate.cluster.client import EARLIEST, LogOffset
-from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
 from kmigrate.errors import ParityMismatch, Refused
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.records import PartitionBarrier, TopicRecord, VerifiedRange
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.stops import AcceptedLoss

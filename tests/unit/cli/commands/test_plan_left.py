@@ -12,13 +12,13 @@ import pytest
 
 from kmigrate.cli.commands.plan import TopicOutlook, _Asked, _outlook, _total
 from kmigrate.cluster.client import EARLIEST, LATEST, LogOffset
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep import forecast as outlook
 from kmigrate.mirror.upkeep.forecast import Sample
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord, TopicRecord
 from kmigrate.model.stops import PartitionStop

@@ -9,7 +9,7 @@ from typing import Any
 
 from kmigrate.cli.commands.source_defaults import default_findings
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase

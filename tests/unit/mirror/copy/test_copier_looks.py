@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic, _Side
 from kmigrate.mirror.copy.holes import HoleMaker

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.mirror.copy import reading as module
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
 from kmigrate.mirror.copy.lanes import Lanes, target_losses
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.model.settings import ClusterSettings

@@ -14,8 +14,8 @@ from kmigrate.mirror.copy import recovery as mending
 from kmigrate.mirror.copy.recovery import MapStore, Recovery
 from kmigrate.mirror.partition.lane import LaneState, Sent
 from kmigrate.mirror.partition.mapped import MappedLane
-from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
+from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk, MapLedger
 from kmigrate.model.records import CopyIdentity
 from kmigrate.protocol.codes import Code
 from kmigrate.state.offset_maps import OffsetMaps

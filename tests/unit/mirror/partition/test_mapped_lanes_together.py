@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kmigrate.mirror.partition.lane import Sent
 from kmigrate.mirror.partition.mapped import MappedLane
-from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger, fold_chunks
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
+from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk, MapLedger, fold_chunks
 from kmigrate.protocol.codes import Code
 from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
 

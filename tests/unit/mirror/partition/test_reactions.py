@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
 from kmigrate.cluster.producer import LogTail, _foreign
 from kmigrate.mirror.copy import recovery as mending
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic

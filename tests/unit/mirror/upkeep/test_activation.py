@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.memory import RAISED_EXPIRATION
+from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
 from kmigrate.mirror.upkeep.activation import NOT_RAISED, activate, remembers_long
 from kmigrate.model.records import ClusterRef, LinkRecord
 from tests.fakes.state_log import MemoryLog

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Diverged
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.align import Aligner

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep import hiding

@@ -13,7 +13,7 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.upkeep import acls as access

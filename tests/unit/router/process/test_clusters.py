@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
-from kmigrate.cluster.layout import Metadata, TopicInfo
+from kmigrate.cluster.metadata import Metadata, TopicInfo
 from kmigrate.errors import Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord, ProducerMark
 from kmigrate.model.routes import Serve

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.errors import Refused
-from kmigrate.model.door import ClientEntry, Door
+from kmigrate.model.listener_access import ClientEntry, Door
 from kmigrate.router.process.credentials import Credentials
 from kmigrate.router.settings import RouterSettings
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.door import ClientEntry, Door, Identity
+from kmigrate.model.listener_access import ClientEntry, Door, Identity
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.model.security import Bearer, Login, Security
 from kmigrate.protocol.api import decode_body, encode_body, entity

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.layout import PartitionInfo
+from kmigrate.cluster.metadata import PartitionInfo
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence, Upkept

@@ -12,7 +12,7 @@ import pytest
 
 from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.layout import PartitionInfo
+from kmigrate.cluster.metadata import PartitionInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record

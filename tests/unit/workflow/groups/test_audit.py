@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kmigrate.cluster.positions import CommittedOffset
+from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.model.lifecycle import GroupPhase
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.records import GroupRecord
 from kmigrate.workflow.groups.audit import MovedPosition, PositionFault, moved_positions
 

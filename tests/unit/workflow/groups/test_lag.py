@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.positions import CommittedOffset
+from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.workflow.groups.lag import UNKNOWN, GroupLag, group_lag
 
 A, B = ("t", 0), ("t", 1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.cluster.positions import CommittedOffset
+from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import GroupWord, RouterPresence, Withheld

@@ -15,7 +15,7 @@ import pytest
 
 from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LogOffset, ProducerState
-from kmigrate.cluster.layout import PartitionInfo
+from kmigrate.cluster.metadata import PartitionInfo
 from kmigrate.errors import Unreachable
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase

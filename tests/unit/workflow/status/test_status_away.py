@@ -13,8 +13,8 @@ from rich.console import Console
 
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.cluster.client import EARLIEST, LogOffset
+from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.cluster.log_dirs import LogDir
-from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import DUTY, ControllerPresence, DiskUse, MirrorPresence

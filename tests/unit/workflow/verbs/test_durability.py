@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Finding

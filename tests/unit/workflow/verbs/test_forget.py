@@ -413,7 +413,7 @@ def test_what_is_mirrored_anew_while_a_second_verb_waits_is_not_what_it_has_take
 def test_a_mirror_that_does_not_say_that_it_has_let_go_is_named_until_it_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kmigrate.workflow.verbs.waits._LET_GO_S", -1.0)
+    monkeypatch.setattr("kmigrate.workflow.verbs.waiting._LET_GO_S", -1.0)
     estate, word = Connections(TOPIC), MirrorPresence("old", "l", 1, True, 500)
     estate.log.say(word)
     with pytest.raises(WaitTimedOut) as caught:

@@ -11,7 +11,7 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
-from kmigrate.cluster.memory import RAISED_EXPIRATION
+from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
 from kmigrate.errors import Failed, Interrupted, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.patterns import NamePattern

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kmigrate.errors import Refused
-from kmigrate.model.door import NOBODY, OPEN_DOOR, ClientEntry, Door, Identity, check_door
+from kmigrate.model.listener_access import NOBODY, OPEN_DOOR, ClientEntry, Door, Identity, check_door
 from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
 

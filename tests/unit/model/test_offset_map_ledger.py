@@ -8,9 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model import mapledger
-from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger, decode_chunk, encode_chunk, fold_chunks, parse_key
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model import offset_map_ledger
+from kmigrate.model.offset_map import OffsetMap, Run
+from kmigrate.model.offset_map_ledger import (
+    ChunkKey,
+    MapChunk,
+    MapLedger,
+    decode_chunk,
+    encode_chunk,
+    fold_chunks,
+    parse_key,
+)
 
 TOPIC_ID = "T1"
 whose = st.sampled_from((0, 0, 0, 0, 1, 2))
@@ -160,7 +168,7 @@ class TestWhateverWritersDoTheStoredMapIsRight(Writers.TestCase):  # type: ignor
 
     @pytest.fixture(autouse=True)
     def _small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(mapledger, "_RUNS", 2)
+        monkeypatch.setattr(offset_map_ledger, "_RUNS", 2)
 
 
 def test_a_topic_made_anew_has_a_map_of_its_own() -> None:

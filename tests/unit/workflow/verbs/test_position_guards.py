@@ -16,16 +16,16 @@ import pytest
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.positions import CommittedOffset
+from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.records import GroupRecord, LinkRecord, PartitionBarrier, TopicRecord
 from kmigrate.workflow.base.offset_maps import Positions as Maps
 from kmigrate.workflow.controller import controller
 from kmigrate.workflow.groups import following, handover
 from kmigrate.workflow.groups.handover import ByPartition, HandedOver, hand_over
-from kmigrate.workflow.verbs import carried as carried_guards
+from kmigrate.workflow.verbs import position_guards as carried_guards
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK
 

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from kmigrate.cluster import leading
+from kmigrate.cluster import leader_request
+from kmigrate.cluster.broker_health import BrokerHealth
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata
-from kmigrate.cluster.leading import while_it_leads
-from kmigrate.cluster.silence import BrokerHealth
+from kmigrate.cluster.leader_request import while_it_leads
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import Unreachable
 
 
@@ -48,7 +48,7 @@ async def asked(cluster: Cluster) -> str:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(leader_request, "_PATIENCE_S", 0.001)
 
 
 def test_a_silent_leader_is_waited_for_until_another_leads() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
-from kmigrate.cluster.memory import RAISED_EXPIRATION, lengthen_memory, producer_memory, short_memory
+from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION, lengthen_memory, producer_memory, short_memory
 from kmigrate.errors import BrokerRefused, Failed, Unreachable
 from kmigrate.protocol.codes import Code
 

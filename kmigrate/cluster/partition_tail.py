@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kmigrate.cluster.client import EARLIEST, ClusterClient
-from kmigrate.cluster.denied import DENIED, denied
-from kmigrate.cluster.leading import while_it_leads
+from kmigrate.cluster.leader_request import while_it_leads
+from kmigrate.cluster.missing_rights import DENIED, denied
 from kmigrate.errors import Failed, KmigrateError, StateLogBroken, Unreachable
 from kmigrate.net.clock import sleep
 from kmigrate.protocol.codes import Code, row

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from kmigrate.cluster.layout import Layout, Topics
-from kmigrate.cluster.silence import BrokerHealth
+from kmigrate.cluster.broker_health import BrokerHealth
+from kmigrate.cluster.metadata import Layout, Topics
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import TaskOwner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.positions import CommittedOffset, read_positions
+from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions
 from kmigrate.model.lifecycle import NOT_COPIED_YET
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.workflow.base.connections import Connections

@@ -16,7 +16,7 @@ from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import ClusterRef, GroupRecord, LeaseRecord, LinkRecord, TopicRecord
 from kmigrate.workflow import verbs
-from kmigrate.workflow.verbs import waits
+from kmigrate.workflow.verbs import waiting
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
@@ -95,5 +95,5 @@ def test_of_groups_it_is_said_too_and_what_their_members_do(mode: GroupMode, mem
 
 def test_what_helps_against_a_promote_that_was_given_up_is_told_in_place_of_a_general_advice() -> None:
     record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, reason="denied: no right", way_on="grant the right")
-    assert waits._then(record, "kmigrate promote t") == "grant the right; then: kmigrate promote t"
-    assert waits._then(replace(record, way_on=""), "kmigrate promote t").startswith("mend the cause, then: ")
+    assert waiting._then(record, "kmigrate promote t") == "grant the right; then: kmigrate promote t"
+    assert waiting._then(replace(record, way_on=""), "kmigrate promote t").startswith("mend the cause, then: ")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kmigrate.model.offsetmap import OffsetMap, Place, Run
+from kmigrate.model.offset_map import OffsetMap, Place, Run
 
 small = st.integers(0, 9)
 

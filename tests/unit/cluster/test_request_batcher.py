@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from kmigrate.cluster import gathered as module
-from kmigrate.cluster.gathered import Key, RequestBatcher
+from kmigrate.cluster import request_batcher as module
+from kmigrate.cluster.request_batcher import Key, RequestBatcher
 from kmigrate.errors import Unreachable
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster import recent
+from kmigrate.cluster import newest_batches
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.recent import RecentBatches
+from kmigrate.cluster.newest_batches import RecentBatches
 from kmigrate.errors import Unreachable
 from kmigrate.model.records import ProducerMark
 from kmigrate.net.clock import monotonic
@@ -59,7 +59,7 @@ class ScriptedLog:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> ScriptedLog:
     scripted = ScriptedLog()
-    monkeypatch.setattr(recent, "fetch_full", scripted.fetch)
+    monkeypatch.setattr(newest_batches, "fetch_full", scripted.fetch)
     return scripted
 
 
@@ -146,6 +146,6 @@ def test_what_retention_takes_meanwhile_is_gone_on_behind(log: ScriptedLog) -> N
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recent, "fetch_full", taken)
+        patch.setattr(newest_batches, "fetch_full", taken)
         assert read(reader, log.end) == {ProducerMark(7, 0, 1)}
     assert log.asked == [0, 1]

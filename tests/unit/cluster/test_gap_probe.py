@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmigrate.cluster import gaps
-from kmigrate.cluster.gaps import has_wide_gap
+from kmigrate.cluster import gap_probe
+from kmigrate.cluster.gap_probe import has_wide_gap
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchPartition
@@ -64,7 +64,7 @@ def probe(
         wide.append(gap)
         at += gap + count
     log = Log(batches, made)
-    monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)
+    monkeypatch.setattr(gap_probe, "fetch_one", log.fetch_one)
     told = asyncio.run(has_wide_gap(log, "t", 0, 0, at, LIMIT))  # type: ignore[arg-type]
     assert all(left[0] + left[1] <= right[0] for left, right in pairwise(batches))
     return told, wide, log
@@ -94,7 +94,7 @@ def test_what_was_deleted_since_the_start_was_asked_for_is_no_gap(monkeypatch: p
     """Retention goes on while a long log is probed; otherwise the topic would be mapped without a reason."""
     log = Log([(5 * LIMIT + number, 1) for number in range(LIMIT)])
     log.start = 5 * LIMIT
-    monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)
+    monkeypatch.setattr(gap_probe, "fetch_one", log.fetch_one)
     assert not asyncio.run(has_wide_gap(log, "t", 0, 0, 6 * LIMIT, LIMIT))  # type: ignore[arg-type]
 
 
@@ -102,7 +102,7 @@ def test_what_a_new_leader_does_not_show_yet_is_no_gap(monkeypatch: pytest.Monke
     """A high watermark may fall back for a moment at a leader election."""
     log = Log([(0, 1)])
     log.readable = 3 * LIMIT
-    monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)
+    monkeypatch.setattr(gap_probe, "fetch_one", log.fetch_one)
     with pytest.raises(Unreachable):
         asyncio.run(has_wide_gap(log, "t", 0, 0, 6 * LIMIT, LIMIT))  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.cluster.client import LogOffset
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence
@@ -22,8 +22,8 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.status.snapshot import LinkStatus, PartitionStatus, Snapshot, TopicStatus
-from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
 from kmigrate.workflow.verbs.links import throttle_link
+from kmigrate.workflow.verbs.pause_resume import pause_topics, resume_topics
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1", "S"), ClusterRef("t", "h:2", "T"), 1)

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offset_map import OffsetMap
 
 __all__ = ["NEWER_MAP", "ChunkKey", "MapChunk", "MapLedger", "decode_chunk", "encode_chunk", "fold_chunks", "parse_key"]
 

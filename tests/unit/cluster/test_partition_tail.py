@@ -6,10 +6,10 @@ import asyncio
 import struct
 from typing import cast
 
+from kmigrate.cluster.broker_health import BrokerHealth
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata
-from kmigrate.cluster.silence import BrokerHealth
-from kmigrate.cluster.tail import Tail
+from kmigrate.cluster.metadata import Metadata
+from kmigrate.cluster.partition_tail import Tail
 from kmigrate.records.batch import Batch, walk
 from kmigrate.records.build import one_record_batch
 

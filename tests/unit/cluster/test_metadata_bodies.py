@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from kmigrate.cluster.layout import PartitionInfo, TopicInfo, _newest
+from kmigrate.cluster.metadata import PartitionInfo, TopicInfo, _newest
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster import others, silence
+from kmigrate.cluster import broker_health, leadership_check
+from kmigrate.cluster.broker_health import BrokerHealth
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Layout, TopicInfo, Topics
-from kmigrate.cluster.others import LeadershipCrossCheck
-from kmigrate.cluster.silence import BrokerHealth
+from kmigrate.cluster.leadership_check import LeadershipCrossCheck
+from kmigrate.cluster.metadata import Layout, TopicInfo, Topics
 from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -136,8 +136,8 @@ class _Brokers:
 
 
 def play(monkeypatch: pytest.MonkeyPatch, scene: Callable[[_Brokers], Awaitable[None]]) -> None:
-    monkeypatch.setattr(others, "_EVERY_S", 0.0)
-    monkeypatch.setattr(others, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(leadership_check, "_EVERY_S", 0.0)
+    monkeypatch.setattr(leadership_check, "_PATIENCE_S", 0.05)
 
     async def run() -> None:
         brokers = _Brokers()
@@ -202,7 +202,7 @@ def test_a_broker_that_refuses_our_login_is_left_in_peace(monkeypatch: pytest.Mo
     async def scene(brokers: _Brokers) -> None:
         brokers.says[2] = AuthenticationFailed("authentication-failed", "not you")
         assert [await brokers.heard(1) for _ in range(4)] == [[2], [3], [3], [3]]
-        monkeypatch.setattr(others, "_REFUSED_S", 0.0)
+        monkeypatch.setattr(leadership_check, "_REFUSED_S", 0.0)
         brokers.others._asked.clear()
         assert [await brokers.heard(1) for _ in range(3)] == [[2], [3], [2]]
 
@@ -211,7 +211,7 @@ def test_a_broker_that_refuses_our_login_is_left_in_peace(monkeypatch: pytest.Mo
 
 def test_nobody_waits_for_it_and_it_ends_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(brokers: _Brokers) -> None:
-        monkeypatch.setattr(others, "_PATIENCE_S", 60.0)
+        monkeypatch.setattr(leadership_check, "_PATIENCE_S", 60.0)
         brokers.says[2] = None
         for _ in range(5):
             brokers.others.heard(at(1))
@@ -226,7 +226,7 @@ def test_nobody_waits_for_it_and_it_ends_with_the_client(monkeypatch: pytest.Mon
 
 def test_who_asks_for_a_moment_only_bothers_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(brokers: _Brokers) -> None:
-        monkeypatch.setattr(others, "_EVERY_S", 60.0)
+        monkeypatch.setattr(leadership_check, "_EVERY_S", 60.0)
         assert [await brokers.heard(1) for _ in range(3)] == [[], [], []]
 
     play(monkeypatch, scene)
@@ -271,9 +271,9 @@ def test_a_client_that_asks_a_cut_off_broker_hears_of_its_successor_and_asks_ano
         return _Broker(says, port, asked)
 
     monkeypatch.setattr(BrokerConnection, "open", open_)
-    monkeypatch.setattr(others, "_EVERY_S", 0.01)
-    monkeypatch.setattr(others, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(silence, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(leadership_check, "_EVERY_S", 0.01)
+    monkeypatch.setattr(leadership_check, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(broker_health, "_PATIENCE_S", 0.05)
 
     async def run() -> None:
         async with ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),))) as client:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster import positions
+from kmigrate.cluster import committed_offsets
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.positions import CommittedOffset, read_positions, write_positions
+from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, write_positions
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
@@ -84,7 +84,7 @@ def test_a_word_that_has_grown_old_while_this_process_stood_still_is_asked_for_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(positions, "monotonic", lambda: now[0])
+    monkeypatch.setattr(committed_offsets, "monotonic", lambda: now[0])
     client, asked = Coordinator([0]), list[float]()
 
     async def stands_still_behind_it_once() -> None:
@@ -110,7 +110,7 @@ def test_a_connection_that_is_lost_behind_the_word_is_opened_before_it_is_asked_
 
 def test_a_connection_that_is_lost_again_and_again_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(positions, "monotonic", lambda: now[0])
+    monkeypatch.setattr(committed_offsets, "monotonic", lambda: now[0])
     client = Coordinator([0])
 
     async def lost_each_time() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster.refusal import Takes, asked_to_append
+from kmigrate.cluster.append_refusal import Takes, asked_to_append
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.hot import PRODUCE_VERSION
