@@ -1,10 +1,10 @@
-"""What all commands share: one call, its flags, its output, and its questions.
+"""What all commands share: a call, its flags, its output, and its questions.
 
-call     one call: common flags, configuration, and the handling of every error
+call     a call: common flags, configuration, and the handling of every error
 options  flags that several commands share
 targets  the cluster that a verb without `--target` means
 exits    exit codes
-output   one result on stdout, progress and errors on stderr
+output   a result on stdout, progress and errors on stderr
 words    text from outside, made harmless for a terminal
 wizard   questions to a person
 waiting  the wait for the result of an intent

@@ -1,4 +1,4 @@
-"""One call of the command line: common flags, configuration, and the handling of every error.
+"""A call of the command line: common flags, configuration, and the handling of every error.
 
 `command` turns `fn(call, …)` into a typer command and adds the common flags. The function itself is unchanged, so a
 step of a playbook calls the function with the same names and defaults as the command line does.
@@ -50,7 +50,7 @@ _TARGET = (str | None, typer.Option("--target", help="Target cluster (else [defa
 
 @dataclass
 class Call:
-    """The common flags of one command, and the objects made from these flags when first needed."""
+    """The common flags of a command, and the objects made from these flags when first needed."""
 
     config: Path | None = None
     target: str | None = None

@@ -60,7 +60,7 @@ def harmless_json(text: str) -> str:
 
 
 def log_line(text: str) -> str:
-    """Return a log text as one line of limited length: a name in the text can make no second or endless line."""
+    """Return a log text as a line of limited length: a name in the text can make no second or endless line."""
     more = len(text) - _LONGEST_LINE
     cut = f"{text[:_LONGEST_LINE]}… and {more:,} characters more" if more > 0 else text
     return one_line(cut)
@@ -176,7 +176,7 @@ class Output:
         self._indent = None
 
     def line(self, fields: Mapping[str, Any], text: str) -> None:
-        """Print one line of a call that goes on: a JSON line or a sentence."""
+        """Print a line of a call that goes on: a JSON line or a sentence."""
         if self._waits_for_nobody and self._untold.leaves_out(self.out.file):
             return
         if self._untold.count:

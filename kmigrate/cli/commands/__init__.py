@@ -1,7 +1,7 @@
-"""One file per command, in the order of a migration, and what only commands need.
+"""A file per command, in the order of a migration, and what only commands need.
 
 doctor           `kmigrate doctor`
-probes           what one cluster can do
+probes           what a cluster can do
 link             `kmigrate link`
 plan             `kmigrate plan`
 source_defaults  findings about configs that topics inherit from brokers

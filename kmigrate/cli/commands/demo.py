@@ -75,7 +75,7 @@ class DemoPlan:
 
 @dataclass
 class Demo:
-    """One run of the demo, from starting the clusters to the report."""
+    """A run of the demo, from starting the clusters to the report."""
 
     plan: DemoPlan
     out: Output

@@ -54,7 +54,7 @@ _STYLES = {"identical": "green", "mapped": "cyan"}
 
 @dataclass(frozen=True)
 class TopicOutlook:
-    """One topic's outlook: figures are of now, and of the remaining copy where the topic is mirrored already."""
+    """A topic's outlook: figures are of now, and of the remaining copy where the topic is mirrored already."""
 
     topic: str
     partitions: int
@@ -159,7 +159,7 @@ def _notes(configs: dict[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The inputs that decide about one topic, beside the topic's logs."""
+    """The inputs that decide about a topic, beside the topic's logs."""
 
     start: str
     offsets: str

@@ -207,7 +207,7 @@ def _named(step: Step) -> Iterator[None]:
 
 
 def _one(call: Call, step: Step, count: int) -> None:
-    """Run one step; with --json print one line when the step has ended."""
+    """Run a step; with --json print a line when the step has ended."""
     started = monotonic()
     if not call.json:
         call.out.show(Text(f"[{step.number}/{count}] {step.text}", style="bold"))

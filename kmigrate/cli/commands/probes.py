@@ -37,7 +37,7 @@ _METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27:
 
 
 async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
-    """Return the findings about one cluster; raise Unreachable if the cluster does not answer at all."""
+    """Return the findings about a cluster; raise Unreachable if the cluster does not answer at all."""
     try:
         async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
             return await _probe(client)

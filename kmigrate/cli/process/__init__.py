@@ -1,4 +1,4 @@
-"""The engines of one process: mirrors, router and controller.
+"""The engines of a process: mirrors, router and controller.
 
 engine_kinds      which engines a process runs
 engine_settings   settings of the engines, from the configuration

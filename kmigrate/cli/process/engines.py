@@ -1,4 +1,4 @@
-"""Builds and runs the engines of one process (mirrors, router, controller) until the process is told to stop.
+"""Builds and runs the engines of a process (mirrors, router, controller) until the process is told to stop.
 
 Engines meet only in the state log, so any set of engines may share a process. A mirror or controller is started again
 after a failure that may pass, such as a cluster that does not answer. A router that cannot listen is fatal, and so is a
@@ -225,7 +225,7 @@ class _Process:
         await Controller(self._estate, self._instance, settings, self._groups).run()
 
     async def _follow_links(self, only: str | None) -> None:
-        """Run one mirror per link of the state log: start mirrors of new links, end mirrors of deleted links.
+        """Run a mirror per link of the state log: start mirrors of new links, end mirrors of deleted links.
 
         A link that was created anew under its name between two looks is another link, and may have another source.
         """

@@ -2,7 +2,7 @@
 
 tables     links, topics, groups and parity
 snapshots  a snapshot of a migration
-lags       a lag in one cell
+lags       a lag in a cell
 routers    a router's limits
 plans      plans and findings
 bulk       a bulk copy

@@ -1,4 +1,4 @@
-"""A lag in one cell: records, the approximate bytes, and the maximum age of the next record."""
+"""A lag in a cell: records, the approximate bytes, and the maximum age of the next record."""
 
 from __future__ import annotations
 

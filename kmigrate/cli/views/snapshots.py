@@ -223,7 +223,7 @@ def _state(topic: TopicStatus, part: PartitionStatus, now_ms: int) -> Text:
 
 
 def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
-    """Return one topic, partition by partition."""
+    """Return a topic, partition by partition."""
     columns = ("partition", "source", "target", "lag", "verified up to", "held", "problem")
     made = table(*columns, right=("partition", "lag", "verified up to", "held"))
     for p in topic.partitions:
