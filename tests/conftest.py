@@ -91,8 +91,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _LONG_WORK = ("brokers", "aside")
-_ASIDE = ("bulk", "odd_logs", "offset_map", "old_sources", "parity", "sandbox", "spark", "verify")
-"""Tests of Spark, of logs that exist before the copy, and of brokers alone: these tests may take any time."""
+_ASIDE = (
+    "aligning",
+    "bulk",
+    "cli_sandbox",
+    "mirror_attacks",
+    "mirror_batches",
+    "odd_clusters",
+    "odd_logs",
+    "offset_map",
+    "old_sources",
+    "parity",
+    "sandbox",
+    "security",
+    "spark",
+    "state_log",
+    "stray_records",
+    "upkeep",
+    "verify",
+)
+"""Tests of Spark, of logs that exist before the copy, of rights, and of brokers alone: these may take any time."""
 _FILES_ASIDE = tuple(f"tests/integration/test_{name}" for name in _ASIDE)
 
 

@@ -31,7 +31,10 @@ def test_an_open_transaction_that_holds_a_groups_positions_is_found_by_the_group
         async with ClusterClient(settings_of("source", source.bootstrap)) as client:
             return [each for each in await group_transactions(client, group, ()) if each.transactional_id == name]
 
-    (held,) = asyncio.run(found())
+    deadline = time.monotonic() + 20  # The group may be the cluster's first: the offsets topic is made meanwhile.
+    while not (open_now := asyncio.run(found())):
+        assert time.monotonic() < deadline
+    (held,) = open_now
     ((offsets, _),) = held.partitions
     assert (offsets, held.producer_id >= 0) == ("__consumer_offsets", True)
     assert 0 <= time.time() * 1000 - held.started_ms < 30_000
