@@ -1,4 +1,4 @@
-"""The docstring of each package is a map: the map names every module and subpackage, and nothing else."""
+"""Names in docstrings and docs lead somewhere: packages name their modules, and the docs name tests that exist."""
 
 from __future__ import annotations
 
@@ -24,3 +24,15 @@ def test_the_map_of_a_package_names_each_of_its_files(package: Path) -> None:
     folders = {path.parent.name for path in package.glob("*/*.py")}
     named = [name for row in _ROW.findall(docstring) for name in row.split(", ")]
     assert sorted(named) == sorted(modules | folders)
+
+
+_REPOSITORY = _ROOT.parent
+_PAGES = [_REPOSITORY / "README.md", _REPOSITORY / "CONTRIBUTING.md", *sorted((_REPOSITORY / "docs").rglob("*.md"))]
+_TEST_FILE = re.compile(r"[\w/]*\btest_[a-z0-9_]+\.py")
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda path: str(path.relative_to(_REPOSITORY)))
+def test_a_page_names_test_files_that_exist(page: Path) -> None:
+    paths = [str(path.relative_to(_REPOSITORY)) for path in (_REPOSITORY / "tests").rglob("test_*.py")]
+    named = set(_TEST_FILE.findall(page.read_text(encoding="utf-8")))
+    assert [name for name in sorted(named) if not any(f"/{path}".endswith(f"/{name}") for path in paths)] == []
