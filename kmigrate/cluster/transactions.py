@@ -165,11 +165,12 @@ async def group_transactions(client: ClusterClient, group: str, names: Collectio
 
 
 def group_partition(group: str, partitions: int) -> int:
-    """Return a group's partition of the offsets topic: Java's hash of the name, without the sign."""
+    """Return a group's partition of the offsets topic: the absolute value of Java's hash, as brokers compute it."""
     value = 0
     for unit in memoryview(group.encode("utf-16-le")).cast("H"):
         value = (31 * value + unit) & 0xFFFF_FFFF
-    return (value & 0x7FFF_FFFF) % partitions
+    signed = value - (1 << 32) if value >> 31 else value
+    return 0 if signed == -(1 << 31) else abs(signed) % partitions
 
 
 async def open_writers(client: ClusterClient, topic: str, partitions: int) -> dict[str, frozenset[int]]:

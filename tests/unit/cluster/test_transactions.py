@@ -15,6 +15,7 @@ from kmigrate.cluster.transactions import (
     STILL_OPEN,
     OpenTransaction,
     begin_and_abort,
+    group_partition,
     last_begun,
     listed_ids,
     open_topics,
@@ -182,3 +183,12 @@ def test_an_id_is_used_by_an_empty_transaction_that_names_no_topic() -> None:
     cluster = coordinators()
     assert asyncio.run(begin_and_abort(cluster, "app", (7, 0))) == 0
     assert cluster.sent == (25, 26)
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    [("hello", 22), ("billing", 9), ("group-869e0e-1", 47), ("polygenelubricants", 0), ("zählung", 20)],
+)
+def test_a_groups_partition_of_the_offsets_topic_is_the_one_that_brokers_compute(group: str, partition: int) -> None:
+    """The expected partitions come from Java's `Math.abs(name.hashCode()) % 50`; many hashes are negative."""
+    assert group_partition(group, 50) == partition
