@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kmigrate.model.ids import LARGEST
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.protocol.codes import code_of
 
-__all__ = ["FIRST_WITH_LARGEST", "LARGEST", "LogOffset", "ask_for_offsets", "offsets_told"]
+__all__ = ["FIRST_WITH_LARGEST", "LogOffset", "ask_for_offsets", "offsets_told"]
 
-LARGEST = -3
-"""Timestamp that asks for the record with the largest time (KIP-734)."""
 FIRST_WITH_LARGEST = 7
 
 

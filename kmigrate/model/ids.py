@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["INTERNAL_TOPICS", "OWN_PREFIX", "SEQUENCES", "is_internal", "is_own_topic"]
+__all__ = ["INTERNAL_TOPICS", "LARGEST", "OWN_PREFIX", "SEQUENCES", "is_internal", "is_own_topic"]
 
 SEQUENCES = 1 << 31
 """Number of sequences: sequences run from 0 to 2^31 − 1 and wrap to 0 (M1)."""
+
+LARGEST = -3
+"""Timestamp by which ListOffsets asks for the record with the largest time (KIP-734)."""
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 

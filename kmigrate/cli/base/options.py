@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AcceptMisplaced", "Exclude", "Groups", "Link", "NoWait", "PlanOnly", "Regex", "Timeout", "Topics", "Yes"]
+__all__ = [
+    "AcceptMisplaced",
+    "Exclude",
+    "Groups",
+    "Link",
+    "NoWait",
+    "OffsetsMode",
+    "PlanOnly",
+    "Regex",
+    "StartAt",
+    "Timeout",
+    "Topics",
+    "Yes",
+]
 
 Link = Annotated[str | None, typer.Option("--link", help="Link (may be left out while there is one).")]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what would be done, and change nothing.")]
@@ -20,6 +33,10 @@ Exclude = Annotated[
     list[str] | None,
     typer.Option("--exclude", metavar="REGEX", help="With --regex: leave out what matches this (may be repeated)."),
 ]
+StartAt = Annotated[
+    str, typer.Option("--from", metavar="earliest|latest|TIME", help="Where to start; TIME: ISO-8601 or epoch ms.")
+]
+OffsetsMode = Annotated[str, typer.Option("--offsets", metavar="auto|identical|mapped", help="Offsets on the target.")]
 AcceptMisplaced = Annotated[
     bool, typer.Option("--accept-misplaced-members", help="Members of promoted groups on the source do no harm.")
 ]

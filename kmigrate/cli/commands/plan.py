@@ -10,7 +10,7 @@ import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import Link, Topics
+from kmigrate.cli.base.options import Link, OffsetsMode, StartAt, Topics
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.times import start_position
 from kmigrate.cli.base.words import SafeTable, Text
@@ -97,12 +97,8 @@ class TopicOutlook:
 async def plan(
     call: Call,
     topics: Topics = None,
-    from_: Annotated[
-        str, typer.Option("--from", metavar="earliest|latest|TIME", help="Where to start; TIME: ISO-8601 or epoch ms.")
-    ] = "earliest",
-    offsets: Annotated[
-        str, typer.Option("--offsets", metavar="auto|identical|mapped", help="Offsets on the target.")
-    ] = "auto",
+    from_: StartAt = "earliest",
+    offsets: OffsetsMode = "auto",
     rate: Annotated[float, typer.Option("--rate", help="MB a second that the copy is taken to make.", min=0.1)] = 50,
     link: Link = None,
 ) -> Answer:

@@ -11,7 +11,7 @@ from rich.console import Group
 from kmigrate.cli.base.amounts import byte_rate, offset_range
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.base.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics, Yes
+from kmigrate.cli.base.options import Exclude, Link, NoWait, OffsetsMode, PlanOnly, Regex, StartAt, Timeout, Topics, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.times import start_position
 from kmigrate.cli.base.waiting import interruptible, need_mirror, watched_topics
@@ -46,12 +46,8 @@ _AT_LEAST_MIRRORING = frozenset(TopicPhase) - NOT_COPIED_YET
 async def mirror(
     call: Call,
     topics: Topics = None,
-    from_: Annotated[
-        str, typer.Option("--from", metavar="earliest|latest|TIME", help="Where to start; TIME: ISO-8601 or epoch ms.")
-    ] = "earliest",
-    offsets: Annotated[
-        str, typer.Option("--offsets", metavar="auto|identical|mapped", help="Offsets on the target.")
-    ] = "auto",
+    from_: StartAt = "earliest",
+    offsets: OffsetsMode = "auto",
     recreate: Annotated[
         bool, typer.Option("--recreate", help="Delete an empty topic that groups read on the target; create a new one.")
     ] = False,

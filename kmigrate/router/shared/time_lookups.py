@@ -23,15 +23,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kmigrate.model.ids import LARGEST
 from kmigrate.model.routes import Serve, TopicRoute
 from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.blank import frame_answer
 
-__all__ = ["LARGEST", "Found", "TimeAnswers", "times_asked"]
+__all__ = ["Found", "TimeAnswers", "times_asked"]
 
-LARGEST = -3
-"""Asks for the record with the largest time (KIP-734)."""
 _Key = tuple[str, int]
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from kmigrate.model.ids import LARGEST
 from kmigrate.model.routes import Serve, TopicRoute
 from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.shared.state import TARGET
-from kmigrate.router.shared.time_lookups import LARGEST, Found
+from kmigrate.router.shared.time_lookups import Found
 from kmigrate.router.wire.blank import blank, element, frame_answer
 from tests.unit.router.router_fakes import Stage, route
 
