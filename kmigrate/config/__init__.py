@@ -1,14 +1,15 @@
 """The configuration: files, environment and flags become one frozen value when a process starts.
 
 `load` reads all sources as values with an origin. The sections and the clusters then check and convert these values. A
-wrong value ends the command with the place, the key and the expected form. Only a router reads `door`, at its start.
+wrong value ends the command with the place, the key and the expected form. Only a router reads `listener_access`, at
+its start.
 
     load         the sources and their order
     raw_value    a value with its origin, and the error for a wrong value
     settings     the sections and their keys
     clusters     [clusters.NAME]
     security     the security keys of a cluster
-    door         the security keys of [router], and the table of its clients
+    listener_access         the security keys of [router], and the table of its clients
     secret_text  values that are never shown
     listen       HOST:PORT
     nearest      the hint for a misspelt word

@@ -45,7 +45,7 @@ class RouterSection:
     broker_ports: int = _key(
         0, "n: target broker b gets the listener port n + b; 0: port + 1 + b, where that is free", **_PORT
     )
-    stand_in_ports: int = _key(
+    fallback_ports: int = _key(
         0,
         "n: the listeners for clients of other routers get ports from n to n + 99; 0: from port + 100 on, where free",
         **_PORT,

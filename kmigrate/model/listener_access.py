@@ -25,12 +25,12 @@ __all__ = [
     "ANYBODY",
     "MECHANISMS",
     "NOBODY",
-    "OPEN_DOOR",
+    "OPEN_ACCESS",
     "ClientEntry",
-    "Door",
     "Identity",
+    "ListenerAccess",
     "ListenerTls",
-    "check_door",
+    "check_access",
 ]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -92,7 +92,7 @@ NOBODY = Identity()
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ListenerAccess:
     """The login and the encryption that a router's listeners require of clients."""
 
     tls: ListenerTls | None = None
@@ -152,19 +152,19 @@ class Door:
         return found if found.entry is not None and found.entry.certificate == before.certificate else None
 
 
-OPEN_DOOR = Door()
+OPEN_ACCESS = ListenerAccess()
 
 
-def check_door(door: Door, target: ClusterSettings, others: Iterable[ClusterSettings]) -> None:
+def check_access(access: ListenerAccess, target: ClusterSettings, others: Iterable[ClusterSettings]) -> None:
     """Refuse settings with which a router would break rule (a), before the router takes a client."""
     asking = sorted(each.name for each in (target, *others) if each.security.identifies)
-    if asking and not door.identifies:
+    if asking and not access.identifies:
         raise _refused(
             "router-not-secure",
             f"the router's listeners ask nobody who they are, and these clusters do: {', '.join(asking)}",
             "set security_protocol in [router] to SASL_SSL, or to SSL with client_ca and credentials",
         )
-    if door.asks and not door.mapped:
+    if access.asks and not access.mapped:
         if target.security.sasl is None:
             raise _refused(
                 "router-login-not-judged",
@@ -173,7 +173,7 @@ def check_door(door: Door, target: ClusterSettings, others: Iterable[ClusterSett
                 'set login = "mapped" and credentials in [router]',
             )
         return
-    lacking = sorted(name for name in door.clients if name != ANYBODY and door.named(name).at(target) is None)
+    lacking = sorted(name for name in access.clients if name != ANYBODY and access.named(name).at(target) is None)
     if lacking:
         raise _refused(
             "no-credential",

@@ -291,10 +291,10 @@ class RouterPresence:
     groups: Mapping[str, GroupWord] = field(default_factory=dict)
     """Reports on groups that follow, by group."""
     bootstrap: str = ""
-    """host:port of the router's bootstrap listener; '' from a version without stand-ins."""
+    """host:port of the router's bootstrap listener; '' from a version without fallback routers."""
     listeners: Mapping[int, str] = field(default_factory=dict)
     """host:port of the router's listener for each target broker."""
-    stand_ins: Mapping[str, str] = field(default_factory=dict)
+    fallbacks: Mapping[str, str] = field(default_factory=dict)
     """host:port where this router receives another router's clients, by the other router's `bootstrap`."""
     limits: RouterLimits | None = None
     """Use of the router's limits; None: reported by a version without this field."""

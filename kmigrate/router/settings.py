@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kmigrate.model.listener_access import OPEN_DOOR, Door
+from kmigrate.model.listener_access import OPEN_ACCESS, ListenerAccess
 
 __all__ = ["RouterSettings"]
 
@@ -23,7 +23,7 @@ class RouterSettings:
     host: str = "127.0.0.1"
     port: int = 0
     node_port_base: int = 0
-    stand_in_ports: int = 0
+    fallback_ports: int = 0
     """First of a hundred ports for the listeners that are kept for clients of other routers.
 
     0: `port` + 100. Any free port is used if `port` is 0 or all hundred ports are taken.
@@ -54,8 +54,8 @@ class RouterSettings:
     """Maximum requests of a client connection that wait for an answer before reading pauses."""
     max_pending_bytes: int = 64 * 1024 * 1024
     presence_interval_ms: int = 500
-    door: Door = OPEN_DOOR
-    read_door: Callable[[], Door] | None = None
+    access: ListenerAccess = OPEN_ACCESS
+    read_access: Callable[[], ListenerAccess] | None = None
     """Reads the table of clients again, and raises an error if the table is invalid; None without a table."""
     max_login_frame: int = 512 * 1024
     """Longest request before a login is accepted: Kafka's own limit (`sasl.server.max.receive.size`)."""

@@ -174,14 +174,14 @@ class World:
             found = await client.describe_producers(keys)
             return {s.producer_id for _, states in found.values() for s in states}
 
-    async def stand_ins(self, home: RouterProcess) -> list[str]:
+    async def fallbacks(self, home: RouterProcess) -> list[str]:
         """Wait until another router reports listeners for a router's clients, and return their addresses."""
 
         def kept(_: State) -> list[str] | None:
             heard = self.log.alive(RouterPresence)
-            return [each.stand_ins[home.bootstrap] for each in heard if home.bootstrap in each.stand_ins] or None
+            return [each.fallbacks[home.bootstrap] for each in heard if home.bootstrap in each.fallbacks] or None
 
-        return await self.log.wait(kept, 15, "a stand-in")
+        return await self.log.wait(kept, 15, "a fallback listener")
 
     async def routers_apply(self, count: int = 1) -> None:
         """Wait until that many routers follow the newest state."""

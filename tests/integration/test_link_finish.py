@@ -63,20 +63,20 @@ def test_clients_leave_the_router_and_it_may_go(
     )
 
     async def leave(world: World, running: RouterProcess) -> None:
-        async with await Connections.open(lambda name: settings_of(name, target.bootstrap), "target") as estate:
+        async with await Connections.open(lambda name: settings_of(name, target.bootstrap), "target") as connections:
             real = set((await quietly(_told, target.bootstrap)).values())
             assert not real & set((await quietly(_told, running.bootstrap)).values())
-            _, asked = await verbs.finish_link(estate, link, [], 0.0)
+            _, asked = await verbs.finish_link(connections, link, [], 0.0)
             assert [each.leads for each in asked] == [Leads.ROUTER]
-            await verbs.wait_left(estate, link, 20.0, lambda _: None)
+            await verbs.wait_left(connections, link, 20.0, lambda _: None)
             assert set((await quietly(_told, running.bootstrap)).values()) == real
 
-            await verbs.undo_finish(estate, link)
+            await verbs.undo_finish(connections, link)
             await world.routers_apply()
             assert not real & set((await quietly(_told, running.bootstrap)).values())
-            await verbs.finish_link(estate, link, [target.bootstrap], 0.0)
-            await verbs.wait_left(estate, link, 20.0, lambda _: None)
-            (moved,) = await ask_bootstraps(estate.target, [target.bootstrap])
+            await verbs.finish_link(connections, link, [target.bootstrap], 0.0)
+            await verbs.wait_left(connections, link, 20.0, lambda _: None)
+            (moved,) = await ask_bootstraps(connections.target, [target.bootstrap])
             assert moved.leads is Leads.TARGET
 
     async def scenario() -> None:

@@ -81,14 +81,14 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 async def estate_of(world: World) -> AsyncIterator[Connections]:
     """Open the connections of a verb, as the command line does."""
     known = {"source": world.source.bootstrap, "target": world.target.bootstrap}
-    async with await Connections.open(lambda name: settings_of(name, known[name]), "target") as estate:
-        yield estate
+    async with await Connections.open(lambda name: settings_of(name, known[name]), "target") as connections:
+        yield connections
 
 
 async def resume(world: World, topic: str, partition: int | None = None, loss: tuple[int, int] | None = None) -> Plan:
-    async with estate_of(world) as estate:
+    async with estate_of(world) as connections:
         return await verbs.resume_topics(
-            estate, world.link, [topic], partition=partition, accept_loss=loss, who="somebody@here"
+            connections, world.link, [topic], partition=partition, accept_loss=loss, who="somebody@here"
         )
 
 
@@ -99,8 +99,8 @@ async def refused(world: World, topic: str, *given: object) -> Refused:
 
 
 async def status_of(world: World, topic: str) -> TopicStatus:
-    async with estate_of(world) as estate:
-        return next(each for each in (await snapshot(estate)).topics if each.topic == topic)
+    async with estate_of(world) as connections:
+        return next(each for each in (await snapshot(connections)).topics if each.topic == topic)
 
 
 async def stopped(world: World, topic: str, partition: int, ref: str) -> PartitionStop:
@@ -189,25 +189,25 @@ def test_what_was_deleted_between_the_stop_and_the_acceptance_belongs_to_the_ran
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
             await world.copied(topic)
-            async with estate_of(world) as estate:
-                await verbs.pause_topics(estate, world.link, [topic])
+            async with estate_of(world) as connections:
+                await verbs.pause_topics(connections, world.link, [topic])
             await asyncio.sleep(0.7)  # By then the fetch in flight is answered.
             await to(produce, source.bootstrap, topic, 100)
             await to(cut, source.bootstrap, topic, {0: 40})
             await asyncio.sleep(0.7)
             assert (await status_of(world, topic)).paused
             assert bounds(target.bootstrap, topic) == {0: (0, 10)}, "a paused topic is not copied"
-            async with estate_of(world) as estate:
+            async with estate_of(world) as connections:
                 with pytest.raises(Refused) as caught:
-                    await verbs.promote_topics(estate, world.link, [topic], PROMOTE)
+                    await verbs.promote_topics(connections, world.link, [topic], PROMOTE)
                 assert caught.value.ref == "topic-paused"
             await resume(world, topic)
             assert (await stopped(world, topic, 0, "source-range-lost")).lost == "10..39"
             await to(cut, source.bootstrap, topic, {0: 60})
             assert " --accept-loss 10..59 " in (await refused(world, topic, 0, (10, 39))).next_step
-            async with estate_of(world) as estate:
+            async with estate_of(world) as connections:
                 with pytest.raises(Refused) as caught:
-                    await verbs.promote_topics(estate, world.link, [topic], PROMOTE)
+                    await verbs.promote_topics(connections, world.link, [topic], PROMOTE)
                 assert caught.value.ref == "partition-stopped"
             await resume(world, topic, 0, (10, 59))
             await copied(world, topic, 0, 110)
@@ -371,8 +371,8 @@ def test_a_target_cut_by_an_unclean_election_is_filled_up_again_and_its_loss_is_
             await to(produce, source.bootstrap, topic, 30, first=50)
             await copied(world, topic, 0, 80)
             assert_identical(world, topic, at_least=80)
-            async with estate_of(world) as estate:
-                (link,) = (each for each in (await snapshot(estate)).links if each.name == world.link)
+            async with estate_of(world) as connections:
+                (link,) = (each for each in (await snapshot(connections)).links if each.name == world.link)
             assert f"target-truncated: {topic}-0: offsets 30 to 49 were on the target" in " ".join(link.notes)
 
     asyncio.run(scene())
@@ -610,8 +610,8 @@ def test_a_links_limit_is_kept_and_lifted_while_it_runs(
     produce(source.bootstrap, topic, 120_000, partitions=2, config={"batch.size": 16_000})  # This makes some 5 MB.
 
     async def limit(world: World, rate: int) -> None:
-        async with estate_of(world) as estate:
-            await verbs.throttle_link(estate, world.link, rate)
+        async with estate_of(world) as connections:
+            await verbs.throttle_link(connections, world.link, rate)
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:
@@ -624,8 +624,8 @@ def test_a_links_limit_is_kept_and_lifted_while_it_runs(
                 await asyncio.sleep(3)
                 rate = (positions(world, topic) - first) / (time.monotonic() - began) * RECORD_BYTES
                 assert 300_000 < rate < 700_000
-                async with estate_of(world) as estate:
-                    shown = {each.name: each.throttle for each in (await snapshot(estate)).links}
+                async with estate_of(world) as connections:
+                    shown = {each.name: each.throttle for each in (await snapshot(connections)).links}
                 assert shown[world.link] == 500_000
                 await limit(world, 0)
                 await world.until(topic, lambda told: all(p.position == 60_000 for p in told.values()), "the rest", 3)

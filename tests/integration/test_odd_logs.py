@@ -86,8 +86,8 @@ def produce_headers(bootstrap: str, topic: str) -> list[Headers]:
 async def look(world: World, topic: str) -> tuple[Snapshot, TopicStatus]:
     """Return what `kmigrate status` shows now."""
     known = {each: settings_of(each, getattr(world, each).bootstrap) for each in ("source", "target")}
-    async with await Connections.open(known.__getitem__, "target") as estate:
-        shot = await snapshot(estate)
+    async with await Connections.open(known.__getitem__, "target") as connections:
+        shot = await snapshot(connections)
     return shot, next(t for t in shot.topics if (t.link, t.topic) == (world.link, topic))
 
 

@@ -343,9 +343,9 @@ def test_what_a_2_8_source_lacks_and_what_an_old_topic_means_is_said_beforehand(
         link = unique_name("link")
         async with (
             link_between(old_source, target, link),
-            await Connections.open(known.__getitem__, "target") as estate,
+            await Connections.open(known.__getitem__, "target") as connections,
         ):
-            plan = await verbs.mirror_topics(estate, link, [old, new], "earliest", "auto", plan=True)
+            plan = await verbs.mirror_topics(connections, link, [old, new], "earliest", "auto", plan=True)
         (found,) = plan.findings
         assert (found.level, found.ref) == ("warn", "old-message-format")
         assert found.what.startswith(f"topic {old} is written in message format 0.10")

@@ -228,10 +228,10 @@ def test_what_a_group_that_follows_reads_of_a_promoted_topic_it_reads_once_over_
                 await world.routers_apply()
                 await write(target, range(20, 30))
                 before = await quietly(_read_group, running.bootstrap, topic, group, 30)
-                async with await Connections.open(known.__getitem__, "target") as estate:
-                    controlling = tasks.create_task(Controller(estate, "c").run())
-                    await verbs.promote_groups(estate, link, [group])
-                    promoted = await verbs.wait_groups(estate, link, [group], 20)
+                async with await Connections.open(known.__getitem__, "target") as connections:
+                    controlling = tasks.create_task(Controller(connections, "c").run())
+                    await verbs.promote_groups(connections, link, [group])
+                    promoted = await verbs.wait_groups(connections, link, [group], 20)
                     controlling.cancel()
                 assert [record.written for record in promoted] == [{topic: {0: 30}}]
                 await write(target, range(30, 40))

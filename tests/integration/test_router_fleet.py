@@ -174,7 +174,7 @@ def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_the
         async with link_between(source, target, unique_name("link")) as world:
             await world.put(topic, TopicPhase.MIRRORING)
             with router("other", target), router("home", target) as home:
-                await world.stand_ins(home)
+                await world.fallbacks(home)
                 with (
                     java_producer(home.bootstrap, topic, SOURCE_VERSION) as java,
                     Writer(home.bootstrap, topic, "w") as writer,

@@ -88,8 +88,8 @@ def test_no_client_of_a_router_is_harmed_when_leaders_move_and_brokers_of_both_s
     topics = [*kept.topics, *moved.topics]
     for topic in topics:
         run.make_topic(topic, 3, 3, config={"min.insync.replicas": "2"})
-    for estate in (kept, moved):
-        run.make_group(estate.group, *estate.topics)
+    for connections in (kept, moved):
+        run.make_group(connections.group, *connections.topics)
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
     run.start("mirror", "router", "controller")
     run.does("topic", "mirror", *topics)

@@ -235,15 +235,15 @@ def test_rubbish_is_answered_as_the_target_does_or_ends_its_own_connection(
     topic = unique_name("calm")
     make_topic(target, topic, partitions=3)
 
-    def compare(running: RouterProcess, stand_in: str) -> None:
+    def compare(running: RouterProcess, fallback: str) -> None:
         with unharmed(running, topic):
-            answers_as(target.bootstrap, (running.bootstrap, broker_listener(running), stand_in))
+            answers_as(target.bootstrap, (running.bootstrap, broker_listener(running), fallback))
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
             with router("r1", target) as running, router("home", target) as home:
-                (stand_in,) = await world.stand_ins(home)
-                await quietly(compare, running, stand_in)
+                (fallback,) = await world.fallbacks(home)
+                await quietly(compare, running, fallback)
 
     asyncio.run(scenario())
 

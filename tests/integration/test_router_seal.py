@@ -325,19 +325,19 @@ def test_a_router_that_has_lost_the_state_log_alone_is_not_called_dead(
             link_between(source, target, unique_name("link")) as world,
             ClusterClient(settings_of("target", target.bootstrap)) as client,
         ):
-            estate = cast("Connections", SimpleNamespace(log=world.log, target=client))
+            connections = cast("Connections", SimpleNamespace(log=world.log, target=client))
             with Relay(target.bootstrap) as line, router(name, target, state_via=line.address) as running:
                 await world.routers_apply()
                 line.stall()
                 await quietly(wait_until, lambda: not heard(world.log, name), 30, "nobody to hear of it")
                 with pytest.raises(Refused) as caught:
-                    await forget_router(estate, name, dead=True)
+                    await forget_router(connections, name, dead=True)
                 assert caught.value.ref == "router-answers"
                 running.process.send_signal(signal.SIGSTOP)
-                looked = await forget_router(estate, name, dead=True, plan=True)
+                looked = await forget_router(connections, name, dead=True, plan=True)
                 assert [each.ref for each in looked.findings] == ["router-address-taken"]
                 running.kill()
-                assert (await forget_router(estate, name, dead=True)).findings == ()
+                assert (await forget_router(connections, name, dead=True)).findings == ()
 
     asyncio.run(scenario())
 

@@ -243,9 +243,9 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
             assert bounds(target.bootstrap, first) == {0: (0, 0)}
 
             addresses = {"source": source.bootstrap, "target": target.bootstrap}
-            async with await Connections.open(lambda name: settings_of(name, addresses[name]), "target") as estate:
-                await verbs.forget_topics(estate, world.link, [first], 120.0)
-                await verbs.forget_groups(estate, world.link, [group])
+            async with await Connections.open(lambda name: settings_of(name, addresses[name]), "target") as connections:
+                await verbs.forget_topics(connections, world.link, [first], 120.0)
+                await verbs.forget_groups(connections, world.link, [group])
             assert "retention.ms" not in own_configs(target.bootstrap, first)
             assert bounds(target.bootstrap, first) == {0: (0, 0)}
             make_topic(source, first)

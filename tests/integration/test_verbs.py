@@ -53,7 +53,7 @@ Act = Callable[[Connections], Awaitable[Any]]
 
 
 def on_estate(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: ClusterSettings) -> Any:
-    """Run an act on an estate whose link `l` goes from source to target."""
+    """Run an act on an connections whose link `l` goes from source to target."""
     known = {
         "source": settings("source", pair[0].bootstrap),
         "target": settings("target", pair[1].bootstrap),
@@ -61,9 +61,9 @@ def on_estate(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: Cluste
     }
 
     async def run() -> Any:
-        async with await Connections.open(known.__getitem__, "target", create=True) as estate:
-            await verbs.create_link(estate, "l", "source")
-            return await act(estate)
+        async with await Connections.open(known.__getitem__, "target", create=True) as connections:
+            await verbs.create_link(connections, "l", "source")
+            return await act(connections)
 
     return asyncio.run(run())
 
@@ -78,9 +78,9 @@ def refusal(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: ClusterS
 def forget(pair: tuple[KafkaCluster, KafkaCluster], *keys: str) -> None:
     """Remove records from the state log that no other test expects."""
 
-    async def act(estate: Connections) -> None:
+    async def act(connections: Connections) -> None:
         for key in keys:
-            await estate.log.append(lambda state, k=key: (k, None) if k in state.records else None)  # type: ignore[misc]
+            await connections.log.append(lambda state, k=key: (k, None) if k in state.records else None)  # type: ignore[misc]
 
     on_estate(pair, act)
 
@@ -98,12 +98,12 @@ def make(cluster: KafkaCluster, topic: str, partitions: int = 1, records: int = 
 def test_a_link_is_stored_without_asking_the_source(pair: Any) -> None:
     nobody = ClusterSettings("dead", (("127.0.0.1", 1),))
 
-    async def act(estate: Connections) -> LinkRecord | None:
-        made = await verbs.create_link(estate, "to-dead", "dead")
-        again = await verbs.create_link(estate, "to-dead", "dead")
+    async def act(connections: Connections) -> LinkRecord | None:
+        made = await verbs.create_link(connections, "to-dead", "dead")
+        again = await verbs.create_link(connections, "to-dead", "dead")
         assert made.applied
         assert again.changes == ()
-        return estate.log.state.link("to-dead")
+        return connections.log.state.link("to-dead")
 
     link = on_estate(pair, act, dead=nobody)
     assert link.source == ClusterRef("dead", "127.0.0.1:1")
@@ -111,21 +111,21 @@ def test_a_link_is_stored_without_asking_the_source(pair: Any) -> None:
 
 
 def test_a_plan_changes_nothing(pair: Any) -> None:
-    async def act(estate: Connections) -> None:
-        before = estate.log.state.epoch
-        planned = await verbs.create_link(estate, "planned", "other", plan=True)
+    async def act(connections: Connections) -> None:
+        before = connections.log.state.epoch
+        planned = await verbs.create_link(connections, "planned", "other", plan=True)
         assert planned.changes
         assert not planned.applied
-        await estate.log.read_to_end()
-        assert estate.log.state.link("planned") is None
-        assert estate.log.state.epoch == before
+        await connections.log.read_to_end()
+        assert connections.log.state.link("planned") is None
+        assert connections.log.state.epoch == before
 
     on_estate(pair, act, other=ClusterSettings("other", (("127.0.0.1", 2),)))
 
 
 def test_source_and_target_must_differ_by_address(pair: Any) -> None:
-    async def act(estate: Connections) -> Any:
-        return await verbs.create_link(estate, "loop", "target")
+    async def act(connections: Connections) -> Any:
+        return await verbs.create_link(connections, "loop", "target")
 
     assert refusal(pair, act).ref == "source-is-target"
 
@@ -135,29 +135,29 @@ def test_source_and_target_must_differ_by_cluster_id(pair: Any) -> None:
     port = int(pair[1].bootstrap.rsplit(":", 1)[1])
     alias = ClusterSettings("alias", (("localhost", port),))
 
-    async def act(estate: Connections) -> Any:
-        await verbs.create_link(estate, "hidden-loop", "alias")
-        return await verbs.mirror_topics(estate, "hidden-loop", ["x"], "earliest", "auto")
+    async def act(connections: Connections) -> Any:
+        await verbs.create_link(connections, "hidden-loop", "alias")
+        return await verbs.mirror_topics(connections, "hidden-loop", ["x"], "earliest", "auto")
 
     assert refusal(pair, act, alias=alias).ref == "source-is-target"
 
 
 def test_another_cluster_at_the_bootstrap_address_is_refused(pair: Any) -> None:
-    async def act(estate: Connections) -> Any:
+    async def act(connections: Connections) -> Any:
         made = LinkRecord(
             "moved", "u", ClusterRef("source", "h:1", "another-cluster-id"), ClusterRef("target", "h:2"), 1
         )
-        await estate.log.append(lambda state: None if state.link("moved") else made)
-        return await verbs.check_link(estate, "moved")
+        await connections.log.append(lambda state: None if state.link("moved") else made)
+        return await verbs.check_link(connections, "moved")
 
     plan = on_estate(pair, act)
     assert [f.ref for f in plan.findings if f.level == "refuse"] == ["other-cluster-answers"]
 
 
 def test_an_unreachable_source_is_named(pair: Any) -> None:
-    async def act(estate: Connections) -> Any:
-        await verbs.create_link(estate, "to-nobody", "nobody")
-        return await verbs.mirror_topics(estate, "to-nobody", ["x"], "earliest", "auto")
+    async def act(connections: Connections) -> Any:
+        await verbs.create_link(connections, "to-nobody", "nobody")
+        return await verbs.mirror_topics(connections, "to-nobody", ["x"], "earliest", "auto")
 
     error = refusal(pair, act, nobody=ClusterSettings("nobody", (("127.0.0.1", 1),)))
     assert isinstance(error, Unreachable)
@@ -168,8 +168,8 @@ def test_an_unreachable_source_is_named(pair: Any) -> None:
     ("topic", "ref"), [("no-such-topic", "unknown-topic"), ("__consumer_offsets", "internal-topic")]
 )
 def test_a_topic_that_cannot_be_mirrored_is_refused(pair: Any, topic: str, ref: str) -> None:
-    async def act(estate: Connections) -> Any:
-        return await verbs.mirror_topics(estate, "l", [topic], "earliest", "auto")
+    async def act(connections: Connections) -> Any:
+        return await verbs.mirror_topics(connections, "l", [topic], "earliest", "auto")
 
     assert refusal(pair, act).ref == ref
 
@@ -178,8 +178,8 @@ def test_a_target_topic_with_data_is_refused(pair: Any) -> None:
     make(pair[0], "has-data")
     make(pair[1], "has-data", records=3)
 
-    async def act(estate: Connections) -> Any:
-        return await verbs.mirror_topics(estate, "l", ["has-data"], "earliest", "auto")
+    async def act(connections: Connections) -> Any:
+        return await verbs.mirror_topics(connections, "l", ["has-data"], "earliest", "auto")
 
     error = refusal(pair, act)
     assert error.ref == "target-has-data"
@@ -190,8 +190,8 @@ def test_a_target_topic_with_other_partitions_is_refused(pair: Any) -> None:
     make(pair[0], "other-count", partitions=2)
     make(pair[1], "other-count", partitions=3)
 
-    async def act(estate: Connections) -> Any:
-        return await verbs.mirror_topics(estate, "l", ["other-count"], "earliest", "auto")
+    async def act(connections: Connections) -> Any:
+        return await verbs.mirror_topics(connections, "l", ["other-count"], "earliest", "auto")
 
     assert refusal(pair, act).ref == "partition-count"
 
@@ -199,10 +199,10 @@ def test_a_target_topic_with_other_partitions_is_refused(pair: Any) -> None:
 def test_a_topic_of_another_link_is_refused(pair: Any) -> None:
     make(pair[0], "owned")
 
-    async def act(estate: Connections) -> Any:
+    async def act(connections: Connections) -> Any:
         record = TopicRecord("first-come", "owned", TopicPhase.MIRRORING, 1, partitions=1)
-        await estate.log.append(lambda state: None if state.topic_owner("owned") else record)
-        return await verbs.mirror_topics(estate, "l", ["owned"], "earliest", "auto")
+        await connections.log.append(lambda state: None if state.topic_owner("owned") else record)
+        return await verbs.mirror_topics(connections, "l", ["owned"], "earliest", "auto")
 
     error = refusal(pair, act)
     assert error.ref == "topic-owned"
@@ -215,23 +215,23 @@ def test_a_topic_is_not_mirrored_back_to_where_it_comes_from_until_it_is_promote
         make(cluster, "round")
         make(cluster, "round-promoted")
 
-    async def forth(estate: Connections) -> None:
+    async def forth(connections: Connections) -> None:
         for topic, phase in (("round", TopicPhase.MIRRORING), ("round-promoted", TopicPhase.PROMOTED)):
             record = TopicRecord("l", topic, phase, 1, partitions=1, barrier={0: PartitionBarrier(0, 0)})
-            await estate.log.append(lambda state, r=record: None if state.topic("l", r.topic) else r)  # type: ignore[misc]
+            await connections.log.append(lambda state, r=record: None if state.topic("l", r.topic) else r)  # type: ignore[misc]
 
     on_estate(pair, forth)
     known = {"source": settings("source", pair[0].bootstrap), "target": settings("target", pair[1].bootstrap)}
 
     async def back() -> Any:
-        async with await Connections.open(known.__getitem__, "source", create=True) as estate:
-            await verbs.create_link(estate, "back", "target")
+        async with await Connections.open(known.__getitem__, "source", create=True) as connections:
+            await verbs.create_link(connections, "back", "target")
             with pytest.raises(Refused) as caught:
-                await verbs.mirror_topics(estate, "back", ["round", "round-promoted"], "earliest", "mapped")
+                await verbs.mirror_topics(connections, "back", ["round", "round-promoted"], "earliest", "mapped")
             assert caught.value.ref == "mirror-loop"
             assert "topic round " in caught.value.what
             assert "round-promoted" not in caught.value.what
-            return await verbs.mirror_topics(estate, "back", ["round-promoted"], "earliest", "mapped", plan=True)
+            return await verbs.mirror_topics(connections, "back", ["round-promoted"], "earliest", "mapped", plan=True)
 
     assert asyncio.run(back()).changes == ("mirror round-promoted from earliest, mapped offsets",)
     forget(pair, topic_key("l", "round"), topic_key("l", "round-promoted"))
@@ -240,13 +240,13 @@ def test_a_topic_is_not_mirrored_back_to_where_it_comes_from_until_it_is_promote
 def test_one_bad_topic_keeps_the_others_from_being_mirrored(pair: Any) -> None:
     make(pair[0], "good")
 
-    async def act(estate: Connections) -> Any:
-        return await verbs.mirror_topics(estate, "l", ["good", "bad"], "earliest", "auto")
+    async def act(connections: Connections) -> Any:
+        return await verbs.mirror_topics(connections, "l", ["good", "bad"], "earliest", "auto")
 
     assert refusal(pair, act).ref == "unknown-topic"
 
-    async def look(estate: Connections) -> Any:
-        return estate.log.state.topic("l", "good")
+    async def look(connections: Connections) -> Any:
+        return connections.log.state.topic("l", "good")
 
     assert on_estate(pair, look) is None
 
@@ -255,22 +255,22 @@ def test_a_target_topic_with_data_is_adopted_only_where_mapped_offsets_are_asked
     make(pair[0], "full")
     make(pair[1], "full", records=3)
 
-    async def unasked(estate: Connections) -> Any:
-        return await verbs.mirror_topics(estate, "l", ["full"], "earliest", "auto")
+    async def unasked(connections: Connections) -> Any:
+        return await verbs.mirror_topics(connections, "l", ["full"], "earliest", "auto")
 
     error = refusal(pair, unasked)
     assert error.ref == "target-has-data"
     assert "--offsets mapped" in error.next_step
 
-    async def asked(estate: Connections) -> Any:
-        return await verbs.mirror_topics(estate, "l", ["full"], "earliest", "mapped", plan=True)
+    async def asked(connections: Connections) -> Any:
+        return await verbs.mirror_topics(connections, "l", ["full"], "earliest", "mapped", plan=True)
 
     made = on_estate(pair, asked)
     assert [finding.ref for finding in made.findings] == ["target-has-data"]
     assert made.changes == ("mirror full from earliest, mapped offsets",)
 
-    async def misspelt(estate: Connections) -> Any:
-        return await verbs.mirror_topics(estate, "l", ["good"], "earliest", "maped")
+    async def misspelt(connections: Connections) -> Any:
+        return await verbs.mirror_topics(connections, "l", ["good"], "earliest", "maped")
 
     assert refusal(pair, misspelt).ref == "bad-offsets-mode"
 
@@ -288,41 +288,41 @@ def test_an_empty_target_topic_that_a_group_reads_is_refused_or_made_anew_by_nam
     while not member.assignment():
         member.poll(0.1)
 
-    async def mirror(estate: Connections, *, recreate: bool = False) -> Any:
+    async def mirror(connections: Connections, *, recreate: bool = False) -> Any:
         topics = ["read-there", "unread-there"]
-        return await verbs.mirror_topics(estate, "l", topics, "earliest", "auto", plan=True, recreate=recreate)
+        return await verbs.mirror_topics(connections, "l", topics, "earliest", "auto", plan=True, recreate=recreate)
 
     error = refusal(pair, mirror)
     member.close()
     assert error.ref == "target-topic-read"
     assert "groups read it there: early, early-member" in error.what
     assert "kmigrate topic mirror --recreate --link l read-there" in error.next_step
-    made = on_estate(pair, lambda estate: mirror(estate, recreate=True))
+    made = on_estate(pair, lambda connections: mirror(connections, recreate=True))
     assert "delete the empty topic read-there on target, and create it anew" in made.changes
     assert [f.ref for f in made.findings].count("target-topic-recreated") == 2
 
 
 def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
-    async def promote_unmirrored(estate: Connections) -> Any:
-        return await verbs.promote_topics(estate, "l", ["never"], PromoteTerms(1))
+    async def promote_unmirrored(connections: Connections) -> Any:
+        return await verbs.promote_topics(connections, "l", ["never"], PromoteTerms(1))
 
     error = refusal(pair, promote_unmirrored)
     assert (error.ref, error.next_step) == ("not-mirrored", "kmigrate topic mirror --link l never")
 
-    async def promote_too_early(estate: Connections) -> Any:
+    async def promote_too_early(connections: Connections) -> Any:
         record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
-        await estate.log.append(lambda state: None if state.topic_owner("early") else record)
-        return await verbs.promote_topics(estate, "l", ["early"], PromoteTerms(1))
+        await connections.log.append(lambda state: None if state.topic_owner("early") else record)
+        return await verbs.promote_topics(connections, "l", ["early"], PromoteTerms(1))
 
     assert refusal(pair, promote_too_early).ref == "not-mirroring"
 
-    async def promote_group(estate: Connections) -> Any:
-        return await verbs.promote_groups(estate, "l", ["ghost"])
+    async def promote_group(connections: Connections) -> Any:
+        return await verbs.promote_groups(connections, "l", ["ghost"])
 
     assert refusal(pair, promote_group).ref == "not-mirrored"
 
-    async def mirror_group(estate: Connections) -> Any:
-        return await verbs.mirror_groups(estate, "l", ["ghost"])
+    async def mirror_group(connections: Connections) -> Any:
+        return await verbs.mirror_groups(connections, "l", ["ghost"])
 
     assert refusal(pair, mirror_group).ref == "unknown-group"
 
@@ -331,7 +331,7 @@ def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
     """librdkafka lists only consumer groups, but workers of Connect and the like form groups, too."""
     join = entity(11, 0, "request")
 
-    async def mirror_workers(estate: Connections) -> Any:
+    async def mirror_workers(connections: Connections) -> Any:
         async with ClusterClient(settings("source", pair[0].bootstrap)) as source:
             protocol = element_type(join, "protocols")(name="sessioned", metadata=b"")
             await source.call(
@@ -344,7 +344,7 @@ def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
                 ),
                 await source.find_coordinator("workers"),
             )
-            return await verbs.mirror_groups(estate, "l", ["workers"])
+            return await verbs.mirror_groups(connections, "l", ["workers"])
 
     error = refusal(pair, mirror_workers)
     assert error.ref == "not-of-consumers"
@@ -357,11 +357,11 @@ def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> 
     reader.commit(offsets=[TopicPartition("early", 0, 2)], asynchronous=False)
     reader.close()
 
-    async def act(estate: Connections) -> Any:
+    async def act(connections: Connections) -> Any:
         record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
-        await estate.log.append(lambda state: None if state.topic("l", "early") else record)
-        await verbs.mirror_groups(estate, "l", ["early-readers"])
-        return await verbs.promote_groups(estate, "l", ["early-readers"])
+        await connections.log.append(lambda state: None if state.topic("l", "early") else record)
+        await verbs.mirror_groups(connections, "l", ["early-readers"])
+        return await verbs.promote_groups(connections, "l", ["early-readers"])
 
     error = refusal(pair, act)
     assert error.ref == "topic-not-ready"
@@ -370,11 +370,11 @@ def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> 
 
 
 def test_a_link_with_an_unpromoted_topic_is_not_deleted(pair: Any) -> None:
-    async def act(estate: Connections) -> Any:
-        await verbs.create_link(estate, "busy", "source")
+    async def act(connections: Connections) -> Any:
+        await verbs.create_link(connections, "busy", "source")
         record = TopicRecord("busy", "busy-topic", TopicPhase.MIRRORING, 1, partitions=1)
-        await estate.log.append(lambda state: None if state.topic_owner("busy-topic") else record)
-        return await verbs.delete_link(estate, "busy", 0.0)
+        await connections.log.append(lambda state: None if state.topic_owner("busy-topic") else record)
+        return await verbs.delete_link(connections, "busy", 0.0)
 
     error = refusal(pair, act)
     assert isinstance(error, Refused)
@@ -384,36 +384,36 @@ def test_a_link_with_an_unpromoted_topic_is_not_deleted(pair: Any) -> None:
 def test_a_deleted_link_is_gone_and_its_topics_are_not(pair: Any) -> None:
     make(pair[1], "kept")
 
-    async def act(estate: Connections) -> Any:
-        await verbs.create_link(estate, "done", "source")
+    async def act(connections: Connections) -> Any:
+        await verbs.create_link(connections, "done", "source")
         record = TopicRecord("done", "kept", TopicPhase.PROMOTED, 1, partitions=1)
-        await estate.log.append(lambda state: None if state.topic_owner("kept") else record)
-        made = await verbs.delete_link(estate, "done", 0.0)
+        await connections.log.append(lambda state: None if state.topic_owner("kept") else record)
+        made = await verbs.delete_link(connections, "done", 0.0)
         assert made.applied
-        assert estate.log.state.link("done") is None
-        assert estate.log.state.topic("done", "kept") is None
-        return await estate.target.topic("kept")
+        assert connections.log.state.link("done") is None
+        assert connections.log.state.topic("done", "kept") is None
+        return await connections.target.topic("kept")
 
     assert on_estate(pair, act) is not None
 
 
 def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None:
-    async def act(estate: Connections) -> Any:
-        await verbs.create_link(estate, "raised", "source")
-        link = estate.log.state.link("raised")
+    async def act(connections: Connections) -> Any:
+        await verbs.create_link(connections, "raised", "source")
+        link = connections.log.state.link("raised")
         assert link is not None
-        await estate.log.append(lambda _: replace(link, restore_expiration=""))
-        assert await estate.target.set_broker_default(PRODUCER_EXPIRATION, "2147483647") == 0
-        await shown(estate, "2147483647", own=True)  # The verb takes any other value as set by somebody else.
-        planned = await verbs.delete_link(estate, "raised", 0.0, plan=True)
+        await connections.log.append(lambda _: replace(link, restore_expiration=""))
+        assert await connections.target.set_broker_default(PRODUCER_EXPIRATION, "2147483647") == 0
+        await shown(connections, "2147483647", own=True)  # The verb takes any other value as set by somebody else.
+        planned = await verbs.delete_link(connections, "raised", 0.0, plan=True)
         assert any(PRODUCER_EXPIRATION in change for change in planned.changes)
-        await verbs.delete_link(estate, "raised", 0.0)
-        await shown(estate, "86400000", own=False)
+        await verbs.delete_link(connections, "raised", 0.0)
+        await shown(connections, "86400000", own=False)
 
-    async def shown(estate: Connections, value: str, *, own: bool) -> None:
-        broker = next(iter(estate.target.metadata.brokers))
+    async def shown(connections: Connections, value: str, *, own: bool) -> None:
+        broker = next(iter(connections.target.metadata.brokers))
         for _ in range(100):
-            now = await estate.target_admin.broker_config(broker, PRODUCER_EXPIRATION)
+            now = await connections.target_admin.broker_config(broker, PRODUCER_EXPIRATION)
             if now == ConfigValue(value, own):
                 return
             await asyncio.sleep(0.1)
@@ -423,18 +423,18 @@ def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None
 
 
 def test_who_has_waited_for_a_promote_in_vain_is_told_what_it_waits_for(pair: Any) -> None:
-    async def act(estate: Connections) -> Any:
+    async def act(connections: Connections) -> Any:
         record = TopicRecord("alone", "slow", TopicPhase.PROMOTE_PENDING, 1)
-        await estate.log.append(lambda _: record)
-        await estate.log.announce(MirrorPresence("m", "alone", 0, True, 500))
+        await connections.log.append(lambda _: record)
+        await connections.log.announce(MirrorPresence("m", "alone", 0, True, 500))
         waits = {record.key: "partition 0 is 7 records behind"}
-        await estate.log.announce(ControllerPresence("c", 0, True, 500, waits))
+        await connections.log.announce(ControllerPresence("c", 0, True, 500, waits))
         try:
-            await verbs.wait_topics(estate, "alone", ["slow"], {TopicPhase.PROMOTED}, 1.0)
+            await verbs.wait_topics(connections, "alone", ["slow"], {TopicPhase.PROMOTED}, 1.0)
         except KmigrateError as error:
             return error.what
         finally:
-            await estate.log.append(lambda _: (record.key, None))
+            await connections.log.append(lambda _: (record.key, None))
         return ""
 
     assert "slow: partition 0 is 7 records behind" in on_estate(pair, act)
@@ -443,12 +443,12 @@ def test_who_has_waited_for_a_promote_in_vain_is_told_what_it_waits_for(pair: An
 def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:
     make(pair[0], "waiting")
 
-    async def act(estate: Connections) -> Any:
-        await verbs.mirror_topics(estate, "l", ["waiting"], "earliest", "auto")
+    async def act(connections: Connections) -> Any:
+        await verbs.mirror_topics(connections, "l", ["waiting"], "earliest", "auto")
         try:
-            await verbs.wait_topics(estate, "l", ["waiting"], {TopicPhase.MIRRORING}, 0.5)
+            await verbs.wait_topics(connections, "l", ["waiting"], {TopicPhase.MIRRORING}, 0.5)
         except KmigrateError as error:
-            return error, estate.log.state.topic("l", "waiting")
+            return error, connections.log.state.topic("l", "waiting")
         return None
 
     error, record = on_estate(pair, act)
@@ -457,11 +457,11 @@ def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:
 
 
 def test_status_says_unknown_where_a_source_does_not_answer(pair: Any) -> None:
-    async def act(estate: Connections) -> Any:
-        await verbs.create_link(estate, "dark", "dark")
+    async def act(connections: Connections) -> Any:
+        await verbs.create_link(connections, "dark", "dark")
         record = TopicRecord("dark", "dark-topic", TopicPhase.MIRRORING, 1, partitions=1)
-        await estate.log.append(lambda state: None if state.topic_owner("dark-topic") else record)
-        return await snapshot(estate)
+        await connections.log.append(lambda state: None if state.topic_owner("dark-topic") else record)
+        return await snapshot(connections)
 
     seen = on_estate(
         pair,

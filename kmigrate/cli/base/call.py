@@ -114,7 +114,7 @@ class Call:
         await wizard.confirm(self.interactive, question)
 
     @asynccontextmanager
-    async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Connections]:
+    async def connections(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Connections]:
         """Open the target and its state log; an unreachable target raises `cluster-unreachable` within seconds."""
         settings = self.settings
         if target is None:
@@ -124,9 +124,9 @@ class Call:
             async with ClusterClient(settings.cluster(target)) as probe:
                 await reach(probe)
             opened = await Connections.open(settings.cluster, target, create=create)
-        async with opened as estate:
-            estate.asking = self.out.waiting
-            yield estate
+        async with opened as connections:
+            connections.asking = self.out.waiting
+            yield connections
 
 
 def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Verb], Verb]:

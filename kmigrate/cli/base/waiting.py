@@ -22,18 +22,18 @@ _INTENT_STAYS = "the intent stays in the state log and is taken up when such a p
 
 
 async def need_mirror(
-    call: Call, estate: Connections, link: str, timeout: float, still_true: str = _INTENT_STAYS
+    call: Call, connections: Connections, link: str, timeout: float, still_true: str = _INTENT_STAYS
 ) -> None:
     """Wait until a mirror process of the link is heard of; raise WaitTimedOut after the configured time."""
     missing = _Missing("no-mirror-running", no_mirror(link), start_mirror(link), still_true)
-    await _need(call, estate, lambda: mirror_runs(estate.log, link), timeout, missing)
+    await _need(call, connections, lambda: mirror_runs(connections.log, link), timeout, missing)
 
 
-async def need_controller(call: Call, estate: Connections, timeout: float) -> None:
+async def need_controller(call: Call, connections: Connections, timeout: float) -> None:
     """Wait until a controller process is heard of; raise WaitTimedOut after the configured time."""
     what = "no controller process is heard of"
     missing = _Missing("no-controller-running", what, START_CONTROLLER, _INTENT_STAYS)
-    await _need(call, estate, lambda: controller_runs(estate.log), timeout, missing)
+    await _need(call, connections, lambda: controller_runs(connections.log), timeout, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class _Missing:
     still_true: str
 
 
-async def _need(call: Call, estate: Connections, runs: Callable[[], bool], timeout: float, missing: _Missing) -> None:
+async def _need(
+    call: Call, connections: Connections, runs: Callable[[], bool], timeout: float, missing: _Missing
+) -> None:
     began = monotonic()
     limit = min(timeout, call.settings.defaults.process_wait_s)
     told = False
@@ -65,7 +67,7 @@ async def _need(call: Call, estate: Connections, runs: Callable[[], bool], timeo
             if waited > _SOON_S and not told:
                 told = True
                 call.out.note(text)
-            await estate.log.changed(min(1.0, limit - waited))
+            await connections.log.changed(min(1.0, limit - waited))
 
 
 CONTROLLER_GOES_ON = (
@@ -86,26 +88,30 @@ def interruptible(what: str, still_true: str, next_step: str = "kmigrate status 
 
 
 @contextmanager
-def watched_topics(call: Call, estate: Connections, link: str, topics: list[str]) -> Iterator[Callable[[State], None]]:
+def watched_topics(
+    call: Call, connections: Connections, link: str, topics: list[str]
+) -> Iterator[Callable[[State], None]]:
     """Show a spinner that names each topic's phase, and what each topic waits for."""
     with call.out.waiting("waiting") as waiting:
 
         def say(state: State) -> None:
             records = [state.topic(link, topic) for topic in topics]
-            why = [(r, r.reason or estate.waits_for(r)) for r in records if r is not None]
+            why = [(r, r.reason or connections.waits_for(r)) for r in records if r is not None]
             waiting.say("; ".join(f"{r.topic}: {r.phase}{f' ({reason})' if reason else ''}" for r, reason in why))
 
         yield say
 
 
 @contextmanager
-def watched_groups(call: Call, estate: Connections, link: str, groups: list[str]) -> Iterator[Callable[[State], None]]:
+def watched_groups(
+    call: Call, connections: Connections, link: str, groups: list[str]
+) -> Iterator[Callable[[State], None]]:
     """Show a spinner that names each group's phase, and what each group waits for."""
     with call.out.waiting("waiting") as waiting:
 
         def say(state: State) -> None:
             records = [state.group(link, group) for group in groups]
-            why = [(r, r.reason or estate.waits_for(r)) for r in records if r is not None]
+            why = [(r, r.reason or connections.waits_for(r)) for r in records if r is not None]
             waiting.say("; ".join(f"{r.group}: {r.phase}{f' ({reason})' if reason else ''}" for r, reason in why))
 
         yield say

@@ -114,21 +114,21 @@ class BulkPlan:
 
 
 async def look_at_bulk(
-    estate: Connections, link: LinkRecord, topics: Sequence[str], options: BulkOptions, *, start: str, offsets: str
+    connections: Connections, link: LinkRecord, topics: Sequence[str], options: BulkOptions, *, start: str, offsets: str
 ) -> BulkPlan:
     """Return the ranges of these topics that are left to copy, and the engine to copy with.
 
     The topics may be mirrored already or not.
     """
-    source, _ = await estate.source(link)
-    records = [record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None]
+    source, _ = await connections.source(link)
+    records = [record for topic in topics if (record := connections.log.state.topic(link.name, topic)) is not None]
     aligned = {record.topic: record for record in records if record.starts}
-    remembers = link.copy is None or await remembers_long(estate.target, estate.target_admin)
+    remembers = link.copy is None or await remembers_long(connections.target, connections.target_admin)
     starts = _starts(record for record in aligned.values() if not record.mapped)
     compacted = {record.topic for record in records if record.compacted}
-    ranges = await left_to_copy(source, starts, estate.target, compacted=compacted, pipelining=remembers)
+    ranges = await left_to_copy(source, starts, connections.target, compacted=compacted, pipelining=remembers)
     mapped = [record for record in aligned.values() if record.mapped]
-    positions = {(each.topic, p): at for each in mapped for p, at in (await copied_up_to(estate, each)).items()}
+    positions = {(each.topic, p): at for each in mapped for p, at in (await copied_up_to(connections, each)).items()}
     ranges += await left_to_copy(source, positions, compacted=compacted, pipelining=remembers)
     new = [topic for topic in topics if topic not in aligned]
     if new:
@@ -160,23 +160,23 @@ def _missing() -> str:
 
 
 async def copy_by_spark(
-    call: Call, estate: Connections, link: LinkRecord, topics: Sequence[str], plan: BulkPlan, options: BulkOptions
+    call: Call, connections: Connections, link: LinkRecord, topics: Sequence[str], plan: BulkPlan, options: BulkOptions
 ) -> tuple[dict[str, Any], RenderableType, Exit]:
     """Give the topics to Spark, copy until little is left, and hand them to the mirror processes."""
     # PySpark takes a second to import, so only this command imports PySpark.
     from kmigrate.mirror.bulk.task import BulkJob
     from kmigrate.spark.rounds import BulkProgress, BulkRun
 
-    await verbs.set_engine(estate, link.name, topics, CopyEngine.SPARK)
-    source, _ = await estate.source(link)
+    await verbs.set_engine(connections, link.name, topics, CopyEngine.SPARK)
+    source, _ = await connections.source(link)
     settings_of = call.settings.cluster
     job = BulkJob(
         link.name,
         settings_of(link.source.name),
         settings_of(link.target.name),
         mirror_settings(call.settings),
-        await remembers_long(estate.target, estate.target_admin),
-        await request_limit(estate.target, estate.target_admin),
+        await remembers_long(connections.target, connections.target_admin),
+        await request_limit(connections.target, connections.target_admin),
     )
     with call.out.waiting("starting Spark") as waiting:
 
@@ -185,15 +185,22 @@ async def copy_by_spark(
 
         async with _session(options, waiting, one_owner=plan.one_owner) as spark:
             run = BulkRun(
-                spark, estate.log, source, estate.target, job, topics, throttle=options.throttle, on_progress=say
+                spark,
+                connections.log,
+                source,
+                connections.target,
+                job,
+                topics,
+                throttle=options.throttle,
+                on_progress=say,
             )
             try:
                 rounds = await run.run(continuous=options.continuous)
             except asyncio.CancelledError:
                 call.out.note(f"{', '.join(topics)}: stays with Spark; repeat, or hand over with --engine daemon")
                 raise
-            left = await run.left([r for r in _now(estate, link, topics) if by_spark(r)])
-    await verbs.set_engine(estate, link.name, topics, CopyEngine.DAEMON)
+            left = await run.left([r for r in _now(connections, link, topics) if by_spark(r)])
+    await verbs.set_engine(connections, link.name, topics, CopyEngine.DAEMON)
     problems = [problem for each in rounds for problem in each.problems]
     told = {
         **plan.as_json(),
@@ -204,8 +211,8 @@ async def copy_by_spark(
     return told, Group(plan.view(), rounds_view(rounds, left)), Exit.FAILED if problems else Exit.OK
 
 
-def _now(estate: Connections, link: LinkRecord, topics: Sequence[str]) -> list[TopicRecord]:
-    found = (estate.log.state.topic(link.name, topic) for topic in topics)
+def _now(connections: Connections, link: LinkRecord, topics: Sequence[str]) -> list[TopicRecord]:
+    found = (connections.log.state.topic(link.name, topic) for topic in topics)
     return [record for record in found if record is not None and record.phase is TopicPhase.MIRRORING]
 
 

@@ -108,20 +108,20 @@ def spark_choice(master: str, conf: Sequence[str]) -> SparkChoice:
 
 async def job_of(call: Call, asked: Asked, waiting: Waiting) -> Job:
     """Return the offsets to compare now, and the positions of promoted groups."""
-    async with call.estate() as estate:
-        record = verbs.resolve_link(estate.log.state, call.link(asked.link))
-        chosen = _chosen(estate, record, asked.topics, refuse_early=not asked.reached)
-        source, _ = await estate.source(record)
-        state = estate.log.state
+    async with call.connections() as connections:
+        record = verbs.resolve_link(connections.log.state, call.link(asked.link))
+        chosen = _chosen(connections, record, asked.topics, refuse_early=not asked.reached)
+        source, _ = await connections.source(record)
+        state = connections.log.state
         verified = {
             (topic.topic, partition): each
             for topic in chosen
             for partition, each in standing(state.verified(record.name, topic.topic), record, topic).items()
             if not asked.full
         }
-        ranges = await ranges_of(estate, source, chosen, verified, asked.timeout, waiting, reached=asked.reached)
-        groups = [] if asked.reached else await audit_groups(estate, record, chosen)
-        late, _ = await find_late(estate.log.state, source, chosen)
+        ranges = await ranges_of(connections, source, chosen, verified, asked.timeout, waiting, reached=asked.reached)
+        groups = [] if asked.reached else await audit_groups(connections, record, chosen)
+        late, _ = await find_late(connections.log.state, source, chosen)
         return Job(record, chosen, ranges, groups, late)
 
 
@@ -179,8 +179,8 @@ def remember(call: Call, job: Job, report: ParityReport) -> None:
         looked[each.topic][each.partition] = Looked(each.start, each.end, each.equal)
 
     async def write() -> None:
-        async with call.estate() as estate:
-            await verbs.remember_verified(estate, job.link, job.topics, looked)
+        async with call.connections() as connections:
+            await verbs.remember_verified(connections, job.link, job.topics, looked)
 
     try:
         asyncio.run(write())
@@ -189,9 +189,9 @@ def remember(call: Call, job: Job, report: ParityReport) -> None:
 
 
 def _chosen(
-    estate: Connections, link: LinkRecord, topics: list[str] | None, *, refuse_early: bool
+    connections: Connections, link: LinkRecord, topics: list[str] | None, *, refuse_early: bool
 ) -> list[TopicRecord]:
-    records = estate.log.state.topics(link.name)
+    records = connections.log.state.topics(link.name)
     if topics:
         known = {record.topic: record for record in records}
         missing = [topic for topic in topics if topic not in known]

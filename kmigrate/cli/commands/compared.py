@@ -27,7 +27,7 @@ Maps = Mapping[Key, OffsetMap]
 
 
 async def ranges_of(
-    estate: Connections,
+    connections: Connections,
     source: ClusterClient,
     records: Sequence[TopicRecord],
     verified: Mapping[Key, VerifiedRange],
@@ -49,22 +49,22 @@ async def ranges_of(
     """
     names = [record.topic for record in records]
     await source.refresh(names)
-    await estate.target.refresh(names)
+    await connections.target.refresh(names)
     keys: list[Key] = [(record.topic, p) for record in records for p in range(record.partitions)]
     copying = [r for r in records if r.phase is TopicPhase.MIRRORING and not reached]
     for record in copying:
         _refuse_another(record, source)
     # The target is read before the source, so that the order of reading never shows the target ahead.
-    written = await _read(estate.target, _latest(copying), committed=True)
+    written = await _read(connections.target, _latest(copying), committed=True)
     stable = await _read(source, dict.fromkeys(keys, LATEST), committed=True)
     barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
     ends = {key: barriers.get(key, stable[key].offset) for key in keys}
     patience = _Patience(timeout, waiting)
     mapped = [record for record in records if record.mapped]
-    maps = await (_maps(estate, mapped) if reached else _maps_up_to(estate, mapped, ends, patience))
+    maps = await (_maps(connections, mapped) if reached else _maps_up_to(connections, mapped, ends, patience))
     for record in copying:
         _refuse_ahead(record, written, stable, maps)
-    mine, theirs = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, estate.target)]
+    mine, theirs = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, connections.target)]
     kept = {(r.topic, p) for r in records if r.phase is not TopicPhase.PROMOTED for p in range(r.partitions)}
     firsts = {
         (r.topic, p): max(r.starts.get(p, 0), mine[r.topic, p].offset) for r in records for p in range(r.partitions)
@@ -76,7 +76,7 @@ async def ranges_of(
     cut = {key for key in kept if _begins_late(theirs, maps, key, starts)}
     whole = {key: each for key, each in verified.items() if key not in cut}
     if reached:
-        there = await _read(estate.target, dict.fromkeys(keys, LATEST), committed=True)
+        there = await _read(connections.target, dict.fromkeys(keys, LATEST), committed=True)
         now = {key: min(ends[key], _on_source(there, maps, key)) for key in keys}
         keys = [key for key in keys if _anything_new(starts[key], now[key], ends[key], whole.get(key))]
         ends = now
@@ -92,7 +92,7 @@ async def ranges_of(
         return ranges
     filled = [each for each in ranges if each.offsets]
     await _until_passed(source, {each.key: each.end for each in filled}, patience)
-    await _until_passed(estate.target, {each.key: each.at_target.end for each in filled}, patience)
+    await _until_passed(connections.target, {each.key: each.at_target.end for each in filled}, patience)
     return ranges
 
 
@@ -176,17 +176,17 @@ class _Patience:
         await sleep(_LOOK_SECONDS)
 
 
-async def _maps(estate: Connections, records: Sequence[TopicRecord]) -> dict[Key, OffsetMap]:
+async def _maps(connections: Connections, records: Sequence[TopicRecord]) -> dict[Key, OffsetMap]:
     """Return the offset maps of mapped topics, as far as the maps go now."""
-    positions = Positions(estate.target, estate.log)
+    positions = Positions(connections.target, connections.log)
     return {(record.topic, p): made for record in records for p, made in (await positions.maps(record)).items()}
 
 
 async def _maps_up_to(
-    estate: Connections, records: Sequence[TopicRecord], ends: Mapping[Key, int], patience: _Patience
+    connections: Connections, records: Sequence[TopicRecord], ends: Mapping[Key, int], patience: _Patience
 ) -> dict[Key, OffsetMap]:
     """Return the offset maps of mapped topics, once the maps cover every offset below the ends."""
-    positions = Positions(estate.target, estate.log)
+    positions = Positions(connections.target, connections.log)
     maps: dict[Key, OffsetMap] = {}
     for record in records:
         while True:

@@ -12,15 +12,17 @@ from kmigrate.workflow.base.connections import Connections
 __all__ = ["creation_configs"]
 
 
-def creation_configs(call: Call, estate: Connections, link: str) -> verbs.ConfigsOf:
+def creation_configs(call: Call, connections: Connections, link: str) -> verbs.ConfigsOf:
     """Return a function that returns these configs, computed with the mirror's own settings."""
 
     async def configs_of(topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         # Imported here, because the mirror loads modules that no other part of the command needs.
         from kmigrate.mirror.upkeep.topics import TopicMaker
 
-        source, source_admin = await estate.source(verbs.resolve_link(estate.log.state, link))
-        maker = TopicMaker(source, estate.target, source_admin, estate.target_admin, mirror_settings(call.settings))
+        source, source_admin = await connections.source(verbs.resolve_link(connections.log.state, link))
+        maker = TopicMaker(
+            source, connections.target, source_admin, connections.target_admin, mirror_settings(call.settings)
+        )
         return await maker.creation_configs(topics)
 
     return configs_of

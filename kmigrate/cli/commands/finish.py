@@ -54,34 +54,34 @@ async def finish(
     given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
     for address in given:
         host_and_port(address)
-    async with call.estate() as estate:
-        link = verbs.resolve_link(estate.log.state, call.link(name)).name
+    async with call.connections() as connections:
+        link = verbs.resolve_link(connections.log.state, call.link(name)).name
         if undo:
-            looked = await verbs.undo_finish(estate, link, plan=True)
+            looked = await verbs.undo_finish(connections, link, plan=True)
             if plan or not looked.changes:
                 return plan_answer(looked)
             await call.confirm(yes, f"Let routers keep the clients of link {link} again?")
-            return plan_answer(await verbs.undo_finish(estate, link))
+            return plan_answer(await verbs.undo_finish(connections, link))
         seconds = delivery_seconds(call, delivery_timeout)
         words = {
             "clients_known": clients_known,
             "accept_misplaced": accept_misplaced_members,
             "accept_late": accept_late,
         }
-        looked, asked = await verbs.finish_link(estate, link, given, seconds, **words, plan=True)
+        looked, asked = await verbs.finish_link(connections, link, given, seconds, **words, plan=True)
         told: dict[str, Any] = {"bootstraps": [dataclasses.asdict(each) for each in asked]}
         if plan:
             return Answer({**looked.as_json(), **told}, plan_view(looked))
         if looked.changes:
             await call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
-        made, asked = await verbs.finish_link(estate, link, given, seconds, **words)
+        made, asked = await verbs.finish_link(connections, link, given, seconds, **words)
         if no_wait:
             return plan_answer(made)
         keep = f"to keep who is left: kmigrate link finish {link} --undo"
         with interruptible("clients to leave", "routers go on letting them leave", keep), _watched(call) as say:
-            await verbs.wait_left(estate, link, timeout, say)
-        left = verbs.left_behind(estate, 0)
-        gone = finished(estate.log.state)
+            await verbs.wait_left(connections, link, timeout, say)
+        left = verbs.left_behind(connections, 0)
+        gone = finished(connections.log.state)
         may_stop = gone and bool(asked) and all(each.leads is Leads.TARGET for each in asked)
         told |= {
             "told_real_addresses": gone,

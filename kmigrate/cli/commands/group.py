@@ -50,12 +50,12 @@ async def mirror(
     """
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
     left_out = check_names(groups, exclude, regex=regex)
-    async with call.estate() as estate:
+    async with call.connections() as connections:
         if regex:
             return plan_answer(
-                await verbs.mirror_matching_groups(estate, call.link(link), groups, left_out, mode=mode, plan=plan)
+                await verbs.mirror_matching_groups(connections, call.link(link), groups, left_out, mode=mode, plan=plan)
             )
-        return plan_answer(await verbs.mirror_groups(estate, call.link(link), groups, mode=mode, plan=plan))
+        return plan_answer(await verbs.mirror_groups(connections, call.link(link), groups, mode=mode, plan=plan))
 
 
 @command(app, "patterns")
@@ -86,24 +86,24 @@ async def promote(
 ) -> Answer:
     """Carry the committed offsets over and let the groups read from the target."""
     groups = call.required_list(groups, "GROUP", "the groups to promote")
-    async with call.estate() as estate:
-        name = verbs.resolve_link(estate.log.state, call.link(link)).name
+    async with call.connections() as connections:
+        name = verbs.resolve_link(connections.log.state, call.link(link)).name
         with call.out.waiting("looking who is still on the source"):
-            looked = await verbs.promote_groups(estate, name, groups, plan=True)
+            looked = await verbs.promote_groups(connections, name, groups, plan=True)
         if plan:
             return plan_answer(looked)
         if looked.changes:
             question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
             await call.confirm(yes, question, looked.warnings)
         with call.out.waiting("asking for the promote"):
-            made = await verbs.promote_groups(estate, name, groups)
+            made = await verbs.promote_groups(connections, name, groups)
         if no_wait:
             return plan_answer(made)
         with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
             if looked.changes:
-                await need_controller(call, estate, timeout)
-            with watched_groups(call, estate, name, groups) as say:
-                records = await verbs.wait_groups(estate, name, groups, timeout, say)
+                await need_controller(call, connections, timeout)
+            with watched_groups(call, connections, name, groups) as say:
+                records = await verbs.wait_groups(connections, name, groups, timeout, say)
         json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
         return Answer(json, Stack(plan_view(made), groups_table(records)))
 
@@ -117,21 +117,21 @@ async def forget(
     Meant for groups that are gone on the source, or that shall stay there. Refused while members are at a router.
     """
     groups = call.required_list(groups, "GROUP", "the groups to forget")
-    async with call.estate() as estate:
-        looked = await verbs.forget_groups(estate, call.link(link), groups, plan=True)
+    async with call.connections() as connections:
+        looked = await verbs.forget_groups(connections, call.link(link), groups, plan=True)
         if plan:
             return plan_answer(looked)
         if looked.changes:
             await call.confirm(yes, f"Forget {', '.join(groups)}? No position is carried over to the target")
-        return plan_answer(await verbs.forget_groups(estate, call.link(link), groups))
+        return plan_answer(await verbs.forget_groups(connections, call.link(link), groups))
 
 
 @command(app, "list")
 async def list_groups(call: Call, link: Link = None) -> Answer:
     """List the mirrored groups and their phases."""
-    async with call.estate() as estate:
-        name = None if link is None else verbs.resolve_link(estate.log.state, link).name
-        records = estate.log.state.groups(name, forgotten=True)
+    async with call.connections() as connections:
+        name = None if link is None else verbs.resolve_link(connections.log.state, link).name
+        records = connections.log.state.groups(name, forgotten=True)
         return Answer({"groups": [encode_record(record) for record in records]}, groups_table(records))
 
 
@@ -141,8 +141,8 @@ async def show(
 ) -> Answer:
     """Show one mirrored group: its members and its lag."""
     group = call.required(group, "GROUP", "the group to show")
-    async with call.estate() as estate:
-        shot = await snapshot(estate)
+    async with call.connections() as connections:
+        shot = await snapshot(connections)
         found = [(status, json) for status, json in zip(shot.groups, shot.as_json()["groups"], strict=True)
                  if status.group == group]  # fmt: skip
         if not found:

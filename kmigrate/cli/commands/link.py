@@ -51,8 +51,8 @@ async def create(
     )
     _refuse_one_cluster(call, source, target)
     try:
-        async with call.estate(target, create=not plan) as estate:
-            return plan_answer(await verbs.create_link(estate, name, source, plan=plan))
+        async with call.connections(target, create=not plan) as connections:
+            return plan_answer(await verbs.create_link(connections, name, source, plan=plan))
     except Refused as refused:
         if not plan or refused.ref != "no-state-log":
             raise
@@ -78,17 +78,17 @@ def plan_answer(plan: Plan) -> Answer:
 @command(app, "list")
 async def list_links(call: Call) -> Answer:
     """List the links of a target."""
-    async with call.estate() as estate:
-        links = estate.log.state.links()
+    async with call.connections() as connections:
+        links = connections.log.state.links()
         return Answer({"links": [_as_json(link) for link in links]}, links_table(links))
 
 
 @command(app, "show")
 async def show(call: Call, name: Name = None) -> Answer:
     """Show one link."""
-    async with call.estate() as estate:
-        link = verbs.resolve_link(estate.log.state, name)
-        state = estate.log.state
+    async with call.connections() as connections:
+        link = verbs.resolve_link(connections.log.state, name)
+        state = connections.log.state
         topics, groups = state.topics(link.name, forgotten=True), state.groups(link.name, forgotten=True)
         view = facts(
             [
@@ -113,8 +113,8 @@ async def show(call: Call, name: Name = None) -> Answer:
 @command(app, "check")
 async def check(call: Call, name: Name = None) -> Answer:
     """Contact both clusters of a link and show all obstacles; changes nothing."""
-    async with call.estate() as estate:
-        plan = await verbs.check_link(estate, name, raises=call.settings.mirror.raise_producer_expiration)
+    async with call.connections() as connections:
+        plan = await verbs.check_link(connections, name, raises=call.settings.mirror.raise_producer_expiration)
         bad = any(f.level == "refuse" for f in plan.findings)
         return Answer(plan.as_json(), plan_view(plan), Exit.REFUSED if bad else Exit.OK)
 
@@ -133,8 +133,8 @@ async def throttle(
     Topics in a promote are not held back.
     """
     bytes_s = byte_rate(call.required(rate, "RATE", "bytes a second, or off"))
-    async with call.estate() as estate:
-        return plan_answer(await verbs.throttle_link(estate, call.link(link), bytes_s, plan=plan))
+    async with call.connections() as connections:
+        return plan_answer(await verbs.throttle_link(connections, call.link(link), bytes_s, plan=plan))
 
 
 @command(app, "delete")
@@ -147,13 +147,13 @@ async def delete(
     """
     name = call.required(name, "NAME", "the link to delete")
     seconds = delivery_seconds(call, delivery_timeout)
-    async with call.estate() as estate:
-        looked = await verbs.delete_link(estate, name, seconds, plan=True)
+    async with call.connections() as connections:
+        looked = await verbs.delete_link(connections, name, seconds, plan=True)
         if plan:
             return plan_answer(looked)
         question = f"Forget link {name}? ({len(looked.changes)} records of the state log)"
         await call.confirm(yes, question, looked.warnings)
-        return plan_answer(await verbs.delete_link(estate, name, seconds))
+        return plan_answer(await verbs.delete_link(connections, name, seconds))
 
 
 def delivery_seconds(call: Call, given: float | None) -> float:

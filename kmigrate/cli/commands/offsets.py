@@ -68,10 +68,10 @@ async def translate(
             still_true="nothing was contacted or changed",
             next_step="kmigrate offsets translate TOPIC:PARTITION OFFSET...",
         )
-    async with call.estate() as estate:
-        record = _record(estate, call.link(link), name)
+    async with call.connections() as connections:
+        record = _record(connections, call.link(link), name)
         partition = _partition(record, number)
-        made = (await Positions(estate.target, estate.log).up_to_barrier(record))[partition]
+        made = (await Positions(connections.target, connections.log).up_to_barrier(record))[partition]
         places = [(offset, _place(made, offset, from_)) for offset in offsets]
     json = {
         "topic": name,
@@ -117,8 +117,8 @@ async def export(
         else [positions_in(text, str(path)) for path, text in files.items()]
     )
     topics = sorted({topic for each in wanted for topic in each})
-    async with call.estate() as estate:
-        move = await _translator(estate, call.link(link), topics, from_)
+    async with call.connections() as connections:
+        move = await _translator(connections, call.link(link), topics, from_)
     if given.is_dir():
         copies = {path.relative_to(given): translated_spark(text, str(path), move) for path, text in files.items()}
         _whole(place, lambda beside: _copy_checkpoint(given, beside, copies))
@@ -170,9 +170,9 @@ def _check_side(side: str) -> None:
         )
 
 
-def _record(estate: Connections, link: str | None, topic: str) -> TopicRecord:
-    name = verbs.resolve_link(estate.log.state, link).name
-    record = estate.log.state.topic(name, topic)
+def _record(connections: Connections, link: str | None, topic: str) -> TopicRecord:
+    name = verbs.resolve_link(connections.log.state, link).name
+    record = connections.log.state.topic(name, topic)
     if record is None:
         raise Refused(
             "not-mirrored",
@@ -201,10 +201,10 @@ def _place(made: OffsetMap, offset: int, side: str) -> Place | None:
     return made.to_target(offset) if side == "source" else made.to_source(offset)
 
 
-async def _translator(estate: Connections, link: str | None, topics: Iterable[str], side: str) -> Translate:
+async def _translator(connections: Connections, link: str | None, topics: Iterable[str], side: str) -> Translate:
     """Return the function that moves a position of these topics; the function refuses a position without a place."""
-    told = Positions(estate.target, estate.log)
-    records = {topic: _record(estate, link, topic) for topic in topics}
+    told = Positions(connections.target, connections.log)
+    records = {topic: _record(connections, link, topic) for topic in topics}
     maps: dict[str, Mapping[int, OffsetMap]] = {
         topic: await told.up_to_barrier(record) for topic, record in records.items()
     }

@@ -35,10 +35,10 @@ def check_names(names: list[str], exclude: list[str] | None, *, regex: bool) -> 
 
 
 async def patterns_answer(call: Call, noun: Noun, forget: list[str] | None, link: str | None, plan: bool) -> Answer:
-    async with call.estate() as estate:
+    async with call.connections() as connections:
         if forget:
-            return plan_answer(await verbs.forget_patterns(estate, call.link(link), noun, forget, plan=plan))
-        record = verbs.resolve_link(estate.log.state, call.link(link))
+            return plan_answer(await verbs.forget_patterns(connections, call.link(link), noun, forget, plan=plan))
+        record = verbs.resolve_link(connections.log.state, call.link(link))
         found = record.topic_patterns if noun == "topic" else record.group_patterns
         made = table("expression", "except", *(["offsets"] if noun == "topic" else []))
         for pattern in found:

@@ -109,24 +109,24 @@ async def plan(
     """
     start = start_position(from_)
     verbs.check_offsets_mode(offsets)
-    async with call.estate() as estate:
-        record = verbs.resolve_link(estate.log.state, call.link(link))
-        source, source_admin = await estate.source(record)
+    async with call.connections() as connections:
+        record = verbs.resolve_link(connections.log.state, call.link(link))
+        source, source_admin = await connections.source(record)
         await refuse_unreachable_brokers(source)
         known = (await source.refresh(topics or None)).topics
         names = topics or sorted(name for name in known if not is_internal(name))
         configs = await source_admin.topic_configs([name for name in names if name in known])
-        readers = await verbs.unmirrored_readers(estate, source, source_admin)
-        access = await verbs.access_findings(estate, record, names)
+        readers = await verbs.unmirrored_readers(connections, source, source_admin)
+        access = await verbs.access_findings(connections, record, names)
         settings = mirror_settings(call.settings)
-        defaults = await default_findings(estate, record, [name for name in names if name in known], settings)
-        limits = await setting_findings(estate, record)
-        limits += await verbs.memory_findings(estate, raises=call.settings.mirror.raise_producer_expiration)
+        defaults = await default_findings(connections, record, [name for name in names if name in known], settings)
+        limits = await setting_findings(connections, record)
+        limits += await verbs.memory_findings(connections, raises=call.settings.mirror.raise_producer_expiration)
         rows: list[TopicOutlook] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
-        round_trip_s = await _round_trip_s(estate.target)
-        configs_of = creation_configs(call, estate, record.name)
+        round_trip_s = await _round_trip_s(connections.target)
+        configs_of = creation_configs(call, connections, record.name)
         for name in dict.fromkeys(names):
             told = {key: value.value for key, value in configs.get(name, {}).items()}
             notes = _notes(told)
@@ -135,7 +135,7 @@ async def plan(
                 notes.append(f"groups that read it and are not mirrored would lose their place: {groups}")
             compacted = "compact" in told.get("cleanup.policy", "")
             asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s, configs_of)
-            rows.append(await _outlook(estate, record.name, source, known.get(name), name, asked, notes))
+            rows.append(await _outlook(connections, record.name, source, known.get(name), name, asked, notes))
         json = {
             "link": record.name,
             "topics": [{**asdict(row), "disk": row.disk, "disk_growth": row.disk_growth} for row in rows],
@@ -180,7 +180,7 @@ async def _round_trip_s(target: ClusterClient) -> float:
 
 
 async def _outlook(
-    estate: Connections,
+    connections: Connections,
     link: str,
     source: ClusterClient,
     info: TopicInfo | None,
@@ -194,16 +194,16 @@ async def _outlook(
     against = ""
     try:
         checked = await verbs.mirror_topics(
-            estate, link, [name], asked.start, asked.offsets, plan=True, configs_of=asked.configs_of
+            connections, link, [name], asked.start, asked.offsets, plan=True, configs_of=asked.configs_of
         )
         notes += [f.what for f in checked.findings if f.level == "warn" and f.ref not in OF_CLUSTERS]
     except Refused as refused:
         against = refused.what
-    owner = estate.log.state.topic_owner(name)
+    owner = connections.log.state.topic_owner(name)
     state = owner.phase.value if owner is not None else "new"
     known = owner if owner is not None and owner.link == link and not owner.forgotten_ms else None
     if known is not None and known.phase is TopicPhase.PROMOTED:
-        return _nothing_left(estate, known, info)
+        return _nothing_left(connections, known, info)
     if info is None:
         unknown = (-1,) * 6
         return TopicOutlook(name, *unknown, False, -1, -1.0, against, state, tuple(notes))
@@ -217,11 +217,11 @@ async def _outlook(
         parts = ", ".join(map(str, silent))
         notes.append(f"the source does not tell where these partitions end, so nothing is counted: {parts}")
         replicas = _replicas(info)
-        on_target = min(replicas, len(estate.target.metadata.brokers))
+        on_target = min(replicas, len(connections.target.metadata.brokers))
         counted = (len(info.partitions), replicas, on_target, -1, -1, -1)
         return TopicOutlook(name, *counted, False, -1, -1.0, against or "unknown", state, tuple(notes))
     if known is not None and known.starts:
-        ahead = await _going_on(estate, known, {p: first[name, p].offset for _, p in keys})
+        ahead = await _going_on(connections, known, {p: first[name, p].offset for _, p in keys})
     else:
         starts = {p: first[name, p].offset if first[name, p].offset >= 0 else ends[name, p].offset for _, p in keys}
         ahead = await _begun_anew(source, name, starts, asked)
@@ -241,7 +241,7 @@ async def _outlook(
         name,
         len(info.partitions),
         replicas,
-        min(replicas, len(estate.target.metadata.brokers)),
+        min(replicas, len(connections.target.metadata.brokers)),
         ahead.padding,
         sum(max(0, ends[key].offset - begin[key[1]]) for key in keys),
         sum(each.holes for each in seen),
@@ -272,10 +272,10 @@ async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int
     return sum(each.bytes for each in seen)
 
 
-def _nothing_left(estate: Connections, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
+def _nothing_left(connections: Connections, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
     """Return the outlook of a promoted topic, whether its source topic still exists or not."""
     replicas = _replicas(info) if info is not None else -1
-    on_target = min(replicas, len(estate.target.metadata.brokers))
+    on_target = min(replicas, len(connections.target.metadata.brokers))
     offsets, state = "mapped" if record.mapped else "identical", record.phase.value
     figures = (record.partitions, replicas, on_target, 0, 0, 0)
     return TopicOutlook(record.topic, *figures, True, 0, 0.0, offsets, state, (), 0)
@@ -306,7 +306,7 @@ async def _begun_anew(source: ClusterClient, name: str, starts: dict[int, int], 
     return _Ahead(starts, True, 0, notes=(f"mapped: {why}",)) if why else _Ahead(starts, False, padding)
 
 
-async def _going_on(estate: Connections, record: TopicRecord, kept: dict[int, int]) -> _Ahead:
+async def _going_on(connections: Connections, record: TopicRecord, kept: dict[int, int]) -> _Ahead:
     """Return what is left of a copy; `kept` holds the first offsets of the source's logs.
 
     Records deleted on the source before the copy reached them are not copied any more. An added partition is copied
@@ -314,7 +314,7 @@ async def _going_on(estate: Connections, record: TopicRecord, kept: dict[int, in
     """
     notes: tuple[str, ...] = ()
     try:
-        at, padding = await copied_up_to(estate, record), await padding_left(estate, record)
+        at, padding = await copied_up_to(connections, record), await padding_left(connections, record)
     except Unreachable as error:
         at, padding = dict(record.starts), 0
         notes = (f"the target does not tell how far the copy is, so all of it is counted: {error.what}",)

@@ -103,7 +103,7 @@ class _Unsent(Call):
     def interactive(self) -> bool:
         return False
 
-    def estate(self, target: str | None = None, *, create: bool = False) -> NoReturn:
+    def connections(self, target: str | None = None, *, create: bool = False) -> NoReturn:
         raise _Reached
 
 
@@ -361,8 +361,8 @@ def _exec_failed(step: ExecStep, why: str) -> Failed:
 async def _holds(call: Call, condition: Condition, scope: Scope) -> bool:
     """Return whether a condition holds now; a target without a state log fulfils no condition."""
     try:
-        async with call.estate() as estate:
-            shot = await snapshot(estate, figures=condition.needs_figures)
+        async with call.connections() as connections:
+            shot = await snapshot(connections, figures=condition.needs_figures)
     except Refused as refused:
         if refused.ref != "no-state-log":
             raise
@@ -377,10 +377,10 @@ async def _wait(call: Call, step: WaitStep) -> dict[str, Any]:
         return {"condition": step.condition.text}
     scope = step.scope
     deadline = monotonic() + step.timeout
-    async with call.estate() as estate:
+    async with call.connections() as connections:
         with call.out.waiting(step.text) as waiting:
             while True:
-                shot = await snapshot(estate, figures=step.condition.needs_figures)
+                shot = await snapshot(connections, figures=step.condition.needs_figures)
                 verdict = step.condition.judge(shot, link=scope.link, topics=scope.topics, groups=scope.groups)
                 if verdict.holds:
                     return {"condition": step.condition.text}

@@ -94,20 +94,20 @@ async def promote(
         LatePolicy(seal is not False, on_late or OnLate.ALARM),
     )
     window = section.straggler_window_s
-    async with call.estate() as estate:
-        name = verbs.resolve_link(estate.log.state, call.link(link)).name
+    async with call.connections() as connections:
+        name = verbs.resolve_link(connections.log.state, call.link(link)).name
         if cancel:
-            return plan_answer(await verbs.cancel_promote(estate, name, topics, who=call.who, plan=plan))
-        treated = await verbs.treat_late(estate, name, topics, seal, on_late, plan=plan)
+            return plan_answer(await verbs.cancel_promote(connections, name, topics, who=call.who, plan=plan))
+        treated = await verbs.treat_late(connections, name, topics, seal, on_late, plan=plan)
         if treated is not None:
             return plan_answer(treated)
         wait = window + 1
-        if not plan and _any_early(estate, name, topics):
-            await need_mirror(call, estate, name, timeout, "nothing was changed: no topic is promoted")
+        if not plan and _any_early(connections, name, topics):
+            await need_mirror(call, connections, name, timeout, "nothing was changed: no topic is promoted")
             wait = max(wait, min(timeout, call.settings.defaults.process_wait_s))
         with call.out.waiting("looking who still reads and writes past the routers"):
             looked = await verbs.promote_topics(
-                estate,
+                connections,
                 name,
                 topics,
                 terms,
@@ -129,7 +129,7 @@ async def promote(
                 return Answer(told, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
         with call.out.waiting("asking for the promote"):
             made = await verbs.promote_topics(
-                estate,
+                connections,
                 name,
                 topics,
                 terms,
@@ -139,18 +139,18 @@ async def promote(
             )
         if no_wait:
             return plan_answer(made)
-        groups = [record.group for record in verbs.coupled_groups(estate.log.state, name, topics)]
+        groups = [record.group for record in verbs.coupled_groups(connections.log.state, name, topics)]
         back = advised("promote --cancel", name, *topics)
         way_on = f"kmigrate status --watch; to take it back while it waits: {back}"
         with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
             if looked.changes:
-                await need_mirror(call, estate, name, timeout)
-                await need_controller(call, estate, timeout)
-            with watched_topics(call, estate, name, topics) as say:
-                records = await verbs.wait_topics(estate, name, topics, {TopicPhase.PROMOTED}, timeout, say)
-            with watched_groups(call, estate, name, groups) as say:
-                opened = await verbs.wait_groups(estate, name, groups, timeout, say)
-        holds = await _holds(estate, records)
+                await need_mirror(call, connections, name, timeout)
+                await need_controller(call, connections, timeout)
+            with watched_topics(call, connections, name, topics) as say:
+                records = await verbs.wait_topics(connections, name, topics, {TopicPhase.PROMOTED}, timeout, say)
+            with watched_groups(call, connections, name, groups) as say:
+                opened = await verbs.wait_groups(connections, name, groups, timeout, say)
+        holds = await _holds(connections, records)
         json = {
             **made.as_json(),
             "topics": [_as_json(record, holds[record.key]) for record in records],
@@ -159,9 +159,9 @@ async def promote(
         return Answer(json, Group(plan_view(made), _view(records, holds)))
 
 
-def _any_early(estate: Connections, link: str, topics: list[str]) -> bool:
+def _any_early(connections: Connections, link: str, topics: list[str]) -> bool:
     """Return whether the mirror has not yet begun to copy some of the topics."""
-    records = (estate.log.state.topic(link, topic) for topic in topics)
+    records = (connections.log.state.topic(link, topic) for topic in topics)
     return any(record is not None and record.phase in NOT_COPIED_YET for record in records)
 
 
@@ -180,20 +180,20 @@ async def _compared(call: Call, topics: list[str], link: str, timeout: float) ->
 Holds = dict[str, dict[int, float]]
 
 
-async def _holds(estate: Connections, records: list[TopicRecord]) -> Holds:
+async def _holds(connections: Connections, records: list[TopicRecord]) -> Holds:
     """Return the longest hold by topic key and partition; routers report holds shortly after the flip."""
     deadline = monotonic() + _HOLD_SECONDS
-    routers = bool(estate.log.alive(RouterPresence))
+    routers = bool(connections.log.alive(RouterPresence))
     while True:
         holds: Holds = {record.key: {} for record in records}
-        for router in estate.log.alive(RouterPresence):
+        for router in connections.log.alive(RouterPresence):
             for key in holds:
                 for partition, held in router.holds_ms.get(key, {}).items():
                     holds[key][partition] = max(held, holds[key].get(partition, 0.0))
         left = deadline - monotonic()
         if not routers or all(holds.values()) or left <= 0:
             return holds
-        await estate.log.changed(left)
+        await connections.log.changed(left)
 
 
 def _as_json(record: TopicRecord, holds: dict[int, float]) -> dict[str, Any]:

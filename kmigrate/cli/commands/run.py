@@ -150,15 +150,15 @@ async def forget_router(
     Without --dead the router may still live: topics that are promoted are sealed on the source because of that router.
     With --dead the call is refused while a router answers at that router's address.
     """
-    async with call.estate() as estate:
-        looked = await verbs.forget_router(estate, name, dead=dead, plan=True)
+    async with call.connections() as connections:
+        looked = await verbs.forget_router(connections, name, dead=dead, plan=True)
         if plan:
             return plan_answer(looked)
         if looked.changes:
             asked = f"Have all processes of router {name} ended? Seals" if dead else f"Forget router {name}? Fences"
             doubts = "".join(f"{each}. " for each in looked.warnings)
             await call.confirm(yes, f"{doubts}{asked} will not wait for it any more")
-        return plan_answer(await verbs.forget_router(estate, name, dead=dead))
+        return plan_answer(await verbs.forget_router(connections, name, dead=dead))
 
 
 @command(controller_app, "run")

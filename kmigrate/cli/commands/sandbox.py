@@ -415,8 +415,8 @@ async def _router(call: Call) -> str:
     """Return the addresses of the registered routers: a router's `--port` replaces the configured port."""
     routers: Sequence[RouterRecord] = ()
     try:
-        async with call.estate() as estate:
-            routers = estate.log.state.routers()
+        async with call.connections() as connections:
+            routers = connections.log.state.routers()
     except Refused as refused:
         if refused.ref != "no-state-log":
             raise

@@ -18,20 +18,20 @@ __all__ = ["default_findings"]
 
 
 async def default_findings(
-    estate: Connections, link: LinkRecord, topics: Sequence[str], settings: MirrorSettings
+    connections: Connections, link: LinkRecord, topics: Sequence[str], settings: MirrorSettings
 ) -> list[Finding]:
     """Return a finding on each source topic that would behave otherwise on the target without the inherited values."""
     if settings.use_defaults_from is DefaultsFrom.TARGET:
         return []
     try:
-        _, source_admin = await estate.source(link)
+        _, source_admin = await connections.source(link)
         told = await source_admin.topic_configs_told(topics)
-        defaults = await broker_defaults(estate.target, estate.target_admin)
-        known = (await estate.target_admin.topic_configs([STATE_TOPIC]))[STATE_TOPIC]
-        filled = await _filled(estate.target, topics)
+        defaults = await broker_defaults(connections.target, connections.target_admin)
+        known = (await connections.target_admin.topic_configs([STATE_TOPIC]))[STATE_TOPIC]
+        filled = await _filled(connections.target, topics)
     except KmigrateError as error:
         return [Finding("warn", error.ref, error.what, error.next_step)]
-    mirrored = {record.topic: any(record.target_starts.values()) for record in estate.log.state.topics(link.name)}
+    mirrored = {record.topic: any(record.target_starts.values()) for record in connections.log.state.topics(link.name)}
     keys = replicated(settings.config_exclude, known)
     found: list[Finding] = []
     for topic, configs in told.items():

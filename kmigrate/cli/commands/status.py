@@ -32,25 +32,25 @@ async def status(
 
     Figures come from the logs of both clusters, read now.
     """
-    async with call.estate() as estate:
+    async with call.connections() as connections:
         if not watch:
             with call.out.waiting("asking both clusters"):
-                shot = await snapshot(estate)
+                shot = await snapshot(connections)
             return Answer(shot.as_json(), snapshot_view(shot))
         call.out.as_lines()
-        estate.asking = nullcontext  # the watched view stands where a spinner would stand
+        connections.asking = nullcontext  # the watched view stands where a spinner would stand
         try:
-            await _watch(call, estate, interval)
+            await _watch(call, connections, interval)
         except asyncio.CancelledError:
             raise typer.Exit(Exit.INTERRUPTED) from None  # a watch always ends like this, so nothing is printed
         return None
 
 
-async def _watch(call: Call, estate: Connections, interval: float) -> None:
+async def _watch(call: Call, connections: Connections, interval: float) -> None:
     """Show snapshots until Ctrl-C, or until nobody reads the output."""
     if call.json or not call.out.out.is_terminal:
         while True:
-            shot = await snapshot(estate)
+            shot = await snapshot(connections)
             if call.json:
                 call.out.line(shot.as_json(), "")
             else:
@@ -60,5 +60,5 @@ async def _watch(call: Call, estate: Connections, interval: float) -> None:
             await sleep(interval)
     with Live(console=call.out.out, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(snapshot_view(await snapshot(estate)), refresh=True)
+            live.update(snapshot_view(await snapshot(connections)), refresh=True)
             await sleep(interval)

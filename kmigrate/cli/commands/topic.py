@@ -86,12 +86,12 @@ async def mirror(
     left_out = check_names(topics, exclude, regex=regex)
     start = start_position(from_)
     verbs.check_offsets_mode(offsets)
-    async with call.estate() as estate:
-        name = verbs.resolve_link(estate.log.state, call.link(link)).name
-        configs_of = creation_configs(call, estate, name)
+    async with call.connections() as connections:
+        name = verbs.resolve_link(connections.log.state, call.link(link)).name
+        configs_of = creation_configs(call, connections, name)
         if regex:
             made, topics = await verbs.mirror_matching_topics(
-                estate,
+                connections,
                 name,
                 topics,
                 left_out,
@@ -103,71 +103,71 @@ async def mirror(
             )
         else:
             made = await verbs.mirror_topics(
-                estate, name, topics, start, offsets, plan=plan, configs_of=configs_of, recreate=recreate
+                connections, name, topics, start, offsets, plan=plan, configs_of=configs_of, recreate=recreate
             )
         if plan:
-            record = verbs.resolve_link(estate.log.state, name)
-            access = await verbs.access_findings(estate, record, topics)
-            defaults = await default_findings(estate, record, topics, mirror_settings(call.settings))
-            defaults += await verbs.memory_findings(estate, raises=call.settings.mirror.raise_producer_expiration)
-            known = [r.topic for r in _records(estate, name, topics) if r is not None]
-            engined = await _engine(estate, name, known, engine, plan=True)
+            record = verbs.resolve_link(connections.log.state, name)
+            access = await verbs.access_findings(connections, record, topics)
+            defaults = await default_findings(connections, record, topics, mirror_settings(call.settings))
+            defaults += await verbs.memory_findings(connections, raises=call.settings.mirror.raise_producer_expiration)
+            known = [r.topic for r in _records(connections, name, topics) if r is not None]
+            engined = await _engine(connections, name, known, engine, plan=True)
             changes = (*made.changes, *engined)
             made = dataclasses.replace(made, changes=changes, findings=(*made.findings, *access, *defaults))
             if options.engine == "daemon":
                 return plan_answer(made)
-            bulk = await look_at_bulk(estate, record, topics, options, start=start, offsets=offsets)
+            bulk = await look_at_bulk(connections, record, topics, options, start=start, offsets=offsets)
             return Answer({**made.as_json(), "bulk": bulk.as_json()}, Group(plan_view(made), bulk.view()))
-        engined = await _engine(estate, name, topics, engine)
+        engined = await _engine(connections, name, topics, engine)
         made = dataclasses.replace(made, changes=(*made.changes, *engined))
         if no_wait:
             return plan_answer(made)
         with interruptible(f"{', '.join(topics)} to be mirroring", "the mirror goes on with it"):
-            if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
-                await need_mirror(call, estate, name, timeout)
-            with watched_topics(call, estate, name, topics) as say:
-                records = await verbs.wait_topics(estate, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
+            if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(connections, name, topics)):
+                await need_mirror(call, connections, name, timeout)
+            with watched_topics(call, connections, name, topics) as say:
+                records = await verbs.wait_topics(connections, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
         copying = [record.topic for record in records if record.phase is TopicPhase.MIRRORING]
         if options.engine != "daemon" and copying:
-            return await _mirror_by(call, estate, name, copying, options, made)
+            return await _mirror_by(call, connections, name, copying, options, made)
         json = {**made.as_json(), "topics": [encode_record(record) for record in records]}
         return Answer(json, Group(plan_view(made), topics_table(records)))
 
 
 async def _engine(
-    estate: Connections, link: str, topics: list[str], engine: str | None, *, plan: bool = False
+    connections: Connections, link: str, topics: list[str], engine: str | None, *, plan: bool = False
 ) -> tuple[str, ...]:
     """Record the engine that was asked for by name, and return the sentences about changes."""
     if engine not in ("daemon", "spark"):
         return ()
-    return (await verbs.set_engine(estate, link, topics, CopyEngine(engine), plan=plan)).changes
+    return (await verbs.set_engine(connections, link, topics, CopyEngine(engine), plan=plan)).changes
 
 
 async def _mirror_by(
-    call: Call, estate: Connections, name: str, topics: list[str], options: BulkOptions, made: Plan
+    call: Call, connections: Connections, name: str, topics: list[str], options: BulkOptions, made: Plan
 ) -> Answer:
     """Copy mirrored topics by Spark, or report why `auto` leaves the copy to the mirror processes."""
-    link = verbs.resolve_link(estate.log.state, name)
-    bulk = await look_at_bulk(estate, link, topics, options, start="earliest", offsets="auto")
+    link = verbs.resolve_link(connections.log.state, name)
+    bulk = await look_at_bulk(connections, link, topics, options, start="earliest", offsets="auto")
     told, view, code = {"bulk": bulk.as_json()}, bulk.view(), Exit.OK
     if bulk.choice.engine is CopyEngine.SPARK:
-        copied, view, code = await copy_by_spark(call, estate, link, topics, bulk, options)
+        copied, view, code = await copy_by_spark(call, connections, link, topics, bulk, options)
         told = {"bulk": copied}
-    records = [record for record in _records(estate, name, topics) if record is not None]
+    records = [record for record in _records(connections, name, topics) if record is not None]
     json = {**made.as_json(), **told, "topics": [encode_record(record) for record in records]}
     return Answer(json, Group(plan_view(made), view, topics_table(records)), code)
 
 
-def _records(estate: Connections, link: str, topics: list[str]) -> list[TopicRecord | None]:
-    return [estate.log.state.topic(link, topic) for topic in topics]
+def _records(connections: Connections, link: str, topics: list[str]) -> list[TopicRecord | None]:
+    return [connections.log.state.topic(link, topic) for topic in topics]
 
 
 @command(app, "pause")
 async def pause(call: Call, topics: Topics = None, link: Link = None, plan: PlanOnly = False) -> Answer:
     """Pause topics; a running mirror follows at once."""
     topics = call.required_list(topics, "TOPIC", "the topics to pause")
-    async with call.estate() as estate:
-        return plan_answer(await verbs.pause_topics(estate, call.link(link), topics, plan=plan))
+    async with call.connections() as connections:
+        return plan_answer(await verbs.pause_topics(connections, call.link(link), topics, plan=plan))
 
 
 @command(app, "resume")
@@ -188,10 +188,10 @@ async def resume(
     topics = call.required_list(topics, "TOPIC", "the topics to resume")
     lost = None if accept_loss is None else offset_range(accept_loss)
     verbs.check_loss(topics, partition, lost)
-    async with call.estate() as estate:
+    async with call.connections() as connections:
         return plan_answer(
             await verbs.resume_topics(
-                estate, call.link(link), topics, partition=partition, accept_loss=lost, who=call.who, plan=plan
+                connections, call.link(link), topics, partition=partition, accept_loss=lost, who=call.who, plan=plan
             )
         )
 
@@ -212,14 +212,14 @@ async def forget(
     """
     topics = call.required_list(topics, "TOPIC", "the topics to forget")
     seconds = delivery_seconds(call, delivery_timeout)
-    async with call.estate() as estate:
-        looked = await verbs.forget_topics(estate, call.link(link), topics, seconds, plan=True)
+    async with call.connections() as connections:
+        looked = await verbs.forget_topics(connections, call.link(link), topics, seconds, plan=True)
         if plan:
             return plan_answer(looked)
         if looked.changes:
             question = f"Forget {', '.join(topics)}? It is copied no longer, and not promoted"
             await call.confirm(yes, question, looked.warnings)
-        return plan_answer(await verbs.forget_topics(estate, call.link(link), topics, seconds))
+        return plan_answer(await verbs.forget_topics(connections, call.link(link), topics, seconds))
 
 
 @command(app, "patterns")
@@ -241,9 +241,9 @@ async def patterns(
 @command(app, "list")
 async def list_topics(call: Call, link: Link = None) -> Answer:
     """List the mirrored topics and their phases."""
-    async with call.estate() as estate:
-        name = None if link is None else verbs.resolve_link(estate.log.state, link).name
-        records = estate.log.state.topics(name, forgotten=True)
+    async with call.connections() as connections:
+        name = None if link is None else verbs.resolve_link(connections.log.state, link).name
+        records = connections.log.state.topics(name, forgotten=True)
         return Answer({"topics": [encode_record(record) for record in records]}, topics_table(records))
 
 
@@ -253,8 +253,8 @@ async def show(
 ) -> Answer:
     """Show one mirrored topic, partition by partition."""
     topic = call.required(topic, "TOPIC", "the topic to show")
-    async with call.estate() as estate:
-        record = estate.log.state.topic_owner(topic)
+    async with call.connections() as connections:
+        record = connections.log.state.topic_owner(topic)
         if record is None:
             raise Refused(
                 "not-mirrored",
@@ -262,11 +262,13 @@ async def show(
                 still_true="nothing was changed",
                 next_step="kmigrate topic list shows which are, and by which link",
             )
-        shot = await snapshot(estate)
+        shot = await snapshot(connections)
         status = next(each for each in shot.topics if (each.link, each.topic) == (record.link, topic))
         live: dict[str, Any] = next(t for t in shot.as_json()["topics"] if t["topic"] == topic)
-        link = estate.log.state.link(record.link)
-        marked = await copy_times(estate.target, estate.target_admin, link, [record]) if link is not None else None
+        link = connections.log.state.link(record.link)
+        marked = (
+            await copy_times(connections.target, connections.target_admin, link, [record]) if link is not None else None
+        )
         times = next(iter(marked or []), None)
         view = Group(_facts(record, times), topic_detail(status, shot.at_ms))
         markers = {

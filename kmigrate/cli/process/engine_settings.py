@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from kmigrate.config.door import door_of
+from kmigrate.config.listener_access import access_of
 from kmigrate.config.settings import Settings
 from kmigrate.mirror.settings import DefaultsFrom, HoleFiller, MirrorSettings
-from kmigrate.model.listener_access import Door, check_door
+from kmigrate.model.listener_access import ListenerAccess, check_access
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.router.settings import RouterSettings
 
@@ -27,17 +27,17 @@ def router_settings(
     """
     section = settings.router
 
-    def read_door() -> Door:
-        door = door_of(settings, os.environ)
-        check_door(door, target, sources)
-        return door
+    def read_access() -> ListenerAccess:
+        access = access_of(settings, os.environ)
+        check_access(access, target, sources)
+        return access
 
     return RouterSettings(
         name=section.name,
         host=section.host,
         port=section.port,
         node_port_base=section.broker_ports,
-        stand_in_ports=section.stand_in_ports,
+        fallback_ports=section.fallback_ports,
         advertised_host=section.advertised_host,
         hold_limit_s=section.hold_limit_ms / 1000,
         max_frame=section.max_request_bytes,
@@ -48,8 +48,8 @@ def router_settings(
         read_ahead=section.read_ahead_bytes,
         max_idle_s=section.max_idle_s,
         leave_per_s=section.leave_per_s,
-        door=read_door(),
-        read_door=read_door if section.credentials else None,
+        access=read_access(),
+        read_access=read_access if section.credentials else None,
         login_s=section.login_timeout_ms / 1000,
     )
 

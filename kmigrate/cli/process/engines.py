@@ -76,10 +76,10 @@ async def serve(
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     # A process may be started before the first link exists: the process creates the state log and waits for links.
-    async with call.estate(create=True) as estate:
-        for _, what in estate.warnings:
+    async with call.connections(create=True) as connections:
+        for _, what in connections.warnings:
             call.out.note(f"warning: {what}")
-        process = _Process(call, estate, stop, worker)
+        process = _Process(call, connections, stop, worker)
         await process.run(engines, link, workers, take_over=take_over)
     call.out.line({"event": "stopped"}, "stopped")
 
@@ -120,8 +120,8 @@ def _log_to_stderr() -> None:
 class _Process:
     """The engines of this process and the resources that these engines keep open."""
 
-    def __init__(self, call: Call, estate: Connections, stop: asyncio.Event, worker: int) -> None:
-        self._call, self._estate, self._stop = call, estate, stop
+    def __init__(self, call: Call, connections: Connections, stop: asyncio.Event, worker: int) -> None:
+        self._call, self._estate, self._stop = call, connections, stop
         self._fatal: BaseException | None = None
         self._tasks = TaskOwner(self._on_failure)
         self._worker = worker
@@ -129,7 +129,7 @@ class _Process:
         self._instance = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._registry = process_registry()
         self._mirrors = MirrorMetrics(self._registry)
-        show_strays(self._registry, estate.log)
+        show_strays(self._registry, connections.log)
         self._groups = GroupFigures()
 
     def _on_failure(self, error: BaseException) -> None:

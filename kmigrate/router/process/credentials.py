@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from kmigrate.errors import KmigrateError
-from kmigrate.model.listener_access import Door
+from kmigrate.model.listener_access import ListenerAccess
 from kmigrate.net.clock import sleep
 from kmigrate.net.stamps import Stamps, stamps_of
 from kmigrate.net.tls import ServerTls
@@ -30,9 +30,9 @@ _MOST_NAMES = 10
 class Credentials:
     """The certificate and the table of clients of one router; `take` gets each newer table."""
 
-    def __init__(self, settings: RouterSettings, tls: ServerTls | None, take: Callable[[Door], None]) -> None:
-        self._door = settings.door
-        self._read = settings.read_door
+    def __init__(self, settings: RouterSettings, tls: ServerTls | None, take: Callable[[ListenerAccess], None]) -> None:
+        self._access = settings.access
+        self._read = settings.read_access
         self._tls = tls
         self._take = take
         self._seen: Stamps = ()
@@ -62,25 +62,25 @@ class Credentials:
         """
         if self._read is None:
             return
-        before, self._seen = self._seen, await asyncio.to_thread(stamps_of, self._door.files)
+        before, self._seen = self._seen, await asyncio.to_thread(stamps_of, self._access.files)
         self._looks += 1
         again = self._broken and not self._looks % _LOOKS_UNTIL_AGAIN
         if self._seen != before or (self._seen == self._done and not again):
             return
         self._done = self._seen
         try:
-            door = await asyncio.to_thread(self._read)
+            access = await asyncio.to_thread(self._read)
         except KmigrateError as error:
             self._stays(error.what)
             return
-        if door.identifies != self._door.identifies:
+        if access.identifies != self._access.identifies:
             self._stays("no client of the new one has a certificate")
             return
         self._broken = ""
-        before_it, self._door = self._door, door
-        if door != before_it:
-            _log.warning("the table of clients was read again: %s", _told(before_it, door))
-            self._take(door)
+        before_it, self._access = self._access, access
+        if access != before_it:
+            _log.warning("the table of clients was read again: %s", _told(before_it, access))
+            self._take(access)
 
     def _stays(self, why: str) -> None:
         if why != self._broken:
@@ -88,7 +88,7 @@ class Credentials:
             _log.warning("the table of clients stays as it was: %s", why)
 
 
-def _told(before: Door, after: Door) -> str:
+def _told(before: ListenerAccess, after: ListenerAccess) -> str:
     """Return the names of new, changed and removed clients."""
     old, new = before.clients, after.clients
     news = {

@@ -112,18 +112,18 @@ class ClientConnection:
 
     def _made(self) -> None:
         """Take in the new connection. Until the login, which has a deadline, requests must be short."""
-        settings, door = self._shared.settings, self._shared.door
+        settings, access = self._shared.settings, self._shared.access
         self.session.host = self.stream.peer.rpartition(":")[0]
         self._on_made(self)
         self.session.since = self.session.active = monotonic()
         self._shared.farewell.guests.add(self.session)
-        if door.asks:
+        if access.asks:
             self.stream.max_frame = settings.max_login_frame
             self._deadline = asyncio.get_running_loop().call_later(settings.login_s, self._late)
-        elif not door.knows_certificates:
+        elif not access.knows_certificates:
             self._identity = NOBODY
         else:
-            self._identity = door.holder(self.stream.subject)
+            self._identity = access.holder(self.stream.subject)
             if self._identity is None:
                 self._shared.backend.warn(f"{self.stream.peer}: no client of the table has {self.stream.subject!r}")
                 self.close("")
@@ -149,7 +149,7 @@ class ClientConnection:
         identity = self._identity
         if self._ended or identity is None or identity is NOBODY:
             return
-        self._identity = self._shared.door.still(identity)
+        self._identity = self._shared.access.still(identity)
         if self._identity is None:
             self._identity = identity
             self.close(f"the table no longer has {identity.name}")
@@ -304,8 +304,8 @@ class ClientConnection:
 
         If the login is relayed, or the client is not known yet, the router itself does not log in.
         """
-        target, door = self._clusters.target_settings, self._shared.door
-        if self._identity is None or (door.asks and not door.mapped):
+        target, access = self._clusters.target_settings, self._shared.access
+        if self._identity is None or (access.asks and not access.mapped):
             return replace(target.security, sasl=None)
         found = self._identity.at(target)
         if found is None:

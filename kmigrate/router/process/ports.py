@@ -17,10 +17,10 @@ from kmigrate.router.settings import RouterSettings
 __all__ = ["Key", "Ports"]
 
 _BACKLOG = 1024
-_STAND_INS_FROM = 100
+_FALLBACKS_FROM = 100
 """Distance between the bootstrap listener and the first listener for clients of another router."""
-_STAND_IN_PORTS = 100
-_STAND_INS = 64
+_FALLBACK_PORTS = 100
+_FALLBACKS = 64
 """Maximum listeners for clients of other routers, once some of these routers are gone."""
 
 Key = int | str | None
@@ -63,8 +63,8 @@ class Ports:
         if key is None:
             return [settings.port]
         if isinstance(key, str):
-            given, first, start = settings.stand_in_ports, settings.port + _STAND_INS_FROM, crc32(key.encode())
-            steps = [(start + number) % _STAND_IN_PORTS for number in range(_STAND_IN_PORTS)]
+            given, first, start = settings.fallback_ports, settings.port + _FALLBACKS_FROM, crc32(key.encode())
+            steps = [(start + number) % _FALLBACK_PORTS for number in range(_FALLBACK_PORTS)]
         else:
             given, first, steps = settings.node_port_base, settings.port + 1, [key]
         if not (given or settings.port):
@@ -108,7 +108,7 @@ class Ports:
     def bound(self, registered: Collection[str]) -> list[str]:
         """Close surplus listeners for clients of routers that are gone; return their homes."""
         homes = [key for key in self._servers if isinstance(key, str)]
-        gone = [home for home in homes if home not in registered][: max(0, len(homes) - _STAND_INS + 1)]
+        gone = [home for home in homes if home not in registered][: max(0, len(homes) - _FALLBACKS + 1)]
         for home in gone:
             self._servers.pop(home).close()
         return gone

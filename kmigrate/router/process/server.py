@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, KmigrateError, Refused, WaitTimedOut
-from kmigrate.model.listener_access import Door
+from kmigrate.model.listener_access import ListenerAccess
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import next_table, routing_table
@@ -85,7 +85,7 @@ class Router:
         self._connections: set[ClientConnection] = set()
         self._draining: set[ClientConnection] = set()
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
-        self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
+        self._tls = ServerTls(settings.access.tls) if settings.access.tls else None
         self._arrivals = (
             Arrivals(self._tls, settings.login_s, self._arrives, self._shared.limits.settled, self._shared.limits.left)
             if self._tls
@@ -135,7 +135,7 @@ class Router:
         self._tasks.start(self._watch_brokers(), "router-brokers")
         self._tasks.start(self._watch_writes(), "router-writes")
         self._tasks.start(self._credentials.watch(), "router-credentials")
-        self._tasks.start(self._watch_routers(), "router-stand-ins")
+        self._tasks.start(self._watch_routers(), "fallback-routers")
         self._tasks.start(self._watch_transactions(), "router-transactions")
         self._tasks.start(self._see_off(), "router-farewell")
         self._tasks.start(self._keep_limits(), "router-limits")
@@ -180,14 +180,14 @@ class Router:
         """Bind the listener of a target broker."""
         self._shared.book.addresses[node] = await self._ports.listen(node)
 
-    async def _stand_in(self, home: str) -> None:
+    async def _serve_home(self, home: str) -> None:
         """Bind the listener for clients of another router; without it they have only their own router's addresses."""
         try:
             host, port = await self._ports.listen(home)
         except Refused as refusal:
             _log.warning("clients of the router at %s are not received here: %s", home, refusal.what)
             return
-        self._shared.stand_ins.addresses[home] = f"{host}:{port}"
+        self._shared.fallbacks.addresses[home] = f"{host}:{port}"
 
     def _accept(self, key: Key) -> asyncio.BaseProtocol:
         node = key if isinstance(key, int) else None
@@ -209,7 +209,7 @@ class Router:
 
         A connection with TLS is admitted already, and still counts as in the handshake.
         """
-        limits, host, asks = self._shared.limits, connection.session.host, self._shared.door.asks
+        limits, host, asks = self._shared.limits, connection.session.host, self._shared.access.asks
         refusal = ""
         if self._arrivals is None:
             refusal = limits.admit(host, logged_in=not asks)
@@ -321,9 +321,9 @@ class Router:
         ids = {topic.topic_id.bytes for topic in found if topic is not None and topic.topic_id}
         self._shared.own_ids |= ids
 
-    def _take_table(self, door: Door) -> None:
+    def _take_table(self, access: ListenerAccess) -> None:
         """Take a newer table of clients, for every connection from this moment."""
-        self._shared.door = door
+        self._shared.access = access
         for connection in list(self._connections):
             connection.look_up()
 
@@ -338,16 +338,16 @@ class Router:
 
         The reports say where each router receives this router's clients, and which clients each router still keeps.
         """
-        stand_ins = self._shared.stand_ins
+        fallbacks = self._shared.fallbacks
         while True:
             registered = {each.bootstrap for each in self._state_log.state.routers()} - {self.bootstrap}
-            for home in sorted(registered - stand_ins.addresses.keys()):
+            for home in sorted(registered - fallbacks.addresses.keys()):
                 for gone in self._ports.bound(registered):
-                    del stand_ins.addresses[gone]
-                await self._stand_in(home)
+                    del fallbacks.addresses[gone]
+                await self._serve_home(home)
             heard = self._state_log.alive(RouterPresence)
             if any(each.instance == self.instance for each in heard):  # a router that does not hear itself hears nobody
-                stand_ins.follow(self.bootstrap, heard)
+                fallbacks.follow(self.bootstrap, heard)
                 self._shared.farewell.heard = tuple(each for each in heard if each.instance != self.instance)
             await self._state_log.changed_or_broken(1.0)
 
@@ -440,7 +440,7 @@ class Router:
 
     def presence(self) -> RouterPresence:
         """Return this router's present report."""
-        shared, door = self._shared, self._shared.door
+        shared, access = self._shared, self._shared.access
         clients, more = self._clients
         return RouterPresence(
             instance=self.instance,
@@ -455,11 +455,11 @@ class Router:
             on_brokers=sum(connection.session.on_broker for connection in self._connections),
             clients=clients,
             more_clients=more,
-            protocol=door.protocol,
-            maps_clients=door.mapped or door.knows_certificates,
+            protocol=access.protocol,
+            maps_clients=access.mapped or access.knows_certificates,
             bootstrap=self.bootstrap,
             listeners={node: f"{host}:{port}" for node, (host, port) in shared.book.addresses.items()},
-            stand_ins=shared.stand_ins.addresses,
+            fallbacks=shared.fallbacks.addresses,
             limits=shared.limits.told(),
             waiting=shared.held.waiting(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
             joins=shared.join_book.words(shared.table.held_groups, shared.table.followed.keys(), monotonic()),

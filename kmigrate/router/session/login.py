@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.listener_access import Door, Identity
+from kmigrate.model.listener_access import Identity, ListenerAccess
 from kmigrate.model.security import Bearer, Login
 from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code, code_of
@@ -49,7 +49,7 @@ class ClientLogin:
         self._shared = shared
         self._client = client
         self._outside = shared.backend
-        self.accepted = not shared.door.asks
+        self.accepted = not shared.access.asks
         self._ends = float("inf")
         self._mechanism = ""
         self._claim: tuple[str | None, Login | Bearer | None] | None = None
@@ -60,9 +60,9 @@ class ClientLogin:
         """Time at which a refusal is told, and the function that tells the refusal."""
 
     @property
-    def _door(self) -> Door:
-        """The present door: a later message of a login may meet a newer table."""
-        return self._shared.door
+    def _access(self) -> ListenerAccess:
+        """The present rules of access: a later message of a login may meet a newer table."""
+        return self._shared.access
 
     def admit(self, head: RequestHead, *, alone: bool) -> None:
         """Refuse a request that may not come yet, or no more; `alone`: nothing of this client waits for an answer."""
@@ -84,11 +84,11 @@ class ClientLogin:
 
     def begins_again(self, head: RequestHead) -> bool:
         """Return whether a request is the first request of a renewal that goes to the target."""
-        return head.api_key == _HANDSHAKE and self.accepted and self._door.asks and not self._door.mapped
+        return head.api_key == _HANDSHAKE and self.accepted and self._access.asks and not self._access.mapped
 
     def relays(self, head: RequestHead, request: Any) -> bool:
         """Return whether a login request goes to the target; name and credential are read on the way."""
-        if self._door.mapped or not self._door.asks:
+        if self._access.mapped or not self._access.asks:
             return False
         if head.api_key == _HANDSHAKE:
             self._mechanism, self._claim = str(request.mechanism), None
@@ -98,7 +98,7 @@ class ClientLogin:
         return True
 
     def _relayed(self, head: RequestHead, mechanism: str) -> bool:
-        return head.version > 0 and mechanism in self._door.mechanisms
+        return head.version > 0 and mechanism in self._access.mechanisms
 
     def told(self, head: RequestHead, frame: bytearray) -> Buffer:
         """Return the target's answer to a relayed request unchanged, after reading the result."""
@@ -114,7 +114,7 @@ class ClientLogin:
             self._ends = self._client.now() + lifetime if lifetime else float("inf")
             (name, own), self._claim = self._claim, None
             self.accepted = True
-            self._client.identified(self._door.named(name, own))
+            self._client.identified(self._access.named(name, own))
         return frame
 
     # judged here
@@ -131,26 +131,26 @@ class ClientLogin:
             self._scram_word(head, bytes(request.auth_bytes), reply)
 
     def _shake_hands(self, head: RequestHead, mechanism: str, reply: Callable[[Buffer], None]) -> None:
-        door, kind = self._door, entity(_HANDSHAKE, head.version, "response")
+        access, kind = self._access, entity(_HANDSHAKE, head.version, "response")
         self._mechanism, self._scram = "", None
         error, why = int(Code.NONE), ""
-        if not door.asks:
+        if not access.asks:
             error, why = Code.ILLEGAL_SASL_STATE, "its login is not asked for"
         elif head.version == 0:
             error, why = Code.UNSUPPORTED_VERSION, "it logs in by SaslHandshake version 0, which no router can follow"
-        elif mechanism not in door.mechanisms:
+        elif mechanism not in access.mechanisms:
             error, why = Code.UNSUPPORTED_SASL_MECHANISM, f"it asks for {mechanism!r}, which is not offered"
             if mechanism == "GSSAPI":
                 why = "it logs in by Kerberos: its tickets are for a broker's host name, and no router can use them"
         else:
             self._mechanism = mechanism
-        reply(frame_answer(blank(kind, error_code=error, mechanisms=door.mechanisms), head.correlation_id))
+        reply(frame_answer(blank(kind, error_code=error, mechanisms=access.mechanisms), head.correlation_id))
         if error:
             self._client.close(f"{head.client_id or 'a client'}: {why}")
 
     def _plain(self, head: RequestHead, word: bytes, reply: Callable[[Buffer], None]) -> None:
         found = plain_login(word)
-        entry = self._door.clients.get(found[0]) if found is not None else None
+        entry = self._access.clients.get(found[0]) if found is not None else None
         known = entry.password if entry is not None else ""
         if found is None or not known or not hmac.compare_digest(found[1].encode(), known.encode()):
             self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED, reply)
@@ -169,7 +169,7 @@ class ClientLogin:
             reply(_authenticate_answer(head, auth_bytes=said))
 
     def _keys_of(self, name: str) -> ScramKeys | None:
-        entry = self._door.clients.get(name)
+        entry = self._access.clients.get(name)
         return _scram_keys(self._mechanism, name, entry.password) if entry is not None and entry.password else None
 
     def _accept(self, head: RequestHead, name: str, word: bytes, reply: Callable[[Buffer], None]) -> None:
@@ -181,7 +181,7 @@ class ClientLogin:
             else:
                 reply(_authenticate_answer(head, auth_bytes=word))
             return
-        identity: Identity = self._door.named(name)
+        identity: Identity = self._access.named(name)
 
         def arrived(problem: str) -> None:
             if problem:

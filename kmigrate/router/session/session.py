@@ -111,10 +111,10 @@ class Session:
         self.host = self.client_id = self.software = ""
         """Host, client id and library of the client, as far as known; the edge knows the host."""
         self.home = ""
-        """Home router of a client that came to this router as a stand-in (`shared.fallback_routers`); '' for other
+        """Home router of a client that came to this router as a fallback (`shared.fallback_routers`); '' for other
         clients."""
         self.broker: int | None = None
-        """Target broker whose listener took the connection; None: the bootstrap listener, or a stand-in's listener."""
+        """Target broker whose listener took the connection; None: the bootstrap listener, or a fallback listener."""
         self.since = self.active = 0.0
         """Times of the connection's begin, and of its newest request or answer."""
         self.leaving = False
@@ -486,7 +486,7 @@ class Session:
             if self._told:
                 self._fill(slot, answer)
             else:
-                self._shared.stand_ins.book(self.home, lambda book: self._show(slot, answer, head, book))
+                self._shared.fallbacks.book(self.home, lambda book: self._show(slot, answer, head, book))
 
         if head.api_key == METADATA:
             ask_layout(self._shared, self._client, full, frame, decode_request(frame, full), answered)

@@ -4,7 +4,7 @@ Many clients forget their bootstrap addresses as soon as they have seen the brok
 brokers that a router shows are the router itself. So the router's Metadata names up to three more brokers, which lead
 no partition. These are listeners of other routers, kept for the first router's clients alone. A client that asks there
 gets the addresses of the first router as long as that router accepts connections. From then on the client gets the
-addresses of the router that it asks, so no client goes to and fro between two routers. The stand-ins in the client's
+addresses of the router that it asks, so no client goes to and fro between two routers. The fallbacks in the client's
 metadata stay the same. librdkafka gives up a broker at once that metadata no longer names, even the broker that gave
 the metadata. librdkafka goes back to the bootstrap addresses as soon as no broker is up, even while connecting
 (KIP-899).
@@ -42,7 +42,7 @@ class FallbackRouters:
     def follow(self, own: str, heard: Iterable[RouterPresence]) -> None:
         """Take the newest reports of the live routers; `own` is this router's home."""
         others = {each.bootstrap: each for each in heard if each.bootstrap not in ("", own)}
-        kept = {own: self.addresses, **{home: each.stand_ins for home, each in others.items()}}
+        kept = {own: self.addresses, **{home: each.fallbacks for home, each in others.items()}}
         offset = self._book.offset
         self._book.spares = _spares(own, kept, offset)
         self._books = {
@@ -63,7 +63,7 @@ class FallbackRouters:
 
 
 def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[FallbackBroker, ...]:
-    """Return the stand-ins of a router: the same at every router, and spread over all routers if there are many."""
+    """Return the fallback routers of a router: the same at every router, and spread over all."""
     found: dict[int, FallbackBroker] = {}
     for other in sorted(kept, key=lambda other: crc32(f"{home} {other}".encode())):
         if (at := kept[other].get(home)) and len(found) < _SPARES:

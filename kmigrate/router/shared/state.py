@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from kmigrate.model.listener_access import Door, Identity
+from kmigrate.model.listener_access import Identity, ListenerAccess
 from kmigrate.model.presences import GroupWord
 from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
@@ -276,10 +276,10 @@ class SharedState:
     book: AddressBook
     backend: Backend
     memory: TransactionStore
-    stand_ins: FallbackRouters
+    fallbacks: FallbackRouters
     gate: FirstWriteGate = field(default_factory=FirstWriteGate)
     forwards: InFlightForwards = field(default_factory=InFlightForwards)
-    door: Door = field(init=False)
+    access: ListenerAccess = field(init=False)
     """Rules for who may connect, and with which identity a client goes on, from the newest usable table of clients."""
     fenced: frozenset[str] = field(init=False)
     """Keys of fenced topics, whose unresolved forwards this router reports."""
@@ -316,7 +316,7 @@ class SharedState:
     _mirrored: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        self.door = self.settings.door
+        self.access = self.settings.access
         self.fenced = _fenced(self.table)
         self.ids = TopicIds(self.table.topics)
         self.begun = SourceTransactions(self.forwards)

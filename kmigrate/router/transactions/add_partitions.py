@@ -34,17 +34,17 @@ class AddPartitionsHandler:
     _client: ClientLink
     _gone: bool = False
 
-    def add(self, errand: TxnRequest) -> None:
+    def add(self, txn: TxnRequest) -> None:
         """Ask the target about each partition that may be late, then pass on the other partitions (A)."""
         late, table = self._shared.late, self._shared.table
         asked = {
             (topic, index)
-            for topic, partitions in partitions_of(errand.request).items()
+            for topic, partitions in partitions_of(txn.request).items()
             for index in partitions
-            if late.may_be(table, errand.holder, topic, index)
+            if late.may_be(table, txn.holder, topic, index)
         }
         if not asked:
-            self._without((), errand)
+            self._without((), txn)
             return
         answers: dict[tuple[str, int], bool | None] = {}
 
@@ -53,12 +53,12 @@ class AddPartitionsHandler:
             if len(answers) < len(asked):
                 return
             if None not in answers.values():
-                self._without([key for key, known in answers.items() if not known], errand)
+                self._without([key for key, known in answers.items() if not known], txn)
             elif not self._gone:
-                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+                txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
         for key in sorted(asked):
-            self._shared.ask_written(*key, errand.producer_id, partial(told, key))
+            self._shared.ask_written(*key, txn.producer_id, partial(told, key))
 
     @property
     def owes(self) -> bool:
@@ -82,24 +82,24 @@ class AddPartitionsHandler:
         frame = frame_request(partitions_request(_ADD, holder, {topic: (partition,)}), 0, None)
         self._client.to_target([frame], 0, told)
 
-    def _without(self, late: Collection[tuple[str, int]], errand: TxnRequest) -> None:
+    def _without(self, late: Collection[tuple[str, int]], txn: TxnRequest) -> None:
         """Pass on the partitions that are not late, and tell the client that all are in (A, D)."""
         if self._gone:
             return
         if not late or self._shared.table.finished:
-            self._client.to_target([errand.frame], errand.head.correlation_id, errand.reply)
+            self._client.to_target([txn.frame], txn.head.correlation_id, txn.reply)
             return
-        self._shared.late.owe(errand.name, self, late)
-        wanted = partitions_of(errand.request)
+        self._shared.late.owe(txn.name, self, late)
+        wanted = partitions_of(txn.request)
         rest = {t: left for t, parts in wanted.items() if (left := tuple(i for i in parts if (t, i) not in late))}
         if not rest:
-            errand.fail(0)
+            txn.fail(0)
             return
 
         def told(frame: bytearray) -> None:
-            codes = partition_codes(errand.read(frame))
-            errand.reply(partitions_answer(errand.head, errand.request, codes, 0))
+            codes = partition_codes(txn.read(frame))
+            txn.reply(partitions_answer(txn.head, txn.request, codes, 0))
 
-        message = partitions_request(type(errand.request), errand.holder, rest)
-        frame = frame_request(message, errand.head.correlation_id, errand.head.client_id)
-        self._client.to_target([frame], errand.head.correlation_id, told)
+        message = partitions_request(type(txn.request), txn.holder, rest)
+        frame = frame_request(message, txn.head.correlation_id, txn.head.client_id)
+        self._client.to_target([frame], txn.head.correlation_id, told)

@@ -38,33 +38,33 @@ class EndTxnHandler:
     """Handles EndTxn on one client connection."""
 
     _shared: SharedState
-    _holders: ProducerIdentities
+    _identities: ProducerIdentities
     _places: TransactionLocator
     _to_target: Callable[[TxnRequest, Callable[[bytearray], None]], None]
     """Sends the client's request to the target unchanged."""
     _again: Callable[[TxnRequest], None]
     """Takes a request again once its holder is known."""
 
-    def take(self, errand: TxnRequest) -> None:
+    def take(self, txn: TxnRequest) -> None:
         """End an open transaction at its cluster; if none is open, ask the cluster of the id's last transaction."""
-        at = self._places.open_at(errand.name)
-        if at is None and errand.name in self._places.refused and not errand.request.committed:
+        at = self._places.open_at(txn.name)
+        if at is None and txn.name in self._places.refused and not txn.request.committed:
             # A coordinator answers the abort of a transaction that never began with INVALID_TXN_STATE, at which some
             # clients end.
-            self._places.refused.discard(errand.name)
-            errand.fail(0)
+            self._places.refused.discard(txn.name)
+            txn.fail(0)
             return
-        self._places.refused.discard(errand.name)
+        self._places.refused.discard(txn.name)
         if at == TARGET:
-            self._end_at_target(errand)
+            self._end_at_target(txn)
         elif at is not None:
-            record = self._holders.identity(errand, at, self._again)
+            record = self._identities.identity(txn, at, self._again)
             if record is not None:
-                self._end_at_source(errand, record, errand.fail)
+                self._end_at_source(txn, record, txn.fail)
         else:
-            self._end_again(errand)
+            self._end_again(txn)
 
-    def _end_at_target(self, errand: TxnRequest, *, nowhere_else: bool = False) -> None:
+    def _end_at_target(self, txn: TxnRequest, *, nowhere_else: bool = False) -> None:
         """End the transaction at the target.
 
         `nowhere_else`: nothing is open at the source. If a fence held the transaction and its client aborts, the
@@ -72,50 +72,50 @@ class EndTxnHandler:
         """
 
         def told(frame: bytearray) -> None:
-            code = errand.code_in(frame)
+            code = txn.code_in(frame)
             if code in NOT_THE_HOLDER:
-                self._holders.strangers.refuse(errand, lambda: errand.reply(frame))
+                self._identities.strangers.refuse(txn, lambda: txn.reply(frame))
                 return
             if code in _OVER:
-                self._places.over(errand.name)
-            never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not errand.request.committed
-            if never_began or code != self._code(errand, code):
-                errand.fail(0)
+                self._places.over(txn.name)
+            never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not txn.request.committed
+            if never_began or code != self._code(txn, code):
+                txn.fail(0)
             else:
-                errand.reply(frame)
+                txn.reply(frame)
 
-        self._to_target(errand, told)
+        self._to_target(txn, told)
 
-    def _end_at_source(self, errand: TxnRequest, record: TransactionRecord, then: Callable[[int], None]) -> None:
+    def _end_at_source(self, txn: TxnRequest, record: TransactionRecord, then: Callable[[int], None]) -> None:
         link = record.link
-        entry = self._shared.begun.entries.get((link, errand.name))
+        entry = self._shared.begun.entries.get((link, txn.name))
         if entry is not None:
             entry.ask(self._places)
         message = _END(
-            transactional_id=errand.name,
+            transactional_id=txn.name,
             producer_id=record.source_id,
             producer_epoch=record.source_epoch,
-            committed=errand.request.committed,
+            committed=txn.request.committed,
         )
 
         def told(answer: Any, code: int) -> None:
             if entry is not None:
                 entry.answered(self._places, begun=True)
             if answer is not None:
-                code = self._holders.talk.elsewhere(link, errand.name, code_of(answer.error_code))
+                code = self._identities.talk.elsewhere(link, txn.name, code_of(answer.error_code))
                 if entry is not None and code in _OVER:
-                    self._shared.ended(link, errand.name, entry)
-            if not self._holders.disowned(errand, link, {code}, self.take):
+                    self._shared.ended(link, txn.name, entry)
+            if not self._identities.disowned(txn, link, {code}, self.take):
                 then(code)
 
-        self._holders.talk.ask(link, errand.name, errand.head.client_id, message, told)
+        self._identities.talk.ask(link, txn.name, txn.head.client_id, message, told)
 
-    def _end_again(self, errand: TxnRequest) -> None:
+    def _end_again(self, txn: TxnRequest) -> None:
         """Handle an EndTxn whose first answer was lost: ask the cluster of the id's last transaction."""
-        records = self._holders.records(errand.name).values()
-        held = [r for r in records if (r.producer_id, r.epoch) == (errand.producer_id, errand.epoch) and r.topics]
+        records = self._identities.records(txn.name).values()
+        held = [r for r in records if (r.producer_id, r.epoch) == (txn.producer_id, txn.epoch) and r.topics]
         if not held:
-            self._end_unlisted(errand)
+            self._end_unlisted(txn)
             return
         record = held[0]
         routes = self._shared.table.topics
@@ -123,47 +123,47 @@ class EndTxnHandler:
 
             def at_source(code: int) -> None:
                 if code == Code.INVALID_TXN_STATE:
-                    self._end_at_target(errand, nowhere_else=True)
+                    self._end_at_target(txn, nowhere_else=True)
                 else:
-                    errand.fail(code)
+                    txn.fail(code)
 
-            self._end_where_it_was(errand, record, at_source)
+            self._end_where_it_was(txn, record, at_source)
             return
 
         def at_target(frame: bytearray) -> None:
-            if errand.code_in(frame) == Code.INVALID_TXN_STATE:
-                self._end_where_it_was(errand, record, lambda code: errand.fail(self._code(errand, code)))
+            if txn.code_in(frame) == Code.INVALID_TXN_STATE:
+                self._end_where_it_was(txn, record, lambda code: txn.fail(self._code(txn, code)))
             else:
-                errand.reply(frame)
+                txn.reply(frame)
 
-        self._to_target(errand, at_target)
+        self._to_target(txn, at_target)
 
-    def _end_unlisted(self, errand: TxnRequest) -> None:
+    def _end_unlisted(self, txn: TxnRequest) -> None:
         """End a transaction whose holder's writes the state log does not know: at the target, or at a source."""
 
         def told(frame: bytearray) -> None:
-            if errand.code_in(frame) in NOT_THE_HOLDER:
-                self._holders.strangers.refuse(errand, lambda: errand.reply(frame))
+            if txn.code_in(frame) in NOT_THE_HOLDER:
+                self._identities.strangers.refuse(txn, lambda: txn.reply(frame))
             else:
-                errand.reply(frame)
+                txn.reply(frame)
 
-        self._to_target(errand, told)
+        self._to_target(txn, told)
 
-    def _end_where_it_was(self, errand: TxnRequest, record: TransactionRecord, then: Callable[[int], None]) -> None:
+    def _end_where_it_was(self, txn: TxnRequest, record: TransactionRecord, then: Callable[[int], None]) -> None:
         """End the transaction at the source; if the identity is revoked, answer from the id's record."""
         if record.revoked is None:
-            self._end_at_source(errand, record, then)
+            self._end_at_source(txn, record, then)
         elif record.in_force:
             then(Code.CONCURRENT_TRANSACTIONS)  # the revocation is not proven yet, so the end may still change
-        elif not errand.request.committed:
+        elif not txn.request.committed:
             then(0)
         else:
             then(_ENDED[record.revoked.last_end])
 
-    def _code(self, errand: TxnRequest, code: int) -> int:
+    def _code(self, txn: TxnRequest, code: int) -> int:
         """Return the code for the client from the cluster's code (`shared.deferred_partitions`, C)."""
-        if code != Code.INVALID_TXN_STATE or errand.request.committed:
+        if code != Code.INVALID_TXN_STATE or txn.request.committed:
             return code
         table = self._shared.table
-        topics = {topic for record in self._holders.records(errand.name).values() for topic in record.topics}
-        return 0 if any(self._shared.late.carried_over(table, errand.holder, topic) for topic in topics) else code
+        topics = {topic for record in self._identities.records(txn.name).values() for topic in record.topics}
+        return 0 if any(self._shared.late.carried_over(table, txn.holder, topic) for topic in topics) else code

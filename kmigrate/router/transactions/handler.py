@@ -89,10 +89,10 @@ class TransactionHandler:
         self._client = client
         self._follow = follow
         self._talk = TxnCoordinatorClient(shared, client)
-        self._holders = ProducerIdentities(shared, self._talk, SourceIdentities(shared, self._talk))
-        self._places = TransactionLocator(shared, self._holders)
+        self._identities = ProducerIdentities(shared, self._talk, SourceIdentities(shared, self._talk))
+        self._places = TransactionLocator(shared, self._identities)
         self._entrance = AddPartitionsHandler(shared, client)
-        self._ending = EndTxnHandler(shared, self._holders, self._places, self._to_target, self._go)
+        self._ending = EndTxnHandler(shared, self._identities, self._places, self._to_target, self._go)
         self._held: list[TxnRequest] = []
         self._gone = False
 
@@ -106,8 +106,8 @@ class TransactionHandler:
         if not self._held:
             return
         held, self._held = self._held, []
-        for errand in held:
-            self._go(errand)
+        for txn in held:
+            self._go(txn)
 
     def closed(self) -> None:
         self._gone = self._talk.gone = True
@@ -131,83 +131,83 @@ class TransactionHandler:
 
     # one request
 
-    def _go(self, errand: TxnRequest) -> None:
+    def _go(self, txn: TxnRequest) -> None:
         if self._gone:
             return
-        key = errand.head.api_key
+        key = txn.head.api_key
         if key == INIT_PRODUCER_ID:
-            self._init(errand)
-        elif key != END_TXN and self._holders.cut_off(errand):
-            errand.fail(Code.ILLEGAL_GENERATION if key == TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
+            self._init(txn)
+        elif key != END_TXN and self._identities.cut_off(txn):
+            txn.fail(Code.ILLEGAL_GENERATION if key == TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
         elif key == TXN_OFFSET_COMMIT:
-            self._commit_offsets(errand)
+            self._commit_offsets(txn)
         elif not self._shared.table.mirroring:
-            self._at_target_alone(errand)
-        elif not self._places.knows(errand.name):
-            self._look_first(errand)
+            self._at_target_alone(txn)
+        elif not self._places.knows(txn.name):
+            self._look_first(txn)
         elif key == ADD_PARTITIONS:
-            self._add_partitions(errand)
+            self._add_partitions(txn)
         elif key == ADD_OFFSETS:
-            self._add_offsets(errand)
+            self._add_offsets(txn)
         else:
-            self._ending.take(errand)
+            self._ending.take(txn)
 
-    def _at_target_alone(self, errand: TxnRequest) -> None:
+    def _at_target_alone(self, txn: TxnRequest) -> None:
         """Handle a request while nothing is mirrored any more, or yet."""
-        if errand.head.api_key == END_TXN:
-            self._ending.take(errand)
-        elif errand.head.api_key == ADD_PARTITIONS:
-            self._add_at_target(errand)
+        if txn.head.api_key == END_TXN:
+            self._ending.take(txn)
+        elif txn.head.api_key == ADD_PARTITIONS:
+            self._add_at_target(txn)
         else:
-            self._begin_at_target(errand)
-            self._pass(errand)
+            self._begin_at_target(txn)
+            self._pass(txn)
 
-    def _pass(self, errand: TxnRequest) -> None:
-        self._to_target(errand, errand.reply)
+    def _pass(self, txn: TxnRequest) -> None:
+        self._to_target(txn, txn.reply)
 
-    def _to_target(self, errand: TxnRequest, told: Callable[[bytearray], None]) -> None:
+    def _to_target(self, txn: TxnRequest, told: Callable[[bytearray], None]) -> None:
         """Send the request to the target unchanged."""
         if not self._gone:
-            self._client.to_target([errand.frame], errand.head.correlation_id, told)
+            self._client.to_target([txn.frame], txn.head.correlation_id, told)
 
-    def _hold(self, errand: TxnRequest) -> None:
+    def _hold(self, txn: TxnRequest) -> None:
         """Wait a moment for a newer table; then tell the client to retry.
 
         Clients retry without an error to the application.
         """
         now = self._client.now()
-        if errand.deadline is None:
-            errand.deadline = now + self._shared.settings.group_hold_s
-            self._client.wake_at(errand.deadline)
-        if now >= errand.deadline:
-            errand.fail(Code.CONCURRENT_TRANSACTIONS)
+        if txn.deadline is None:
+            txn.deadline = now + self._shared.settings.group_hold_s
+            self._client.wake_at(txn.deadline)
+        if now >= txn.deadline:
+            txn.fail(Code.CONCURRENT_TRANSACTIONS)
             return
-        self._held.append(errand)
+        self._held.append(txn)
         self._shared.waiting.setdefault(self)
 
     # InitProducerId (rule A)
 
-    def _init(self, errand: TxnRequest) -> None:
-        links = self._holders.sources(errand.name)
+    def _init(self, txn: TxnRequest) -> None:
+        links = self._identities.sources(txn.name)
 
         def answered(frame: bytearray) -> None:
-            told = errand.read(frame)
+            told = txn.read(frame)
             if code_of(told.error_code):
-                errand.reply(frame)
+                txn.reply(frame)
             else:
-                errand.producer_id, errand.epoch = int(told.producer_id), int(told.producer_epoch)
-                self._init_sources(errand, frame, links)
+                txn.producer_id, txn.epoch = int(told.producer_id), int(told.producer_epoch)
+                self._init_sources(txn, frame, links)
 
-        self._to_target(errand, answered)
+        self._to_target(txn, answered)
 
-    def _init_sources(self, errand: TxnRequest, frame: bytearray, links: list[str]) -> None:
+    def _init_sources(self, txn: TxnRequest, frame: bytearray, links: list[str]) -> None:
         if not links:
-            self._places.given(errand.name)
-            errand.reply(frame)
+            self._places.given(txn.name)
+            txn.reply(frame)
             return
         link = links.pop(0)
-        known = self._holders.records(errand.name).get(link)
-        resumed = int(getattr(errand.request, "producer_id", -1))
+        known = self._identities.records(txn.name).get(link)
+        resumed = int(getattr(txn.request, "producer_id", -1))
         same = known is not None and known.producer_id == resumed and known.revoked is None
         holder = (known.source_id, known.source_epoch) if known and same else (-1, -1)
 
@@ -216,81 +216,81 @@ class TransactionHandler:
                 # The client has no rights there, or nobody answers. Neither matters for topics that are not mirrored.
                 # The first write to a mirrored topic asks again, which ends whatever an earlier holder had begun there.
                 code = 0
-            if code and self._holders.disowned(errand, link, {code}, again):
+            if code and self._identities.disowned(txn, link, {code}, again):
                 return
             if code:
-                errand.fail(code)
+                txn.fail(code)
             else:
-                self._init_sources(errand, frame, links)
+                self._init_sources(txn, frame, links)
 
         def again(_: TxnRequest) -> None:
-            self._init_sources(errand, frame, [link, *links])
+            self._init_sources(txn, frame, [link, *links])
 
-        self._holders.identify(errand, link, holder, errand.request.transaction_timeout, identified)
+        self._identities.identify(txn, link, holder, txn.request.transaction_timeout, identified)
 
-    def _look_first(self, errand: TxnRequest) -> None:
+    def _look_first(self, txn: TxnRequest) -> None:
         """Ask the clusters about open transactions before the request is handled (rule D)."""
 
         def looked(code: int) -> None:
             if code:
-                errand.fail(code)
+                txn.fail(code)
             else:
-                self._go(errand)
+                self._go(txn)
 
-        self._places.learn(errand.name, errand.head, looked)
+        self._places.learn(txn.name, txn.head, looked)
 
     # AddPartitionsToTxn (rules B, C)
 
-    def _add_partitions(self, errand: TxnRequest) -> None:
+    def _add_partitions(self, txn: TxnRequest) -> None:
         routes = self._shared.table.topics
         homes: dict[str, str] = {}
-        for topic in partitions_of(errand.request):
+        for topic in partitions_of(txn.request):
             route = routes.get(topic)
             homes[topic] = TARGET if route is None or route.serve is Serve.LOCAL else route.link
-        at = self._places.open_at(errand.name)
-        if self._waits(errand, at, homes):
-            self._hold(errand)
+        at = self._places.open_at(txn.name)
+        if self._waits(txn, at, homes):
+            self._hold(txn)
             return
         if at is None:
             at = next(iter(homes.values())) if len(set(homes.values())) == 1 else TARGET
         strangers = sorted(topic for topic, home in homes.items() if home != at)
         if strangers:
-            self._refuse(errand, strangers, at)
+            self._refuse(txn, strangers, at)
         elif at == TARGET:
-            self._add_at_target(errand)
+            self._add_at_target(txn)
         else:
-            self._add_at_source(errand, at)
+            self._add_at_source(txn, at)
 
-    def _add_at_target(self, errand: TxnRequest) -> None:
-        self._begin_at_target(errand)
-        self._entrance.add(errand)
+    def _add_at_target(self, txn: TxnRequest) -> None:
+        self._begin_at_target(txn)
+        self._entrance.add(txn)
 
-    def _begin_at_target(self, errand: TxnRequest) -> None:
+    def _begin_at_target(self, txn: TxnRequest) -> None:
         """Count the transaction as open at the target.
 
         The transaction counts on this connection from now on, and on other connections once the target has granted the
         request.
         """
-        entry, reply = self._places.begins_at_target(errand.name), errand.reply
+        entry, reply = self._places.begins_at_target(txn.name), txn.reply
         entry.ask(self._places)
 
         def answered(answer: Buffer) -> None:
-            codes = errand.codes_in(answer)
+            codes = txn.codes_in(answer)
             if entry.answered(self._places, begun=0 in codes):
-                self._places.never_began_at_target(errand.name, entry)
-            errand.reply = reply
+                self._places.never_began_at_target(txn.name, entry)
+            txn.reply = reply
             if codes and codes <= NOT_THE_HOLDER:
-                self._holders.strangers.refuse(errand, lambda: reply(answer))
+                self._identities.strangers.refuse(txn, lambda: reply(answer))
             else:
                 reply(answer)
 
-        errand.reply = answered
+        txn.reply = answered
 
-    def _waits(self, errand: TxnRequest, at: str | None, topics: Iterable[str]) -> bool:
+    def _waits(self, txn: TxnRequest, at: str | None, topics: Iterable[str]) -> bool:
         """Return whether the request must wait for a fence (rule C), or for a topic that still aligns."""
         named = set(topics)
         if at is None:
-            records = self._holders.records(errand.name).values()
+            records = self._identities.records(txn.name).values()
             named.update(topic for record in records for topic in record.topics)
             followed = self._shared.table.followed
             if any(group in followed and followed[group].frozen for record in records for group in record.groups):
@@ -298,188 +298,186 @@ class TransactionHandler:
         routes = [route for topic in named if (route := self._shared.table.topics.get(topic)) is not None]
         return any(
             route.serve is Serve.HIDDEN
-            or (route.serve is Serve.HOLD and not self._shared.begun.covers(route.link, errand.name, route.key))
+            or (route.serve is Serve.HOLD and not self._shared.begun.covers(route.link, txn.name, route.key))
             for route in routes
         )
 
-    def _refuse(self, errand: TxnRequest, strangers: list[str], at: str) -> None:
-        if self._places.open_at(errand.name) is None:
-            self._places.refused.add(errand.name)
+    def _refuse(self, txn: TxnRequest, strangers: list[str], at: str) -> None:
+        if self._places.open_at(txn.name) is None:
+            self._places.refused.add(txn.name)
         there, here = ("on the target", "mirrored") if at != TARGET else ("mirrored", "on the target")
         self._shared.backend.say(
-            f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot write to "
+            f"{txn.head.client_id or 'a client'}: kmigrate: a transaction of {txn.name} cannot write to "
             f"{', '.join(strangers)}, which is {there}, together with what is {here}: promote its topics together"
         )
         codes = {
             (topic, index): int(Code.TOPIC_AUTHORIZATION_FAILED)
             for topic in strangers
-            for index in partitions_of(errand.request)[topic]
+            for index in partitions_of(txn.request)[topic]
         }
-        errand.reply(partitions_answer(errand.head, errand.request, codes))
+        txn.reply(partitions_answer(txn.head, txn.request, codes))
 
-    def _add_at_source(self, errand: TxnRequest, link: str) -> None:
-        record = self._holders.identity(errand, link, self._go)
+    def _add_at_source(self, txn: TxnRequest, link: str) -> None:
+        record = self._identities.identity(txn, link, self._go)
         if record is None:
             return
-        wanted = partitions_of(errand.request)
+        wanted = partitions_of(txn.request)
         known = wanted.keys() & set(record.topics)
-        entry = self._places.enter(link, errand.name, errand.epoch, known)
+        entry = self._places.enter(link, txn.name, txn.epoch, known)
         entry.ask(self._places)
-        message = partitions_request(_ADD, (errand.name, record.source_id, record.source_epoch), wanted)
+        message = partitions_request(_ADD, (txn.name, record.source_id, record.source_epoch), wanted)
 
         def told(answer: Any, code: int) -> None:
             if answer is None:
                 entry.answered(self._places, begun=True)  # fate unknown
-                errand.fail(code)
+                txn.fail(code)
                 return
-            codes = {
-                key: self._talk.elsewhere(link, errand.name, each) for key, each in partition_codes(answer).items()
-            }
+            codes = {key: self._talk.elsewhere(link, txn.name, each) for key, each in partition_codes(answer).items()}
             if entry.answered(self._places, begun=not all(codes.values())):
-                self._shared.ended(link, errand.name, entry)
-            if self._holders.disowned(errand, link, codes.values(), self._go):
+                self._shared.ended(link, txn.name, entry)
+            if self._identities.disowned(txn, link, codes.values(), self._go):
                 return
             if known == wanted.keys() or any(codes.values()):
-                errand.reply(partitions_answer(errand.head, errand.request, codes))
-            elif self._waits(errand, link, wanted):
-                self._hold(errand)  # the topic was fenced meanwhile, and drained of all that was counted there
+                txn.reply(partitions_answer(txn.head, txn.request, codes))
+            elif self._waits(txn, link, wanted):
+                self._hold(txn)  # the topic was fenced meanwhile, and drained of all that was counted there
             else:
                 routes = [route for topic in wanted if (route := self._shared.table.topics.get(topic)) is not None]
-                self._shared.begun.enter(link, errand.name, errand.epoch, {route.key for route in routes})
-                self._couple(errand, replace(record, topics=_sorted(record.topics, wanted)))
+                self._shared.begun.enter(link, txn.name, txn.epoch, {route.key for route in routes})
+                self._couple(txn, replace(record, topics=_sorted(record.topics, wanted)))
 
-        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
+        self._talk.ask(link, txn.name, txn.head.client_id, message, told)
 
-    def _couple(self, errand: TxnRequest, record: TransactionRecord) -> None:
+    def _couple(self, txn: TxnRequest, record: TransactionRecord) -> None:
         """Write down a coupling to which the source has agreed, then ask the source again and answer the client (G)."""
 
         def kept(known: bool) -> None:
             if known:
-                self._go(errand)
+                self._go(txn)
             else:
-                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+                txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
         self._shared.memory.remember(record, kept)
 
     # AddOffsetsToTxn, TxnOffsetCommit (rule B)
 
-    def _add_offsets(self, errand: TxnRequest) -> None:
-        group, at = str(errand.request.group_id), self._places.open_at(errand.name)
+    def _add_offsets(self, txn: TxnRequest) -> None:
+        group, at = str(txn.request.group_id), self._places.open_at(txn.name)
         route = self._shared.table.followed.get(group)
         held = route is None and group in self._shared.table.held_groups
-        frozen = route is not None and self._frozen(errand, group, route)
+        frozen = route is not None and self._frozen(txn, group, route)
         if frozen:
-            self._shared.at_target.overtake(errand.name, self._client.now())
-        if frozen or (not held and self._waits(errand, at, ())):
-            self._hold(errand)
+            self._shared.at_target.overtake(txn.name, self._client.now())
+        if frozen or (not held and self._waits(txn, at, ())):
+            self._hold(txn)
             return
         home = TARGET if route is None else route.link
         if held or at not in (None, home):
             if at is None:
-                self._places.refused.add(errand.name)
-            self._refuse_group(errand, group)
+                self._places.refused.add(txn.name)
+            self._refuse_group(txn, group)
         elif route is not None:
-            self._add_offsets_at_source(errand, route.link, group)
+            self._add_offsets_at_source(txn, route.link, group)
         else:
-            self._begin_at_target(errand)
-            self._pass(errand)
+            self._begin_at_target(txn)
+            self._pass(txn)
 
-    def _add_offsets_at_source(self, errand: TxnRequest, link: str, group: str) -> None:
-        record = self._holders.identity(errand, link, self._go)
+    def _add_offsets_at_source(self, txn: TxnRequest, link: str, group: str) -> None:
+        record = self._identities.identity(txn, link, self._go)
         if record is None:
             return
-        entry = self._places.enter(link, errand.name, errand.epoch, ())
+        entry = self._places.enter(link, txn.name, txn.epoch, ())
         entry.ask(self._places)
         message = _OFFSETS(
-            transactional_id=errand.name,
+            transactional_id=txn.name,
             producer_id=record.source_id,
             producer_epoch=record.source_epoch,
-            group_id=errand.request.group_id,
+            group_id=txn.request.group_id,
         )
 
         def told(answer: Any, code: int) -> None:
             if answer is not None:
-                code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
+                code = self._talk.elsewhere(link, txn.name, code_of(answer.error_code))
             if entry.answered(self._places, begun=answer is None or not code):
-                self._shared.ended(link, errand.name, entry)
-            if self._holders.disowned(errand, link, {code}, self._go):
+                self._shared.ended(link, txn.name, entry)
+            if self._identities.disowned(txn, link, {code}, self._go):
                 return
             route = self._shared.table.followed.get(group)
             if code or group in record.groups:
-                errand.fail(code)
-            elif route is not None and self._frozen(errand, group, route):
-                self._shared.at_target.overtake(errand.name, self._client.now())
-                self._hold(errand)
+                txn.fail(code)
+            elif route is not None and self._frozen(txn, group, route):
+                self._shared.at_target.overtake(txn.name, self._client.now())
+                self._hold(txn)
             else:
-                self._shared.begun.enter(link, errand.name, errand.epoch, (), (group,))
-                self._couple(errand, replace(record, groups=_sorted(record.groups, (group,))))
+                self._shared.begun.enter(link, txn.name, txn.epoch, (), (group,))
+                self._couple(txn, replace(record, groups=_sorted(record.groups, (group,))))
 
-        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
+        self._talk.ask(link, txn.name, txn.head.client_id, message, told)
 
-    def _commit_offsets(self, errand: TxnRequest) -> None:
+    def _commit_offsets(self, txn: TxnRequest) -> None:
         """Commit at the group's cluster.
 
         The group coordinator is not the transaction coordinator, and knows nothing of the transaction's identities.
         """
-        group = str(errand.request.group_id)
+        group = str(txn.request.group_id)
         route = self._shared.table.followed.get(group)
         late = route is None and (
-            self._shared.begun.where(errand.name, self._places) is not None
-            or self._shared.at_target.overtakes(errand.name, self._client.now())
+            self._shared.begun.where(txn.name, self._places) is not None
+            or self._shared.at_target.overtakes(txn.name, self._client.now())
         )
-        if late or (route is not None and self._frozen(errand, group, route)):
+        if late or (route is not None and self._frozen(txn, group, route)):
             # The input was read before the group's members joined anew. The client must abort, and do the work again
             # from the group's committed offsets.
-            errand.fail(Code.ILLEGAL_GENERATION)
+            txn.fail(Code.ILLEGAL_GENERATION)
         elif route is not None:
-            self._commit_at_source(errand, route.link, group)
+            self._commit_at_source(txn, route.link, group)
         elif group in self._shared.table.held_groups:
-            self._refuse_group(errand, group)
+            self._refuse_group(txn, group)
         else:
-            self._pass(errand)
+            self._pass(txn)
 
-    def _frozen(self, errand: TxnRequest, group: str, route: GroupRoute) -> bool:
-        return route.frozen and not self._shared.begun.may_commit(route.link, errand.name, group)
+    def _frozen(self, txn: TxnRequest, group: str, route: GroupRoute) -> bool:
+        return route.frozen and not self._shared.begun.may_commit(route.link, txn.name, group)
 
-    def _commit_at_source(self, errand: TxnRequest, link: str, group: str) -> None:
-        record = self._holders.records(errand.name).get(link)
-        if record is None or record.epoch < errand.epoch:
-            self._commit_unlisted(errand)
-        elif (record.producer_id, record.epoch) != (errand.producer_id, errand.epoch):
-            errand.fail(Code.PRODUCER_FENCED)
+    def _commit_at_source(self, txn: TxnRequest, link: str, group: str) -> None:
+        record = self._identities.records(txn.name).get(link)
+        if record is None or record.epoch < txn.epoch:
+            self._commit_unlisted(txn)
+        elif (record.producer_id, record.epoch) != (txn.producer_id, txn.epoch):
+            txn.fail(Code.PRODUCER_FENCED)
         elif not record.in_force:
-            errand.fail(Code.ILLEGAL_GENERATION)  # at this code every client aborts
+            txn.fail(Code.ILLEGAL_GENERATION)  # at this code every client aborts
         else:
-            request = errand.request
+            request = txn.request
             named = replace(
                 request,
                 producer_id=type(request.producer_id)(record.source_id),
                 producer_epoch=type(request.producer_epoch)(record.source_epoch),
             )
-            self._follow.commit(errand.head, named, group, link, errand.reply)
+            self._follow.commit(txn.head, named, group, link, txn.reply)
 
-    def _commit_unlisted(self, errand: TxnRequest) -> None:
+    def _commit_unlisted(self, txn: TxnRequest) -> None:
         """Read what other routers have written; if that changes nothing, have the client abort.
 
         AddOffsetsToTxn never added the group to this transaction (rule G).
         """
-        if errand.caught_up:
-            errand.fail(Code.ILLEGAL_GENERATION)
+        if txn.caught_up:
+            txn.fail(Code.ILLEGAL_GENERATION)
             return
 
         def read(reached: bool) -> None:
             if reached:
-                errand.caught_up = True
-                self._go(errand)
+                txn.caught_up = True
+                self._go(txn)
             else:
-                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+                txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
         self._shared.memory.catch_up(read)
 
-    def _refuse_group(self, errand: TxnRequest, group: str) -> None:
+    def _refuse_group(self, txn: TxnRequest, group: str) -> None:
         why = "is mirrored" if group in self._shared.table.held_groups else "is not where the transaction is"
         self._shared.backend.say(
-            f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot commit offsets of "
+            f"{txn.head.client_id or 'a client'}: kmigrate: a transaction of {txn.name} cannot commit offsets of "
             f"group {group}, which {why}: promote group and topics together"
         )
-        errand.fail(Code.GROUP_AUTHORIZATION_FAILED)
+        txn.fail(Code.GROUP_AUTHORIZATION_FAILED)

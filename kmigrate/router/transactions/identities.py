@@ -52,14 +52,14 @@ class ProducerIdentities:
         return self.shared.table.transactions.get(name, {})
 
     def identify(
-        self, errand: TxnRequest, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
+        self, txn: TxnRequest, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
     ) -> None:
         """Have the source give the id's new holder an identity, and write the pair down; `then` receives the code.
 
         `holder` is the holder's present identity at the source, if the holder only wants the next epoch; else (−1, −1).
         """
         message = _INIT(
-            transactional_id=errand.name,
+            transactional_id=txn.name,
             transaction_timeout=timeout,
             producer_id=holder[0],
             producer_epoch=holder[1],
@@ -68,16 +68,16 @@ class ProducerIdentities:
         def told(answer: Any, code: int) -> None:
             code = code_of(answer.error_code) if answer is not None else code
             if code:
-                then(self.talk.elsewhere(link, errand.name, code))
+                then(self.talk.elsewhere(link, txn.name, code))
                 return
             given = int(answer.producer_id), int(answer.producer_epoch)
             # A source gives an id to one holder, whatever number of links begins at that source.
             links = self.shared.table.of_one_source(link)
             self._write_down(
-                [TransactionRecord(each, errand.name, errand.producer_id, errand.epoch, *given) for each in links], then
+                [TransactionRecord(each, txn.name, txn.producer_id, txn.epoch, *given) for each in links], then
             )
 
-        self.talk.ask(link, errand.name, errand.head.client_id, message, told)
+        self.talk.ask(link, txn.name, txn.head.client_id, message, told)
 
     def _write_down(self, records: list[TransactionRecord], then: Callable[[int], None]) -> None:
         if not records:
@@ -114,32 +114,30 @@ class ProducerIdentities:
             [asked], head.correlation_id, lambda frame: told(read_answer(_DESCRIBE, frame).transaction_states[0])
         )
 
-    def identity(self, errand: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> TransactionRecord | None:
+    def identity(self, txn: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> TransactionRecord | None:
         """Return the holder's identities, or None.
 
         None: the request was answered, or `again` takes the request once the identities are known.
         """
-        known = self.records(errand.name).get(link)
-        if known is not None and known.producer_id == errand.producer_id:
-            if known.epoch == errand.epoch:
+        known = self.records(txn.name).get(link)
+        if known is not None and known.producer_id == txn.producer_id:
+            if known.epoch == txn.epoch:
                 if known.in_force:
                     return known
-                errand.fail(Code.UNKNOWN_PRODUCER_ID)
+                txn.fail(Code.UNKNOWN_PRODUCER_ID)
                 return None
-            if known.epoch > errand.epoch:
-                errand.fail(Code.PRODUCER_FENCED)
+            if known.epoch > txn.epoch:
+                txn.fail(Code.PRODUCER_FENCED)
                 return None
-        if not errand.caught_up:
-            self._catch_up(errand, again)
-        elif (behind := self._behind.get((link, errand.name))) is not None:
-            behind.append(partial(again, errand))
+        if not txn.caught_up:
+            self._catch_up(txn, again)
+        elif (behind := self._behind.get((link, txn.name))) is not None:
+            behind.append(partial(again, txn))
         else:
-            self._make_known(errand, link, again)
+            self._make_known(txn, link, again)
         return None
 
-    def disowned(
-        self, errand: TxnRequest, link: str, codes: Collection[int], again: Callable[[TxnRequest], None]
-    ) -> bool:
+    def disowned(self, txn: TxnRequest, link: str, codes: Collection[int], again: Callable[[TxnRequest], None]) -> bool:
         """Return whether the request is handled here, because the source refuses an identity that may be revoked.
 
         The request goes on (`again`) once everything written to the log is read. If the identity is just being revoked,
@@ -147,65 +145,65 @@ class ProducerIdentities:
         """
         if _DISOWNED.isdisjoint(codes):
             return False
-        if not errand.disowned:
-            errand.disowned = errand.caught_up = True
-            self._catch_up(errand, again)
+        if not txn.disowned:
+            txn.disowned = txn.caught_up = True
+            self._catch_up(txn, again)
             return True
-        record = self.records(errand.name).get(link)
+        record = self.records(txn.name).get(link)
         if record is None or record.revoked is None:
             return False
-        errand.fail(Code.CONCURRENT_TRANSACTIONS)
+        txn.fail(Code.CONCURRENT_TRANSACTIONS)
         return True
 
-    def cut_off(self, errand: TxnRequest) -> bool:
+    def cut_off(self, txn: TxnRequest) -> bool:
         """Return whether the transaction that the holder may believe open was cut off."""
-        held = (errand.producer_id, errand.epoch)
-        return any(r.cut_off and (r.producer_id, r.epoch) == held for r in self.records(errand.name).values())
+        held = (txn.producer_id, txn.epoch)
+        return any(r.cut_off and (r.producer_id, r.epoch) == held for r in self.records(txn.name).values())
 
-    def _catch_up(self, errand: TxnRequest, again: Callable[[TxnRequest], None]) -> None:
+    def _catch_up(self, txn: TxnRequest, again: Callable[[TxnRequest], None]) -> None:
         def read(reached: bool) -> None:
             if reached:
-                errand.caught_up = True
-                again(errand)
+                txn.caught_up = True
+                again(txn)
             else:
-                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+                txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
         self.shared.memory.catch_up(read)
 
-    def _make_known(self, errand: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> None:
+    def _make_known(self, txn: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> None:
         """Make the holder that the target names known at the source; answer anybody else as a coordinator would."""
-        self._behind[(link, errand.name)] = []
+        self._behind[(link, txn.name)] = []
 
         def over(code: int) -> None:
-            behind = self._behind.pop((link, errand.name))
+            behind = self._behind.pop((link, txn.name))
             if code in NOT_THE_HOLDER:
-                self.strangers.refuse(errand, partial(errand.fail, code))
+                self.strangers.refuse(txn, partial(txn.fail, code))
             elif code:
-                errand.fail(code)
+                txn.fail(code)
             else:
-                again(errand)
+                again(txn)
             for go_on in behind:
                 go_on()
 
         def told(state: Any) -> None:
-            code = _judged(state, errand)
+            code = _judged(state, txn)
             if code:
                 over(code)
             else:
-                self.identify(errand, link, (-1, -1), _USUAL_TIMEOUT, over)
+                self.identify(txn, link, (-1, -1), _USUAL_TIMEOUT, over)
 
         if self.shared.backend.tells_transactions(TARGET):
-            self.described(errand.name, errand.head, told)
+            self.described(txn.name, txn.head, told)
         else:
             # at this code clients ask for the id anew, and the target judges that request
             over(Code.INVALID_PRODUCER_ID_MAPPING)
 
 
-def _judged(state: Any, errand: TxnRequest) -> int:
+def _judged(state: Any, txn: TxnRequest) -> int:
     """Return the code of a coordinator in this state for a client that claims to be the holder."""
     code = code_of(state.error_code)
-    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and int(state.producer_id) != errand.producer_id):
+    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and int(state.producer_id) != txn.producer_id):
         return Code.INVALID_PRODUCER_ID_MAPPING
-    if not code and int(state.producer_epoch) != errand.epoch:
+    if not code and int(state.producer_epoch) != txn.epoch:
         return Code.PRODUCER_FENCED
     return code

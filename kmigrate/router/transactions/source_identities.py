@@ -49,33 +49,33 @@ class SourceIdentities:
     shared: SharedState
     talk: TxnCoordinatorClient
 
-    def is_strange(self, errand: TxnRequest) -> bool:
+    def is_strange(self, txn: TxnRequest) -> bool:
         """Return whether a source may know a holder that the state log does not name for the transactional id."""
-        if not self.shared.table.sources or errand.producer_id < 0:
+        if not self.shared.table.sources or txn.producer_id < 0:
             return False
-        known = self.shared.table.transactions.get(errand.name, {})
-        return all(record.producer_id != errand.producer_id for record in known.values())
+        known = self.shared.table.transactions.get(txn.name, {})
+        return all(record.producer_id != txn.producer_id for record in known.values())
 
-    def refuse(self, errand: TxnRequest, refused: Callable[[], None]) -> None:
+    def refuse(self, txn: TxnRequest, refused: Callable[[], None]) -> None:
         """Refuse an identity that the target does not know (`refused`), unless a source has handed the identity out."""
-        if not self.is_strange(errand):
+        if not self.is_strange(txn):
             refused()
-        elif errand.head.api_key == END_TXN:
-            self._end(errand, refused)
+        elif txn.head.api_key == END_TXN:
+            self._end(txn, refused)
         else:
-            self._look(errand, refused)
+            self._look(txn, refused)
 
-    def _end(self, errand: TxnRequest, refused: Callable[[], None]) -> None:
+    def _end(self, txn: TxnRequest, refused: Callable[[], None]) -> None:
         """Have the source that knows the identity end the transaction."""
         message = _END(
-            transactional_id=errand.name,
-            producer_id=errand.producer_id,
-            producer_epoch=errand.epoch,
-            committed=errand.request.committed,
+            transactional_id=txn.name,
+            producer_id=txn.producer_id,
+            producer_epoch=txn.epoch,
+            committed=txn.request.committed,
         )
 
         def judged(link: str, answer: Any) -> int | None:
-            code = self.talk.elsewhere(link, errand.name, code_of(answer.error_code))
+            code = self.talk.elsewhere(link, txn.name, code_of(answer.error_code))
             if code in _SILENT:
                 return code
             if code in _OTHER_EPOCH:
@@ -84,13 +84,13 @@ class SourceIdentities:
             if code in _NOT_KNOWN:
                 return Code.NONE
             if not row(code).retriable:
-                self._say(errand, link, code)
-            errand.fail(code)
+                self._say(txn, link, code)
+            txn.fail(code)
             return None
 
-        self._walk(errand, message, list(self.shared.table.sources), judged, refused)
+        self._walk(txn, message, list(self.shared.table.sources), judged, refused)
 
-    def _look(self, errand: TxnRequest, refused: Callable[[], None]) -> None:
+    def _look(self, txn: TxnRequest, refused: Callable[[], None]) -> None:
         """Have the client abort if a source knows the identity."""
         backend, sources = self.shared.backend, self.shared.table.sources
         unknown = [link for link in sources if backend.source_version(link, END_TXN) < 0]
@@ -100,18 +100,18 @@ class SourceIdentities:
 
         def judged(link: str, answer: Any) -> int | None:
             state = answer.transaction_states[0]
-            code = self.talk.elsewhere(link, errand.name, code_of(state.error_code))
-            if code or int(state.producer_id) != errand.producer_id:
+            code = self.talk.elsewhere(link, txn.name, code_of(state.error_code))
+            if code or int(state.producer_id) != txn.producer_id:
                 return code if row(code).retriable else Code.NONE
-            errand.fail(Code.UNKNOWN_PRODUCER_ID)
+            txn.fail(Code.UNKNOWN_PRODUCER_ID)
             return None
 
         silent = Code.COORDINATOR_LOAD_IN_PROGRESS if unknown else Code.NONE
-        self._walk(errand, _DESCRIBE(transactional_ids=(errand.name,)), links, judged, refused, silent)
+        self._walk(txn, _DESCRIBE(transactional_ids=(txn.name,)), links, judged, refused, silent)
 
     def _walk(
         self,
-        errand: TxnRequest,
+        txn: TxnRequest,
         message: Any,
         links: list[str],
         judged: Callable[[str, Any], int | None],
@@ -126,7 +126,7 @@ class SourceIdentities:
         """
         if not links:
             if worst:
-                errand.fail(worst)
+                txn.fail(worst)
             else:
                 refused()
             return
@@ -136,13 +136,13 @@ class SourceIdentities:
             found = judged(link, answer) if answer is not None else Code.NONE if code in _NOT_KNOWN else code
             if found is not None:
                 kept = worst if worst in _SILENT or not found else found
-                self._walk(errand, message, links, judged, refused, kept)
+                self._walk(txn, message, links, judged, refused, kept)
 
-        self.talk.ask(link, errand.name, errand.head.client_id, message, told)
+        self.talk.ask(link, txn.name, txn.head.client_id, message, told)
 
-    def _say(self, errand: TxnRequest, link: str, code: int) -> None:
-        how = "committed" if errand.request.committed else "aborted"
+    def _say(self, txn: TxnRequest, link: str, code: int) -> None:
+        how = "committed" if txn.request.committed else "aborted"
         self.shared.backend.say(
-            f"{errand.head.client_id or 'a client'}: transaction of {errand.name}, begun at the source of link {link} "
+            f"{txn.head.client_id or 'a client'}: transaction of {txn.name}, begun at the source of link {link} "
             f"itself: {row(code).name if code else how}"
         )

@@ -211,16 +211,20 @@ def compare_settings(source: BrokerSettings, target: BrokerSettings, scopes: Col
     return found
 
 
-async def read_both(estate: Connections, link: LinkRecord) -> tuple[BrokerSettings, BrokerSettings]:
+async def read_both(connections: Connections, link: LinkRecord) -> tuple[BrokerSettings, BrokerSettings]:
     """Read the settings of a link's source and target. Raises BrokerRefused or Unreachable."""
-    source, source_admin = await estate.source(link)
-    return await together(read_settings(source, source_admin), read_settings(estate.target, estate.target_admin))
+    source, source_admin = await connections.source(link)
+    return await together(
+        read_settings(source, source_admin), read_settings(connections.target, connections.target_admin)
+    )
 
 
-async def setting_findings(estate: Connections, link: LinkRecord, scopes: Collection[Scope] = ALL) -> list[Finding]:
+async def setting_findings(
+    connections: Connections, link: LinkRecord, scopes: Collection[Scope] = ALL
+) -> list[Finding]:
     """Compare the clusters of a link; a cluster that does not tell its settings is a finding of its own."""
     try:
-        source, target = await read_both(estate, link)
+        source, target = await read_both(connections, link)
     except KmigrateError as error:
         return [settings_unknown(error)]
     return compare_settings(source, target, scopes)

@@ -25,34 +25,34 @@ _WITHOUT = (
 )
 
 
-async def memory_findings(estate: Connections, *, raises: bool) -> list[Finding]:
+async def memory_findings(connections: Connections, *, raises: bool) -> list[Finding]:
     """Return a warning where the setting cannot be raised (W1), or with an estimate of what raising it costs."""
-    name = estate.target.settings.name
+    name = connections.target.settings.name
     if not raises:
         what = f"target {name}: {PRODUCER_EXPIRATION} is left as it is; {ONE_AT_A_TIME}"
         return [Finding("ok", "short-memory", what)]
-    why = await short_memory(estate.target, estate.target_admin)
+    why = await short_memory(connections.target, connections.target_admin)
     if why:
         what = f"target {name}: {why}; {ONE_AT_A_TIME}"
         next_step = "grant ALTER_CONFIGS on the target's cluster, where that can be had"
         return [Finding("warn", "short-memory", what, next_step)]
-    return await _cost(estate)
+    return await _cost(connections)
 
 
-async def _cost(estate: Connections) -> list[Finding]:
+async def _cost(connections: Connections) -> list[Finding]:
     """Return the warning with the estimate; nothing where the setting is raised already."""
     try:
-        now = await producer_memory(estate.target, estate.target_admin)
+        now = await producer_memory(connections.target, connections.target_admin)
     except KmigrateError:
         return []
     if now is None or now.value == RAISED_EXPIRATION:
         return []
     raised = (
-        f"while a link mirrors, {PRODUCER_EXPIRATION} of target {estate.target.settings.name} is raised from "
+        f"while a link mirrors, {PRODUCER_EXPIRATION} of target {connections.target.settings.name} is raised from "
         f"{int(now.value):,} to {int(RAISED_EXPIRATION):,} (24.8 days) for all its clients"
     )
     try:
-        load = await producer_load(estate.target)
+        load = await producer_load(connections.target)
     except KmigrateError as error:
         what = f"{raised}; what that costs is unknown: {error.what}"
         return [Finding("warn", "producer-memory-raised", what, _WITHOUT)]
@@ -70,13 +70,13 @@ def raised_alone(state: State, link: LinkRecord) -> bool:
     return link.restore_expiration is not None and all(other.restore_expiration is None for other in others)
 
 
-async def put_back_after_finish(estate: Connections, link: LinkRecord) -> list[Finding]:
+async def put_back_after_finish(connections: Connections, link: LinkRecord) -> list[Finding]:
     """Put the setting back after the finish; return a warning where the target refuses."""
-    if not raised_alone(estate.log.state, link):
+    if not raised_alone(connections.log.state, link):
         return []
     former = link.restore_expiration or ""
     try:
-        against = await restore_memory(estate.target, estate.target_admin, former)
+        against = await restore_memory(connections.target, connections.target_admin, former)
     except KmigrateError as error:
         against = error.what
     if not against:

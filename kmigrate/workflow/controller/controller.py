@@ -75,13 +75,13 @@ class Controller:
 
     def __init__(
         self,
-        estate: Connections,
+        connections: Connections,
         instance: str,
         settings: ControllerSettings | None = None,
         figures: GroupFigures | None = None,
     ) -> None:
-        self._estate = estate
-        self._log = estate.log
+        self._estate = connections
+        self._log = connections.log
         self._instance = instance
         self._settings = settings or ControllerSettings()
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -92,11 +92,11 @@ class Controller:
         """Errors of the last try of promotes and handovers that are tried again, by record."""
         self._turns = FenceRounds()
         self._tasks = TaskOwner()
-        self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin, estate.source)
-        self._closer = SourceCloser(estate.log, estate.source)
-        self._late = LateWatch(estate.log, estate.target, estate.target_admin, estate.source)
+        self._keeper = IdKeeper(connections.log, connections.target, connections.target_admin, connections.source)
+        self._closer = SourceCloser(connections.log, connections.source)
+        self._late = LateWatch(connections.log, connections.target, connections.target_admin, connections.source)
         self._watch = GroupWatch(
-            estate.log, estate.target, estate.source, self._settings.watch, figures or GroupFigures()
+            connections.log, connections.target, connections.source, self._settings.watch, figures or GroupFigures()
         )
         self._duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "keep ids alive": self._keeper.run,

@@ -80,14 +80,14 @@ def admission_findings(
     return found
 
 
-async def refuse_unadmitted(estate: Connections, record: GroupRecord, members: Sequence[str]) -> None:
+async def refuse_unadmitted(connections: Connections, record: GroupRecord, members: Sequence[str]) -> None:
     """Raise Refused where the target would not admit a member; an unknown limit refuses nobody."""
     try:
-        target = await read_settings(estate.target, estate.target_admin)
+        target = await read_settings(connections.target, connections.target_admin)
     except KmigrateError:
         return
-    _refuse(record, admission_findings(record, join_terms_of(estate.log, record.group), members, target))
-    refuse_after_trials(estate.log, record)
+    _refuse(record, admission_findings(record, join_terms_of(connections.log, record.group), members, target))
+    refuse_after_trials(connections.log, record)
 
 
 def refused_members(log: StateLog, group: str) -> list[RefusedMember]:

@@ -60,13 +60,13 @@ class GroupAudit:
         return all(finding.fault is PositionFault.REWOUND for finding in self.findings)
 
 
-async def audit_groups(estate: Connections, link: LinkRecord, topics: Sequence[TopicRecord]) -> list[GroupAudit]:
+async def audit_groups(connections: Connections, link: LinkRecord, topics: Sequence[TopicRecord]) -> list[GroupAudit]:
     """Compare the positions of a link's promoted groups, as far as the groups read these topics."""
-    groups = [g for g in estate.log.state.groups(link.name) if g.phase is GroupPhase.PROMOTED]
+    groups = [g for g in connections.log.state.groups(link.name) if g.phase is GroupPhase.PROMOTED]
     if not groups:
         return []
-    source, _ = await estate.source(link)
-    places = Positions(estate.target, estate.log)
+    source, _ = await connections.source(link)
+    places = Positions(connections.target, connections.log)
     read = {topic for group in groups for topic in group.written}
     maps = {record.topic: await places.maps(record) for record in topics if record.topic in read}
     starts = {record.topic: record.starts for record in topics}
@@ -76,7 +76,7 @@ async def audit_groups(estate: Connections, link: LinkRecord, topics: Sequence[T
             maps,
             starts,
             await read_positions(source, group.group, stable=False),
-            await read_positions(estate.target, group.group, stable=False),
+            await read_positions(connections.target, group.group, stable=False),
         )
         for group in groups
     ]

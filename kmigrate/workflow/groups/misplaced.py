@@ -200,7 +200,7 @@ def misplaced_findings(
 
 
 async def promoted_group_findings(
-    estate: Connections,
+    connections: Connections,
     link: LinkRecord,
     source: ClusterClient,
     *,
@@ -213,11 +213,11 @@ async def promoted_group_findings(
     A group whose members cannot be read does not keep the verb back: a warning says so.
     """
     found: list[Finding] = []
-    for record in estate.log.state.groups(link.name):
+    for record in connections.log.state.groups(link.name):
         if record.phase is not GroupPhase.PROMOTED or not _reads(record.written, topics):
             continue
-        now = estate.log.now_ms()
-        known = estate.log.state.misplaced(link.name, record.group)
+        now = connections.log.now_ms()
+        known = connections.log.state.misplaced(link.name, record.group)
         there: tuple[GroupMember, ...] | None = None
         try:
             there = await misplaced_members(source, record)

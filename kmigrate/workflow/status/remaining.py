@@ -11,7 +11,7 @@ from kmigrate.workflow.base.offset_maps import Positions
 __all__ = ["copied_up_to", "padding_left"]
 
 
-async def copied_up_to(estate: Connections, record: TopicRecord) -> dict[int, int]:
+async def copied_up_to(connections: Connections, record: TopicRecord) -> dict[int, int]:
     """Return the source offset from which each partition is still to be copied; its start where no copy has begun.
 
     With mapped offsets the offset map gives that offset, because the target's log ends do not. Raises Unreachable where
@@ -19,17 +19,17 @@ async def copied_up_to(estate: Connections, record: TopicRecord) -> dict[int, in
     """
     found = dict(record.starts)
     if record.phase not in NOT_COPIED_YET:
-        for partition, made in (await Positions(estate.target, estate.log).maps(record)).items():
+        for partition, made in (await Positions(connections.target, connections.log).maps(record)).items():
             found[partition] = max(found.get(partition, 0), made.covered)
     return found
 
 
-async def padding_left(estate: Connections, record: TopicRecord) -> int:
+async def padding_left(connections: Connections, record: TopicRecord) -> int:
     """Count the filler offsets that the target lacks below a topic's starts.
 
     Where the topic does not exist yet, all of them count.
     """
     if record.mapped or record.phase not in NOT_COPIED_YET:
         return 0
-    ends = await estate.target.log_ends((record.topic, partition) for partition in record.starts)
+    ends = await connections.target.log_ends((record.topic, partition) for partition in record.starts)
     return sum(max(0, record.starts[partition] - max(0, end.offset)) for (_, partition), end in ends.items())

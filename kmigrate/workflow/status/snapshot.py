@@ -275,12 +275,12 @@ class Snapshot:
         }
 
 
-async def snapshot(estate: Connections, *, figures: bool = True) -> Snapshot:
+async def snapshot(connections: Connections, *, figures: bool = True) -> Snapshot:
     """Ask both clusters now; a cluster with a leader that does not answer has unknown figures, and is named.
 
     Without `figures` no cluster is asked: phases and running processes are known from the state log.
     """
-    log = estate.log
+    log = connections.log
     links: list[LinkStatus] = []
     topics: list[TopicStatus] = []
     groups: list[GroupStatus] = []
@@ -295,8 +295,8 @@ async def snapshot(estate: Connections, *, figures: bool = True) -> Snapshot:
         source: ClusterClient | None = None
         mine = theirs = _unknown(keys)
         if figures:  # the target first: otherwise records written in between would seem to have passed the source
-            mine, away = await _of_target(estate, link, names, keys)
-            source, theirs, trouble = await _of_source(estate, link, names, keys)
+            mine, away = await _of_target(connections, link, names, keys)
+            source, theirs, trouble = await _of_source(connections, link, names, keys)
         ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
         said = [note for m in mirrors if m.link == link.name for note in m.notes]
         said += [router.trouble for router in routers if router.trouble]
@@ -311,7 +311,7 @@ async def snapshot(estate: Connections, *, figures: bool = True) -> Snapshot:
                 link.throttle,
                 notes,
                 link.finished_ms,
-                *(await _disk_of(estate, link, records, mirrors, ask=figures and not away)),
+                *(await _disk_of(connections, link, records, mirrors, ask=figures and not away)),
                 tuple(dict.fromkeys(m.disk_low for m in mirrors if m.link == link.name and m.disk_low)),
             )
         )
@@ -327,7 +327,7 @@ async def snapshot(estate: Connections, *, figures: bool = True) -> Snapshot:
             topics.append(
                 dataclasses.replace(
                     told,
-                    promote_waits_for=estate.waits_for(record),
+                    promote_waits_for=connections.waits_for(record),
                     direct_writers=writers,
                     more_direct_writers=known.more if known is not None else 0,
                     late=await _late(log.state, record, theirs[1], source),
@@ -336,7 +336,7 @@ async def snapshot(estate: Connections, *, figures: bool = True) -> Snapshot:
                 )
             )
         of_link = log.state.groups(link.name, forgotten=True)
-        groups += [await _group_status(estate, link, group, trouble, figures=figures) for group in of_link]
+        groups += [await _group_status(connections, link, group, trouble, figures=figures) for group in of_link]
     return Snapshot(
         now_ms(),
         log.state.epoch,
@@ -371,17 +371,17 @@ def _warnings(
 
 
 async def _of_target(
-    estate: Connections, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
+    connections: Connections, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
 ) -> tuple[tuple[Offsets, Offsets], str]:
     try:
-        await estate.target.refresh(names)
-        return await _bounds(estate.target, keys), ""
+        await connections.target.refresh(names)
+        return await _bounds(connections.target, keys), ""
     except KmigrateError as error:
         return _unknown(keys), f"target {link.target.name}: {error.what}"
 
 
 async def _disk_of(
-    estate: Connections,
+    connections: Connections,
     link: LinkRecord,
     records: Iterable[TopicRecord],
     mirrors: Iterable[MirrorPresence],
@@ -398,16 +398,16 @@ async def _disk_of(
     topics = {record.topic: range(record.partitions) for record in records if record.starts}
     if not topics:
         return 0, None
-    sizes = topic_bytes(await read_log_dirs(estate.target, topics), topics) if ask else None
+    sizes = topic_bytes(await read_log_dirs(connections.target, topics), topics) if ask else None
     return (sum(sizes.values()) if sizes is not None else None), None
 
 
 async def _of_source(
-    estate: Connections, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
+    connections: Connections, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
 ) -> tuple[ClusterClient | None, tuple[Offsets, Offsets], str]:
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            source, _ = await estate.source(link)
+            source, _ = await connections.source(link)
             await source.refresh(names)
             return source, await _bounds(source, keys), ""
     except KmigrateError as error:
@@ -569,7 +569,7 @@ class _GroupFigures:
 
 
 async def _ask_group(
-    estate: Connections,
+    connections: Connections,
     link: LinkRecord,
     group: GroupRecord,
     words: list[GroupWord],
@@ -578,7 +578,7 @@ async def _ask_group(
 ) -> None:
     """Ask the clusters in the order of importance, and fill in the answers. Raises where a cluster does not answer."""
     if not trouble:
-        source, source_admin = await estate.source(link)
+        source, source_admin = await connections.source(link)
         assigned: frozenset[str] = frozenset()
         if group.phase is GroupPhase.PROMOTED:
             told = await group_members(source, group.group)
@@ -586,22 +586,22 @@ async def _ask_group(
             found.held = len(found.members) < len(told)
             found.misplaced = not_former(found.members, group)
             found.commits = await late_commits(source, group)
-            assigned = (await estate.target_admin.describe_groups([group.group]))[group.group].assigned
+            assigned = (await connections.target_admin.describe_groups([group.group]))[group.group].assigned
         else:
             described = (await source_admin.describe_groups([group.group]))[group.group]
             found.members = described.members
             assigned = described.assigned
             if unnamed(words):
                 found.names = await names_of(source, described.assigned)
-        serving = estate.target if group.phase is GroupPhase.PROMOTED else source
-        found.lag = await _lag_of_group(estate, link, group.group, serving, assigned)
-    found.at_target = await members_at_target(estate.target, group.group)
+        serving = connections.target if group.phase is GroupPhase.PROMOTED else source
+        found.lag = await _lag_of_group(connections, link, group.group, serving, assigned)
+    found.at_target = await members_at_target(connections.target, group.group)
     if group.phase is GroupPhase.MIRRORED:
         found.misplaced = found.at_target
 
 
 async def _lag_of_group(
-    estate: Connections, link: LinkRecord, group: str, serving: ClusterClient, assigned: frozenset[str]
+    connections: Connections, link: LinkRecord, group: str, serving: ClusterClient, assigned: frozenset[str]
 ) -> GroupLag:
     """Return the lag over all partitions of the topics that the group has positions in, or is assigned."""
     positions = await read_positions(serving, group, stable=False)
@@ -609,10 +609,10 @@ async def _lag_of_group(
     known = (await serving.refresh(topics)).topics if topics else {}
     partitions = {(topic, part) for topic in topics if topic in known for part in known[topic].partitions}
     partitions |= positions.keys()
-    state = estate.log.state
-    ends = await read_logs(state, link.name, dict.fromkeys(partitions, LATEST), serving, estate.target)
+    state = connections.log.state
+    ends = await read_logs(state, link.name, dict.fromkeys(partitions, LATEST), serving, connections.target)
     unplaced = dict.fromkeys(partitions - positions.keys(), EARLIEST)
-    starts = await read_logs(state, link.name, unplaced, serving, estate.target)
+    starts = await read_logs(state, link.name, unplaced, serving, connections.target)
     return group_lag(positions, partitions, starts, ends)
 
 
@@ -625,20 +625,20 @@ async def _late(
 
 
 async def _group_status(
-    estate: Connections, link: LinkRecord, group: GroupRecord, trouble: str, *, figures: bool
+    connections: Connections, link: LinkRecord, group: GroupRecord, trouble: str, *, figures: bool
 ) -> GroupStatus:
-    words = words_on(estate.log, group.group)
+    words = words_on(connections.log, group.group)
     found = _GroupFigures()
     if figures:
         with suppress(KmigrateError):  # the figures that are known by then are shown
-            await _ask_group(estate, link, group, words, found, trouble)
+            await _ask_group(connections, link, group, words, found, trouble)
     known = {mark for word in words for mark in word.members}
     direct = -1
     if words and found.members is not None:
         direct = sum(member_mark(member.member_id) not in known for member in found.members)
     unread, again = (sum(sum(of.values()) for of in each.values()) for each in (group.unread, group.read_again))
-    recorded = estate.log.state.misplaced(link.name, group.group)
-    seen = seen_members(recorded, group, found.misplaced, estate.log.now_ms())
+    recorded = connections.log.state.misplaced(link.name, group.group)
+    seen = seen_members(recorded, group, found.misplaced, connections.log.now_ms())
     late = found.commits if found.commits is not None else recorded.commits
     return GroupStatus(
         group.link,
@@ -650,15 +650,15 @@ async def _group_status(
         found.lag.records,
         group.mode,
         direct,
-        estate.waits_for(group),
+        connections.waits_for(group),
         unread,
         again,
-        *withheld_topics(estate.log.state, group, words, found.names),
+        *withheld_topics(connections.log.state, group, words, found.names),
         misplaced=seen.there,
         misplaced_before=seen.gone,
         late_commits=late if group.phase is GroupPhase.PROMOTED else {},
         lag_unplaced=found.lag.unplaced,
         lag_beyond=found.lag.beyond,
         held=found.held,
-        refused=tuple(refused_members(estate.log, group.group)),
+        refused=tuple(refused_members(connections.log, group.group)),
     )

@@ -19,11 +19,11 @@ _MOST_NAMED = 5
 """Maximum number of a topic's ACLs that a finding names."""
 
 
-async def access_findings(estate: Connections, link: LinkRecord, topics: Sequence[str] = ()) -> list[Finding]:
+async def access_findings(connections: Connections, link: LinkRecord, topics: Sequence[str] = ()) -> list[Finding]:
     """Return a finding for the link, and for each topic findings on its ACLs and on ACLs that name a host."""
     try:
-        source, _ = await estate.source(link)
-        ours, theirs = await read_acls(source), await read_acls(estate.target)
+        source, _ = await connections.source(link)
+        ours, theirs = await read_acls(source), await read_acls(connections.target)
     except KmigrateError as error:
         return [Finding("warn", error.ref, error.what, error.next_step)]
     if ours is None:

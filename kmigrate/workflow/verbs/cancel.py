@@ -25,10 +25,10 @@ __all__ = ["cancel_promote"]
 
 
 async def cancel_promote(
-    estate: Connections, link_name: str | None, topics: Sequence[str], *, who: str, plan: bool = False
+    connections: Connections, link_name: str | None, topics: Sequence[str], *, who: str, plan: bool = False
 ) -> Plan:
     """Take waiting promotes back; no cluster is asked except for the state log."""
-    state = estate.log.state
+    state = connections.log.state
     link = resolve_link(state, link_name).name
     found: list[Finding] = []
     waiting: list[TopicRecord] = []
@@ -45,7 +45,7 @@ async def cancel_promote(
     if plan:
         return made
     writes = (partial(_take_back, record, f"cancelled: taken back by {who}") for record in waiting)
-    await write_each(estate.log, zip(made.changes, writes, strict=True))
+    await write_each(connections.log, zip(made.changes, writes, strict=True))
     return made.done()
 
 

@@ -37,20 +37,20 @@ async def no_configs(_: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
 
 
 async def creation_findings(
-    estate: Connections, missing: Collection[TopicInfo], configs_of: ConfigsOf
+    connections: Connections, missing: Collection[TopicInfo], configs_of: ConfigsOf
 ) -> list[Finding]:
     """Return a finding for each topic that the target would not create."""
     if not missing:
         return []
     names = [info.name for info in missing]
     configs = await configs_of(names)
-    brokers = len(estate.target.metadata.brokers)
+    brokers = len(connections.target.metadata.brokers)
     shapes = [
         TopicShape(info.name, len(info.partitions), _replicas(info, brokers), configs.get(info.name, {}))
         for info in missing
     ]
     try:
-        refused = await estate.target_admin.try_topics(shapes)
+        refused = await connections.target_admin.try_topics(shapes)
     except KmigrateError as error:
         what = f"whether the target would create the topics could not be asked: {error.what}"
         return [Finding("warn", "creation-unknown", what, error.next_step)]

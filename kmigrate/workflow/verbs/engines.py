@@ -22,14 +22,14 @@ __all__ = ["set_engine"]
 
 
 async def set_engine(
-    estate: Connections, link_name: str | None, topics: Sequence[str], engine: CopyEngine, *, plan: bool = False
+    connections: Connections, link_name: str | None, topics: Sequence[str], engine: CopyEngine, *, plan: bool = False
 ) -> Plan:
     """Write the engine that shall copy these topics; the present engine lets go, and the other engine begins."""
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     changed: list[str] = []
     for topic in dict.fromkeys(topics):
-        record = estate.log.state.topic(link.name, topic)
+        record = connections.log.state.topic(link.name, topic)
         finding = _guard(link.name, topic, record, engine)
         if finding is not None:
             found.append(finding)
@@ -48,7 +48,7 @@ async def set_engine(
             return None
         return None if record is None or record.engine is engine else replace(record, engine=engine)
 
-    await write_each(estate.log, zip(made.changes, (partial(decide, topic) for topic in changed), strict=True))
+    await write_each(connections.log, zip(made.changes, (partial(decide, topic) for topic in changed), strict=True))
     return made.done()
 
 

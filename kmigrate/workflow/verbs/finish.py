@@ -62,7 +62,7 @@ SayLeft = Callable[[Left], None]
 
 
 async def finish_link(
-    estate: Connections,
+    connections: Connections,
     name: str | None,
     bootstraps: Sequence[str],
     delivery_timeout_s: float,
@@ -78,10 +78,10 @@ async def finish_link(
     `accept_misplaced` says that group members on the source do no harm. `accept_late` says that the target needs no
     record that the source took after a flip.
     """
-    state = estate.log.state
+    state = connections.log.state
     link = resolve_link(state, name)
-    asked = await ask_bootstraps(estate.target, bootstraps or [router.bootstrap for router in state.routers()])
-    brokers = sorted(estate.target.metadata.brokers.values())
+    asked = await ask_bootstraps(connections.target, bootstraps or [router.bootstrap for router in state.routers()])
+    brokers = sorted(connections.target.metadata.brokers.values())
     found = bootstrap_findings(asked, brokers)
     if not asked:
         found.append(
@@ -96,11 +96,11 @@ async def finish_link(
         Plan.of("link finish", [], _shared_addresses(state)).refuse()  # the link's clients stay as long as that is so
         done = Finding("ok", "already-finished", f"link {link.name} is finished already")
         return Plan.of("link finish", [], [done, *found]), asked
-    guards = _link_guards(state, link, delivery_timeout_s, estate.log.now_ms())
-    guards += await late_guards(estate, link, accepted=accept_late)
-    guards += _router_guards(estate, state, clients_known=clients_known)
-    guards += await _member_guards(estate, link, accepted=accept_misplaced)
-    found = [*guards, *found, *await _time_findings(estate, link)]
+    guards = _link_guards(state, link, delivery_timeout_s, connections.log.now_ms())
+    guards += await late_guards(connections, link, accepted=accept_late)
+    guards += _router_guards(connections, state, clients_known=clients_known)
+    guards += await _member_guards(connections, link, accepted=accept_misplaced)
+    found = [*guards, *found, *await _time_findings(connections, link)]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
     changes = [
         f"routers tell clients the target's own addresses: {addresses}",
@@ -118,21 +118,21 @@ async def finish_link(
         if current.finished_ms:
             return None
         # Somebody may have mirrored another topic since the guards looked, or started another process.
-        found = _link_guards(now, current, delivery_timeout_s, estate.log.now_ms()) + _shared_addresses(now)
+        found = _link_guards(now, current, delivery_timeout_s, connections.log.now_ms()) + _shared_addresses(now)
         late = (each for record in now.topics(link.name) for each in late_of(now, record, {}))
         found += late_findings(link.name, late, accepted=accept_late)
         Plan.of("link finish", [], found).refuse()
         return replace(current, finished_ms=now_ms())
 
-    await estate.log.append(decide)
-    late = await put_back_after_finish(estate, link)
+    await connections.log.append(decide)
+    late = await put_back_after_finish(connections, link)
     return replace(made, findings=(*made.findings, *late)).done(), asked
 
 
-async def _time_findings(estate: Connections, link: LinkRecord) -> list[Finding]:
+async def _time_findings(connections: Connections, link: LinkRecord) -> list[Finding]:
     """Return what is different at the target itself in copies with control markers."""
-    topics = estate.log.state.topics(link.name)
-    return await marker_findings(estate.target, estate.target_admin, link, topics, finish=True)
+    topics = connections.log.state.topics(link.name)
+    return await marker_findings(connections.target, connections.target_admin, link, topics, finish=True)
 
 
 def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
@@ -175,21 +175,21 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
     return found
 
 
-async def _member_guards(estate: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:
+async def _member_guards(connections: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:
     """Return the findings for promoted groups with members on the source; nobody watches these after the finish."""
     try:
-        source, _ = await estate.source(link)
+        source, _ = await connections.source(link)
     except KmigrateError as error:
         what = f"whether promoted groups have members on the source could not be asked: {error.what}"
         return [Finding("warn", "members-unknown", what, error.next_step)]
     verb = f"kmigrate link finish {link.name}"
-    return await promoted_group_findings(estate, link, source, accepted=accepted, verb=verb)
+    return await promoted_group_findings(connections, link, source, accepted=accepted, verb=verb)
 
 
-def _router_guards(estate: Connections, state: State, *, clients_known: bool) -> list[Finding]:
+def _router_guards(connections: Connections, state: State, *, clients_known: bool) -> list[Finding]:
     """Return the findings of conditions (a) and (d) from the routers' reports."""
-    alive = {presence.instance: presence for presence in estate.log.alive(RouterPresence)}
-    protocol = estate.target.settings.security.protocol
+    alive = {presence.instance: presence for presence in connections.log.alive(RouterPresence)}
+    protocol = connections.target.settings.security.protocol
     found: list[Finding] = []
     for router in state.routers():
         word = alive.get(router.instance)
@@ -255,9 +255,9 @@ def _shared_addresses(state: State) -> list[Finding]:
     ]
 
 
-async def undo_finish(estate: Connections, name: str | None, *, plan: bool = False) -> Plan:
+async def undo_finish(connections: Connections, name: str | None, *, plan: bool = False) -> Plan:
     """Take the finish back: routers advertise their own addresses again."""
-    link = resolve_link(estate.log.state, name)
+    link = resolve_link(connections.log.state, name)
     if not link.finished_ms:
         return Plan.of("link finish", [], [Finding("ok", "not-finished", f"link {link.name} is not finished")])
     found = [
@@ -268,7 +268,7 @@ async def undo_finish(estate: Connections, name: str | None, *, plan: bool = Fal
             "the same log",
         )
     ]
-    if not estate.log.alive(RouterPresence):
+    if not connections.log.alive(RouterPresence):
         found.append(
             Finding("refuse", "no-router", "no router runs that could take clients back", "kmigrate router run")
         )
@@ -281,18 +281,18 @@ async def undo_finish(estate: Connections, name: str | None, *, plan: bool = Fal
         current = resolve_link(state, link.name)
         return replace(current, finished_ms=0) if current.finished_ms else None
 
-    await estate.log.append(decide)
+    await connections.log.append(decide)
     return made.done()
 
 
-def left_behind(estate: Connections, epoch: int) -> Left:
+def left_behind(connections: Connections, epoch: int) -> Left:
     """Return the clients that are connected now, by the routers' newest reports.
 
     Silent routers are those that have not applied the state log up to `epoch`.
     """
-    state = estate.log.state
+    state = connections.log.state
     names = {router.instance: router.name for router in state.routers()}
-    words = [word for word in estate.log.alive(RouterPresence) if word.instance in names]
+    words = [word for word in connections.log.alive(RouterPresence) if word.instance in names]
     heard = {word.instance for word in words if word.applied >= epoch}
     return Left(
         sum(max(0, word.on_brokers) for word in words),
@@ -301,13 +301,13 @@ def left_behind(estate: Connections, epoch: int) -> Left:
     )
 
 
-async def wait_left(estate: Connections, name: str, timeout: float, say: SayLeft) -> None:
+async def wait_left(connections: Connections, name: str, timeout: float, say: SayLeft) -> None:
     """Wait until no client is connected to a broker's listener of any router."""
-    if not finished(estate.log.state):
+    if not finished(connections.log.state):
         return  # another link keeps all clients (`other-link`)
-    deadline, quiet, epoch = monotonic() + timeout, 0.0, estate.log.state.epoch
+    deadline, quiet, epoch = monotonic() + timeout, 0.0, connections.log.state.epoch
     while True:
-        left, now = left_behind(estate, epoch), monotonic()
+        left, now = left_behind(connections, epoch), monotonic()
         say(left)
         if left.on_brokers or left.silent:
             quiet = 0.0
@@ -317,7 +317,7 @@ async def wait_left(estate: Connections, name: str, timeout: float, say: SayLeft
                 return
         if now >= deadline:
             raise _still_here(name, left, timeout)
-        await estate.log.changed(min(deadline - now, _QUIET_S))
+        await connections.log.changed(min(deadline - now, _QUIET_S))
 
 
 def _still_here(name: str, left: Left, timeout: float) -> WaitTimedOut:

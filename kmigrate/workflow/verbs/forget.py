@@ -90,19 +90,24 @@ class _Standing:
 
 
 async def forget_topics(
-    estate: Connections, link_name: str | None, topics: Sequence[str], delivery_timeout_s: float, *, plan: bool = False
+    connections: Connections,
+    link_name: str | None,
+    topics: Sequence[str],
+    delivery_timeout_s: float,
+    *,
+    plan: bool = False,
 ) -> Plan:
     """Take topics out of their link, with all their records; refuse topics whose clients would be misled (A)."""
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     going: list[tuple[TopicRecord, _Standing]] = []
     for topic in dict.fromkeys(topics):
-        record = estate.log.state.topic(link.name, topic, forgotten=True)
+        record = connections.log.state.topic(link.name, topic, forgotten=True)
         if record is None:
             found.append(Finding("ok", "not-mirrored", f"topic {topic} is not mirrored by link {link.name}"))
             continue
-        standing = await _standing(estate, link, record, delivery_timeout_s)
-        against = _against_topic(record, estate.log.state, standing)
+        standing = await _standing(connections, link, record, delivery_timeout_s)
+        against = _against_topic(record, connections.log.state, standing)
         if against is not None:
             found.append(against)
             continue
@@ -117,12 +122,12 @@ async def forget_topics(
         return made
     done: list[str] = []
     taken = [(_taking(each[0]), partial(_take, *each)) for each in going]
-    await write_each(estate.log, [*left_out, *taken], done)
+    await write_each(connections.log, [*left_out, *taken], done)
     with telling(done):
         if going:
-            await wait_let_go(estate, link.name)
+            await wait_let_go(connections, link.name)
         for record, _ in going:
-            found += await _end(estate, link, record, delivery_timeout_s, done)
+            found += await _end(connections, link, record, delivery_timeout_s, done)
     return replace(made, findings=tuple(dict.fromkeys(found))).done()
 
 
@@ -148,42 +153,44 @@ def _taking(record: TopicRecord) -> str:
 
 
 async def _end(
-    estate: Connections, link: LinkRecord, taken: TopicRecord, delivery_timeout_s: float, done: list[str]
+    connections: Connections, link: LinkRecord, taken: TopicRecord, delivery_timeout_s: float, done: list[str]
 ) -> list[Finding]:
     """Put the target topic back, and drop all records of a topic; return the findings about the target at that time.
 
     If clients would be misled by now, the mirror gets the topic back. A topic that an earlier call has taken stays
     taken: that call may have put back a part.
     """
-    record = estate.log.state.topic(link.name, taken.topic, forgotten=True)
+    record = connections.log.state.topic(link.name, taken.topic, forgotten=True)
     if record is None:
         return []  # another call has forgotten the topic meanwhile
     if not record.forgotten_ms:
         # and mirrored the topic anew: no mirror has let go of the new one
         raise changed_meanwhile(f"topic {taken.topic}")
-    standing = await _standing(estate, link, record, delivery_timeout_s)
+    standing = await _standing(connections, link, record, delivery_timeout_s)
     as_before = record if taken.forgotten_ms else replace(record, forgotten_ms=0)
-    against = _against_topic(as_before, estate.log.state, standing)
+    against = _against_topic(as_before, connections.log.state, standing)
     if against is not None and as_before != record:
-        await estate.log.append(partial(_give_back, record))
+        await connections.log.append(partial(_give_back, record))
         done.remove(_taking(taken))
     _refuse("topic forget", against)
-    await _leave_target(estate, link, record, standing)
-    await write_each(estate.log, _topic_records(record, standing, estate.log.state), done)
+    await _leave_target(connections, link, record, standing)
+    await write_each(connections.log, _topic_records(record, standing, connections.log.state), done)
     return _copy_stays(link, record, standing)
 
 
-async def _standing(estate: Connections, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
-    info = await estate.target.find_topic(record.topic)
+async def _standing(
+    connections: Connections, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float
+) -> _Standing:
+    info = await connections.target.find_topic(record.topic)
     same = info is not None and (str(info.topic_id or "") in (record.target_topic_id, "") or _begun(record))
-    others = info is not None and _never_copied(record) and await _has_data(estate, info)
+    others = info is not None and _never_copied(record) and await _has_data(connections, info)
     standing = _Standing(info is not None, same, others)
-    if record.phase not in FORGETTABLE or _against_topic(record, estate.log.state, standing) is None:
+    if record.phase not in FORGETTABLE or _against_topic(record, connections.log.state, standing) is None:
         return standing
-    source, _ = await estate.source(link)
+    source, _ = await connections.source(link)
     if await source.find_topic(record.topic) is not None:
         return standing
-    return replace(standing, on_source=False, repeatable_s=_repeatable_s(estate, record, delivery_timeout_s))
+    return replace(standing, on_source=False, repeatable_s=_repeatable_s(connections, record, delivery_timeout_s))
 
 
 def _begun(record: TopicRecord) -> bool:
@@ -195,17 +202,17 @@ def _never_copied(record: TopicRecord) -> bool:
     return record.phase is TopicPhase.INITIALISING and not record.target_topic_id
 
 
-async def _has_data(estate: Connections, info: TopicInfo) -> bool:
-    told = await estate.target.list_offsets({(info.name, partition): LATEST for partition in info.partitions})
+async def _has_data(connections: Connections, info: TopicInfo) -> bool:
+    told = await connections.target.list_offsets({(info.name, partition): LATEST for partition in info.partitions})
     return any(each.offset > 0 for each in told.values())
 
 
-def _repeatable_s(estate: Connections, record: TopicRecord, delivery_timeout_s: float) -> float:
+def _repeatable_s(connections: Connections, record: TopicRecord, delivery_timeout_s: float) -> float:
     """Return the seconds by the mirror's reports: record timestamps come from producers, and do not date the writes."""
     if not delivery_timeout_s or record.phase in NOT_COPIED_YET or record.forgotten_ms:
         # The caller waits for no retries; or nothing is copied; or an earlier call judged, and no mirror looks now.
         return 0.0
-    told = [w.upkeep.get(record.topic) for w in estate.log.alive(MirrorPresence) if w.link == record.link]
+    told = [w.upkeep.get(record.topic) for w in connections.log.alive(MirrorPresence) if w.link == record.link]
     ours = [word.gone_s for word in told if word is not None and word.since_ms == record.since_ms]
     return max(0.0, delivery_timeout_s - max((gone_s for gone_s in ours if gone_s is not None), default=-inf))
 
@@ -311,26 +318,28 @@ def _taken_back(link: LinkRecord, record: TopicRecord | GroupRecord) -> list[str
     return [f"remove from {link.target.name} the rules that kmigrate put there: {rules}"] if rules else []
 
 
-async def _leave_target(estate: Connections, link: LinkRecord, record: TopicRecord, standing: _Standing) -> None:
+async def _leave_target(connections: Connections, link: LinkRecord, record: TopicRecord, standing: _Standing) -> None:
     """Put the target topic back (rule E), and drop its offset map, because a new mirror may use other offsets."""
     try:
         if standing.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
-            await _delete_fillers(estate, record)
+            await _delete_fillers(connections, record)
         if standing.same_target:
-            await estate.target_admin.alter_topic_configs(record.topic, record.restore_configs, record.drop_configs)
-        await estate.target_admin.delete_acls(record.granted_acls)
+            await connections.target_admin.alter_topic_configs(
+                record.topic, record.restore_configs, record.drop_configs
+            )
+        await connections.target_admin.delete_acls(record.granted_acls)
         if record.mapped:
-            await OffsetMaps(estate.target).drop(link.uuid, record.topic)
+            await OffsetMaps(connections.target).drop(link.uuid, record.topic)
     except KmigrateError as error:
         raise _not_put_back(error, _put_back(link, record, standing)) from error
 
 
-async def _delete_fillers(estate: Connections, record: TopicRecord) -> None:
+async def _delete_fillers(connections: Connections, record: TopicRecord) -> None:
     """Move the target's log starts behind the fillers of a topic that was not aligned to its end."""
     keys = [(record.topic, partition) for partition, start in record.starts.items() if start > 0]
-    ends = await estate.target.log_ends(keys)
+    ends = await connections.target.log_ends(keys)
     low = {p: min(ends[(topic, p)].offset, record.starts[p]) for topic, p in keys if ends[(topic, p)].offset > 0}
-    for partition, (code, _) in (await estate.target.delete_records(record.topic, low)).items():
+    for partition, (code, _) in (await connections.target.delete_records(record.topic, low)).items():
         if code:
             why = f"{record.topic}-{partition}: the fillers below {low[partition]} are not deleted: {row(code).name}"
             raise Failed("fillers-stay", why)
@@ -357,18 +366,18 @@ def _left_out(link: LinkRecord, noun: Noun, names: Iterable[str]) -> list[tuple[
 
 
 async def forget_groups(
-    estate: Connections, link_name: str | None, groups: Sequence[str], *, plan: bool = False
+    connections: Connections, link_name: str | None, groups: Sequence[str], *, plan: bool = False
 ) -> Plan:
     """Take groups out of their link; refuse groups with a member at a router (B)."""
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     going: list[tuple[GroupRecord, _Words]] = []
     for group in dict.fromkeys(groups):
-        record = estate.log.state.group(link.name, group, forgotten=True)
+        record = connections.log.state.group(link.name, group, forgotten=True)
         if record is None:
             found.append(Finding("ok", "not-mirrored", f"group {group} is not mirrored by link {link.name}"))
             continue
-        words, against = await _judged(estate, link, record)
+        words, against = await _judged(connections, link, record)
         if against is not None:
             found.append(against)
         else:
@@ -381,14 +390,14 @@ async def forget_groups(
     if plan:
         return made
     done: list[str] = []
-    at_ms = estate.log.now_ms()
+    at_ms = connections.log.now_ms()
     taken = [(f"take group {each[0].group} from the mirror", partial(_take_group, *each, at_ms)) for each in going]
-    await write_each(estate.log, [*left_out, *taken], done)
+    await write_each(connections.log, [*left_out, *taken], done)
     with telling(done):
         if going:
-            await wait_let_go(estate, link.name)
+            await wait_let_go(connections, link.name)
         for record, _ in going:
-            await _end_group(estate, link, record.group, done)
+            await _end_group(connections, link, record.group, done)
     return made.done()
 
 
@@ -401,44 +410,46 @@ def _take_group(record: GroupRecord, words: _Words, at_ms: int, state: State) ->
     return replace(now, forgotten_ms=now_ms())
 
 
-async def _end_group(estate: Connections, link: LinkRecord, group: str, done: list[str]) -> None:
+async def _end_group(connections: Connections, link: LinkRecord, group: str, done: list[str]) -> None:
     """Take back what was for the mirror, and drop a group's record."""
-    record = estate.log.state.group(link.name, group, forgotten=True)
+    record = connections.log.state.group(link.name, group, forgotten=True)
     if record is None:
         return  # another call has forgotten the group meanwhile
     if not record.forgotten_ms:
         raise changed_meanwhile(f"group {group}")  # and mirrored the group anew
-    words, against = await _judged(estate, link, record)
+    words, against = await _judged(connections, link, record)
     _refuse("group forget", against)
     try:
-        await estate.target_admin.delete_acls(record.granted_acls)
+        await connections.target_admin.delete_acls(record.granted_acls)
     except KmigrateError as error:
         raise _not_put_back(error, _taken_back(link, record)) from error
-    drop = partial(_drop_group, record, words, estate.log.now_ms())
+    drop = partial(_drop_group, record, words, connections.log.now_ms())
     misplaced = misplaced_key(record.link, group)
     writes: list[tuple[str, Decide]] = [(f"forget group {group}", drop)]
-    if misplaced in estate.log.state.records:
+    if misplaced in connections.log.state.records:
         writes.insert(0, (f"drop what was seen of group {group}", lambda _: (misplaced, None)))
-    await write_each(estate.log, writes, done)
+    await write_each(connections.log, writes, done)
 
 
-async def _judged(estate: Connections, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:
+async def _judged(connections: Connections, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:
     """Judge rule B as of now; also return the reports that decided."""
-    heard = {word.instance: word for word in estate.log.alive(RouterPresence)}
-    against = _against_group(record, estate.log.state, heard, estate.log.now_ms())
+    heard = {word.instance: word for word in connections.log.alive(RouterPresence)}
+    against = _against_group(record, connections.log.state, heard, connections.log.now_ms())
     if against is None or record.phase is not GroupPhase.MIRRORED:
         return heard, against
-    words = await _words_on(estate, link, record.group, heard)
-    return words, _against_group(record, estate.log.state, words, estate.log.now_ms())
+    words = await _words_on(connections, link, record.group, heard)
+    return words, _against_group(record, connections.log.state, words, connections.log.now_ms())
 
 
-async def _words_on(estate: Connections, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]) -> _Words:
+async def _words_on(
+    connections: Connections, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]
+) -> _Words:
     """Return the routers' reports, reduced to members of a followed group that the source still knows.
 
     A router long remembers a member that ended without leaving, as members of Kafka Streams do. Returns None where the
     source does not know the group.
     """
-    _, source_admin = await estate.source(link)
+    _, source_admin = await connections.source(link)
     seen = (await source_admin.describe_groups([group]))[group]
     if seen.state == "dead":
         return None

@@ -63,27 +63,34 @@ _AT_ONCE = 20
 
 
 async def mirror_groups(
-    estate: Connections, link_name: str | None, groups: Sequence[str], *, mode: str = GroupMode.HOLD, plan: bool = False
+    connections: Connections,
+    link_name: str | None,
+    groups: Sequence[str],
+    *,
+    mode: str = GroupMode.HOLD,
+    plan: bool = False,
 ) -> Plan:
     """Register groups; nothing is written to the target before their promote.
 
     A group that is mirrored already is given the mode that is asked for, if that mode differs.
     """
     check_mode(mode)
-    link = resolve_link(estate.log.state, link_name)
-    mirrored = {group: record for group in groups if (record := estate.log.state.group(link.name, group)) is not None}
+    link = resolve_link(connections.log.state, link_name)
+    mirrored = {
+        group: record for group in groups if (record := connections.log.state.group(link.name, group)) is not None
+    }
     found = [Finding("ok", "already-mirrored", f"group {r.group} is {r.phase} already") for r in mirrored.values()]
     asked = [g for g in dict.fromkeys(groups) if g not in mirrored or mirrored[g].phase is GroupPhase.MIRRORED]
     if not asked:
         made = Plan.of("group mirror", [], found)
         return made if plan else made.done()
     refuse_finished(link)
-    source, source_admin = await estate.source(link)
+    source, source_admin = await connections.source(link)
     known = await source_admin.groups()
     changes: list[str] = []
     new: list[tuple[str, GroupReads | None]] = []
     for group in asked:
-        owner = estate.log.state.group_owner(group)
+        owner = connections.log.state.group_owner(group)
         if owner is not None and (owner.link != link.name or owner.forgotten_ms):
             found.append(_owned(owner))
             continue
@@ -94,20 +101,20 @@ async def mirror_groups(
             found.append(_not_listed(link.source.name, group, await protocol_type(source, group)))
             continue
         reads = await group_reads(source, source_admin, group) if mode != GroupMode.HOLD else None
-        given, why = mode_for(estate.log.state, link.name, group, reads, mode)
+        given, why = mode_for(connections.log.state, link.name, group, reads, mode)
         found.append(why)
         changes.append(
             f"register group {group} ({given})" if owner is None else f"group {group}: {owner.mode} becomes {given}"
         )
         new.append((group, reads))
     if new:
-        found += await _mirror_setting_guards(estate, link, source, [group for group, _ in new])
+        found += await _mirror_setting_guards(connections, link, source, [group for group, _ in new])
     made = Plan.of("group mirror", changes, found)
     made.refuse()
     if plan:
         return made
     writes = [partial(_register, link.name, group, reads, mode) for group, reads in new]
-    await write_each(estate.log, zip(changes, writes, strict=True))
+    await write_each(connections.log, zip(changes, writes, strict=True))
     return made.done()
 
 
@@ -170,27 +177,27 @@ def _owned(owner: GroupRecord) -> Finding:
 
 
 async def promote_groups(
-    estate: Connections, link_name: str | None, groups: Sequence[str], *, plan: bool = False
+    connections: Connections, link_name: str | None, groups: Sequence[str], *, plan: bool = False
 ) -> Plan:
     """Write the intent to promote groups: positions are carried over, then the groups' reads open."""
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     new: list[GroupRecord] = []
     for group in dict.fromkeys(groups):
-        record = estate.log.state.group(link.name, group)
+        record = connections.log.state.group(link.name, group)
         if record is None:
             found.append(_not_mirrored(link.name, group))
         elif record.phase is not GroupPhase.MIRRORED:
             found.append(Finding("ok", "already", f"group {group} is {record.phase}"))
         else:
             new.append(record)
-            found += await promote_guards(estate, link, record)
-            found += _coupled_guards(estate.log.state, record)
+            found += await promote_guards(connections, link, record)
+            found += _coupled_guards(connections.log.state, record)
     made = Plan.of("group promote", [f"promote group {r.group}" for r in new], found)
     made.refuse()
     if plan:
         return made
-    await write_each(estate.log, zip(made.changes, (partial(ask_promote, record) for record in new), strict=True))
+    await write_each(connections.log, zip(made.changes, (partial(ask_promote, record) for record in new), strict=True))
     return made.done()
 
 
@@ -210,12 +217,14 @@ def _not_mirrored(link: str, group: str) -> Finding:
     return Finding("refuse", "not-mirrored", f"group {group} is not mirrored by link {link}", mirror)
 
 
-async def promote_guards(estate: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:
+async def promote_guards(connections: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:
     """Return the findings about a group's promote, from its members and positions on both clusters."""
-    source, source_admin = await estate.source(link)
+    source, source_admin = await connections.source(link)
     follows = record.mode is GroupMode.FOLLOW
     members = await (
-        still_direct(estate.log, source_admin, record.group) if follows else members_left(source_admin, record.group)
+        still_direct(connections.log, source_admin, record.group)
+        if follows
+        else members_left(source_admin, record.group)
     )
     found = [
         Finding(
@@ -226,23 +235,23 @@ async def promote_guards(estate: Connections, link: LinkRecord, record: GroupRec
         )
         for m in members
     ]
-    now = estate.log.now_ms()
-    at_target = await members_at_target(estate.target, record.group)
-    seen = seen_members(estate.log.state.misplaced(link.name, record.group), record, at_target, now)
+    now = connections.log.now_ms()
+    at_target = await members_at_target(connections.target, record.group)
+    seen = seen_members(connections.log.state.misplaced(link.name, record.group), record, at_target, now)
     found += misplaced_findings(record, seen, now)
-    found += await _setting_guards(estate, link, source, record)
-    found += refused_member_findings(record, refused_members(estate.log, record.group))
-    found += await _offset_guards(estate, link, source, record.group)
-    found += await _withheld_guards(estate, source, source_admin, record)
-    return found + await moved_positions_guards(estate, link, source, record.group)
+    found += await _setting_guards(connections, link, source, record)
+    found += refused_member_findings(record, refused_members(connections.log, record.group))
+    found += await _offset_guards(connections, link, source, record.group)
+    found += await _withheld_guards(connections, source, source_admin, record)
+    return found + await moved_positions_guards(connections, link, source, record.group)
 
 
 async def _mirror_setting_guards(
-    estate: Connections, link: LinkRecord, source: ClusterClient, groups: Sequence[str]
+    connections: Connections, link: LinkRecord, source: ClusterClient, groups: Sequence[str]
 ) -> list[Finding]:
     """Compare the clusters' settings on groups, and these groups' metadata with the target's limit."""
     try:
-        here, there = await read_both(estate, link)
+        here, there = await read_both(connections, link)
         found = [each for group in groups for each in await _metadata_guards(source, group, there, "warn")]
     except KmigrateError as error:
         return [settings_unknown(error)]
@@ -250,15 +259,15 @@ async def _mirror_setting_guards(
 
 
 async def _setting_guards(
-    estate: Connections, link: LinkRecord, source: ClusterClient, record: GroupRecord
+    connections: Connections, link: LinkRecord, source: ClusterClient, record: GroupRecord
 ) -> list[Finding]:
     """Compare the clusters' settings on groups, and hold the known members against the target's limits."""
     try:
-        here, there = await read_both(estate, link)
+        here, there = await read_both(connections, link)
         members = [member.client_id for member in await group_members(source, record.group)]
     except KmigrateError as error:
         return [settings_unknown(error)]
-    terms = join_terms_of(estate.log, record.group)
+    terms = join_terms_of(connections.log, record.group)
     return [
         *admission_findings(record, terms, members, there),
         *await _metadata_guards(source, record.group, there, "refuse"),
@@ -287,18 +296,18 @@ async def _metadata_guards(source: ClusterClient, group: str, target: BrokerSett
 
 
 async def _withheld_guards(
-    estate: Connections, source: ClusterClient, source_admin: Admin, record: GroupRecord
+    connections: Connections, source: ClusterClient, source_admin: Admin, record: GroupRecord
 ) -> list[Finding]:
     """Return warnings for topics that the group's members are not told of.
 
     The members have no positions in these topics, and after the promote nobody reads the topics at the source.
     """
-    words = words_on(estate.log, record.group)
+    words = words_on(connections.log, record.group)
     names: Mapping[str, str] = {}
     if unnamed(words):
         described = (await source_admin.describe_groups([record.group]))[record.group]
         names = await names_of(source, described.assigned)
-    withheld, more = withheld_topics(estate.log.state, record, words, names)
+    withheld, more = withheld_topics(connections.log.state, record, words, names)
     found = [Finding("warn", each.ref, each.said_of(record.group), each.next) for each in withheld]
     if more:
         found.append(Finding("warn", "topics-withheld", f"group {record.group}: at least {more} such topics more"))
@@ -328,9 +337,11 @@ def coupled_groups(state: State, link: str, topics: Collection[str]) -> list[Gro
     return [r for r in found if r.mode is GroupMode.FOLLOW and r.phase is not GroupPhase.PROMOTED]
 
 
-async def unmirrored_readers(estate: Connections, source: ClusterClient, source_admin: Admin) -> dict[str, list[str]]:
+async def unmirrored_readers(
+    connections: Connections, source: ClusterClient, source_admin: Admin
+) -> dict[str, list[str]]:
     """Return groups that nobody mirrors, by the topics that they have positions in: these would stay behind."""
-    mirrored = {group.group for group in estate.log.state.groups()}
+    mirrored = {group.group for group in connections.log.state.groups()}
     names = [name for name in chosen_groups([NamePattern(".*")], await source_admin.groups()) if name not in mirrored]
     turn = asyncio.Semaphore(_AT_ONCE)
     found: dict[str, list[str]] = {}
@@ -344,13 +355,15 @@ async def unmirrored_readers(estate: Connections, source: ClusterClient, source_
     return {topic: sorted(groups) for topic, groups in found.items()}
 
 
-async def _offset_guards(estate: Connections, link: LinkRecord, source: ClusterClient, group: str) -> list[Finding]:
+async def _offset_guards(
+    connections: Connections, link: LinkRecord, source: ClusterClient, group: str
+) -> list[Finding]:
     """Return findings for positions that cannot be carried over (C5).
 
     Such a position is beyond its log, or in a topic that nobody mirrors, or in a topic whose copy has not begun.
     """
     offsets = await read_positions(source, group, stable=False)
-    topics = estate.log.state.topics(link.name)
+    topics = connections.log.state.topics(link.name)
     mirrored = {topic.topic for topic in topics}
     found = [
         Finding("warn", "topic-not-mirrored", f"group {group} has positions in {topic}, which is not mirrored")
@@ -361,15 +374,15 @@ async def _offset_guards(estate: Connections, link: LinkRecord, source: ClusterC
             "refuse",
             "topic-not-ready",
             f"group {group} has positions in {topic.topic}, which is {topic.phase}: the mirror does not copy it yet",
-            f"{until_mirroring(estate.log, link.name)}; then repeat",
+            f"{until_mirroring(connections.log, link.name)}; then repeat",
         )
         for topic in topics
         if topic.phase in NOT_COPIED_YET and any(name == topic.topic for name, _ in offsets)
     ]
     keys = [key for key in offsets if key[0] in mirrored]
-    state = estate.log.state
-    ends = await read_logs(state, link.name, dict.fromkeys(keys, LATEST), source, estate.target)
-    starts = await read_logs(state, link.name, dict.fromkeys(keys, EARLIEST), source, estate.target)
+    state = connections.log.state
+    ends = await read_logs(state, link.name, dict.fromkeys(keys, LATEST), source, connections.target)
+    starts = await read_logs(state, link.name, dict.fromkeys(keys, EARLIEST), source, connections.target)
     for key in keys:
         end, first = ends[key], starts[key]
         if not end.error and offsets[key].offset > end.offset and end.offset > first.offset:

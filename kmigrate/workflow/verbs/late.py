@@ -27,7 +27,7 @@ _MOST = 20
 
 
 async def treat_late(
-    estate: Connections,
+    connections: Connections,
     link_name: str | None,
     topics: Sequence[str],
     seal: bool | None,
@@ -36,8 +36,8 @@ async def treat_late(
     plan: bool,
 ) -> Plan | None:
     """Change how promoted topics' sources are treated; None where a topic is not promoted, or nothing is asked for."""
-    link = resolve_link(estate.log.state, link_name)
-    records = [estate.log.state.topic(link.name, topic) for topic in dict.fromkeys(topics)]
+    link = resolve_link(connections.log.state, link_name)
+    records = [connections.log.state.topic(link.name, topic) for topic in dict.fromkeys(topics)]
     if seal is None and on_late is None:
         return None
     changed = [
@@ -53,7 +53,7 @@ async def treat_late(
     made = Plan.of("promote", [change for change, _ in changes], [])
     if plan:
         return made
-    await write_each(estate.log, changes)
+    await write_each(connections.log, changes)
     return made.done()
 
 
@@ -73,16 +73,16 @@ def _write(record: TopicRecord, wanted: LatePolicy, state: State) -> TopicRecord
     return replace(now, terms=replace(now.terms or PromoteTerms(now_ms()), late=wanted))
 
 
-async def late_guards(estate: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:
+async def late_guards(connections: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:
     """Return the late records that the source holds now, as findings: `link finish` ends the watch."""
-    records = estate.log.state.topics(link.name)
+    records = connections.log.state.topics(link.name)
     if not any(record.phase is TopicPhase.PROMOTED and record.barrier for record in records):
         return []
-    found, why = tuple(each for record in records for each in late_of(estate.log.state, record, {})), ""
+    found, why = tuple(each for record in records for each in late_of(connections.log.state, record, {})), ""
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            source, _ = await estate.source(link)
-            found, why = await find_late(estate.log.state, source, records)
+            source, _ = await connections.source(link)
+            found, why = await find_late(connections.log.state, source, records)
     except KmigrateError as error:
         why = error.what
     except TimeoutError:

@@ -93,20 +93,20 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
     )
 
 
-async def create_link(estate: Connections, name: str, source: str, *, plan: bool = False) -> Plan:
+async def create_link(connections: Connections, name: str, source: str, *, plan: bool = False) -> Plan:
     """Store a link; the source is not contacted."""
     check_link_name(name)
-    target_settings, source_settings = estate.target.settings, estate.settings_of(source)
-    state = estate.log.state
+    target_settings, source_settings = connections.target.settings, connections.settings_of(source)
+    state = connections.log.state
     wanted = LinkRecord(
         name,
         secrets.token_hex(8),
         ClusterRef(source, source_settings.bootstrap_servers),
-        ClusterRef(target_settings.name, target_settings.bootstrap_servers, estate.target.metadata.cluster_id),
+        ClusterRef(target_settings.name, target_settings.bootstrap_servers, connections.target.metadata.cluster_id),
         now_ms(),
     )
-    found = [Finding("warn", ref, what) for ref, what in estate.warnings]
-    found += await state_findings(estate.target)
+    found = [Finding("warn", ref, what) for ref, what in connections.warnings]
+    found += await state_findings(connections.target)
     standing = _standing(state, wanted)
     if standing is not None and standing.level == "ok":
         return Plan.of("link create", [], [standing]).done()
@@ -133,7 +133,7 @@ async def create_link(estate: Connections, name: str, source: str, *, plan: bool
         Plan.of("link create", [], [meanwhile]).refuse()
         return None
 
-    await estate.log.append(decide)
+    await connections.log.append(decide)
     return made.done()
 
 
@@ -168,9 +168,9 @@ def _standing(state: State, wanted: LinkRecord) -> Finding | None:
     )
 
 
-async def throttle_link(estate: Connections, name: str | None, rate: int, *, plan: bool = False) -> Plan:
+async def throttle_link(connections: Connections, name: str | None, rate: int, *, plan: bool = False) -> Plan:
     """Write the link's limit in bytes a second (0: none); a running mirror follows at once."""
-    link = resolve_link(estate.log.state, name)
+    link = resolve_link(connections.log.state, name)
     if link.throttle == rate:
         return Plan.of("link throttle", [], [Finding("ok", "same-rate", f"link {link.name} has that limit")]).done()
     change = f"read at most {rate} bytes a second" if rate else "lift the limit"
@@ -182,15 +182,15 @@ async def throttle_link(estate: Connections, name: str | None, rate: int, *, pla
         now = resolve_link(state, link.name)
         return None if now.throttle == rate else replace(now, throttle=rate)
 
-    await estate.log.append(decide)
+    await connections.log.append(decide)
     return made.done()
 
 
-async def delete_link(estate: Connections, name: str, delivery_timeout_s: float, *, plan: bool = False) -> Plan:
+async def delete_link(connections: Connections, name: str, delivery_timeout_s: float, *, plan: bool = False) -> Plan:
     """Forget a link and its records; never delete a topic; refuse while something needs the link's record."""
-    link = resolve_link(estate.log.state, name)
-    found = _delete_guards(estate.log.state, link, delivery_timeout_s, estate.log.now_ms())
-    if estate.log.state.topics(link.name) or estate.log.state.groups(link.name):
+    link = resolve_link(connections.log.state, name)
+    found = _delete_guards(connections.log.state, link, delivery_timeout_s, connections.log.now_ms())
+    if connections.log.state.topics(link.name) or connections.log.state.groups(link.name):
         found.append(
             Finding(
                 "warn",
@@ -200,20 +200,20 @@ async def delete_link(estate: Connections, name: str, delivery_timeout_s: float,
                 "run no such playbook again",
             )
         )
-    keys = _link_keys(estate.log.state, link.name)
+    keys = _link_keys(connections.log.state, link.name)
     changes = ["pick up no more names by its expressions"] if link.topic_patterns or link.group_patterns else []
     changes += [f"forget {key}" for key in keys]
     changes += [
         f"give {record.topic} its own {SIZE_LIMIT} on {link.source.name} back: {_former(record)}"
-        for record in closed_topics(estate.log.state.topics(link.name))
+        for record in closed_topics(connections.log.state.topics(link.name))
     ]
-    if raised_alone(estate.log.state, link) and not link.finished_ms:
+    if raised_alone(connections.log.state, link) and not link.finished_ms:
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     made = Plan.of("link delete", changes, found)
     made.refuse()
     if plan:
         return made
-    left_closed = await _forget_link(estate, link, delivery_timeout_s)
+    left_closed = await _forget_link(connections, link, delivery_timeout_s)
     return replace(made, findings=(*made.findings, *left_closed)).done()
 
 
@@ -222,15 +222,15 @@ def _former(record: TopicRecord) -> str:
     return before or "its cluster's default"
 
 
-async def _open_sources(estate: Connections, link: LinkRecord) -> list[Finding]:
+async def _open_sources(connections: Connections, link: LinkRecord) -> list[Finding]:
     """Give closed source topics their own size limits back; name the topics that stay closed."""
-    closed = closed_topics(estate.log.state.topics(link.name))
+    closed = closed_topics(connections.log.state.topics(link.name))
     if not closed:
         return []
     found: list[Finding] = []
     for record in closed:
         try:
-            _, admin = await estate.source(link)
+            _, admin = await connections.source(link)
             await put_back_size_limit(admin, record)
         except KmigrateError as error:
             what = f"{record.topic} on {link.source.name} still refuses writes: {error.what}"
@@ -239,9 +239,9 @@ async def _open_sources(estate: Connections, link: LinkRecord) -> list[Finding]:
     return found
 
 
-async def _put_back(estate: Connections, link: LinkRecord) -> None:
+async def _put_back(connections: Connections, link: LinkRecord) -> None:
     former = link.restore_expiration or ""
-    against = await restore_memory(estate.target, estate.target_admin, former)
+    against = await restore_memory(connections.target, connections.target_admin, former)
     if against:
         raise Failed(
             "not-put-back",
@@ -252,7 +252,7 @@ async def _put_back(estate: Connections, link: LinkRecord) -> None:
         )
 
 
-async def _forget_link(estate: Connections, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
+async def _forget_link(connections: Connections, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
     """Drop the link's records in order, each judged on the state of that moment; return topics that stay closed.
 
     The link's record first says that the link is being deleted.
@@ -263,7 +263,7 @@ async def _forget_link(estate: Connections, link: LinkRecord, delivery_timeout_s
         current = now.link(link.name)
         if current is None or current.uuid != link.uuid:
             return None
-        guards = _delete_guards(now, current, delivery_timeout_s, estate.log.now_ms())
+        guards = _delete_guards(now, current, delivery_timeout_s, connections.log.now_ms())
         against = Plan.of("link delete", [], guards)
         against.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
         return current
@@ -274,21 +274,25 @@ async def _forget_link(estate: Connections, link: LinkRecord, delivery_timeout_s
             return None
         return replace(current, deleting_ms=now_ms(), topic_patterns=(), group_patterns=())
 
-    whole = _told_by(estate.log.state, link.name)
-    marked, done = await estate.log.append(mark), list[str]()
-    left_closed = await _open_sources(estate, link) if marked.link(link.name) is not None else []
+    whole = _told_by(connections.log.state, link.name)
+    marked, done = await connections.log.append(mark), list[str]()
+    left_closed = await _open_sources(connections, link) if marked.link(link.name) is not None else []
     try:
         with telling(done):
-            await _drop_records(estate, link, marked, judged, done)
+            await _drop_records(connections, link, marked, judged, done)
     except Refused:
         if not done:
-            await estate.log.append(partial(_unmark, marked.link(link.name), link, whole))
+            await connections.log.append(partial(_unmark, marked.link(link.name), link, whole))
         raise
     return left_closed
 
 
 async def _drop_records(
-    estate: Connections, link: LinkRecord, state: State, judged: Callable[[State], LinkRecord | None], done: list[str]
+    connections: Connections,
+    link: LinkRecord,
+    state: State,
+    judged: Callable[[State], LinkRecord | None],
+    done: list[str],
 ) -> None:
     """Drop the records of a link one by one, the link's own last; `done` gets each that is dropped."""
     keys: list[str] = []
@@ -308,8 +312,8 @@ async def _drop_records(
         if alone and not left.finished_ms and raised_alone(state, left):
             # Only now, because a link that stays needs the raised setting. But before the link's record goes: that
             # record alone knows the former value.
-            await _put_back(estate, left)
-        state = await estate.log.append(drop)
+            await _put_back(connections, left)
+        state = await connections.log.append(drop)
         done += [f"forget {key}" for key in keys[-1:] if key not in state.records]
 
 
@@ -472,33 +476,35 @@ def _link_keys(state: State, link: str) -> list[str]:
     return [*sorted(parts), link_key(link)]
 
 
-async def check_link(estate: Connections, name: str | None, *, raises: bool = True) -> Plan:
+async def check_link(connections: Connections, name: str | None, *, raises: bool = True) -> Plan:
     """Contact both clusters of a link and return what stands in the way; change nothing."""
-    link = resolve_link(estate.log.state, name)
+    link = resolve_link(connections.log.state, name)
     found = [
         Finding(
-            "ok", "target-answers", f"target {link.target.name} answers: {len(estate.target.metadata.brokers)} brokers"
+            "ok",
+            "target-answers",
+            f"target {link.target.name} answers: {len(connections.target.metadata.brokers)} brokers",
         )
     ]
     try:
-        source, _ = await estate.source(link)
+        source, _ = await connections.source(link)
         found.append(
             Finding(
                 "ok", "source-answers", f"source {link.source.name} answers: {len(source.metadata.brokers)} brokers"
             )
         )
-        found += await _advertised_findings(source) + await _advertised_findings(estate.target)
-        found += await access_findings(estate, link)
-        found += await state_findings(estate.target)
-        found += await memory_findings(estate, raises=raises)
+        found += await _advertised_findings(source) + await _advertised_findings(connections.target)
+        found += await access_findings(connections, link)
+        found += await state_findings(connections.target)
+        found += await memory_findings(connections, raises=raises)
     except (Refused, Unreachable, AuthenticationFailed) as error:
         found.append(Finding("refuse", error.ref, error.what, error.next_step))
-    if not mirror_runs(estate.log, link.name):
+    if not mirror_runs(connections.log, link.name):
         found.append(Finding("warn", "no-mirror", no_mirror(link.name), start_mirror(link.name)))
-    if not controller_runs(estate.log):
+    if not controller_runs(connections.log):
         what = "no controller process is heard of: no promote is carried out"
         found.append(Finding("warn", "no-controller", what, START_CONTROLLER))
-    if not estate.log.alive(RouterPresence):
+    if not connections.log.alive(RouterPresence):
         found.append(Finding("warn", "no-router", "no router process is heard of", START_ROUTER))
     return Plan.of("link check", [], found)
 

@@ -34,7 +34,7 @@ Noun = Literal["topic", "group"]
 
 
 async def mirror_matching_topics(
-    estate: Connections,
+    connections: Connections,
     link_name: str | None,
     expressions: Sequence[str],
     exclude: Sequence[str],
@@ -49,24 +49,26 @@ async def mirror_matching_topics(
 
     All or nothing, as with names: a topic that cannot be mirrored must be left out by an expression of its own.
     """
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     patterns = [replace(pattern, offsets=offsets) for pattern in _patterns(expressions, exclude)]
-    source, _ = await estate.source(link)
+    source, _ = await connections.source(link)
     _refuse_for_later(link, "topic", patterns)
     names = chosen_topics(patterns, (await source.refresh()).topics)
-    mirror = partial(mirror_topics, estate, link.name, names, start, offsets, configs_of=configs_of, recreate=recreate)
+    mirror = partial(
+        mirror_topics, connections, link.name, names, start, offsets, configs_of=configs_of, recreate=recreate
+    )
     looked = await mirror(plan=True)
     made = _joined(looked, link.topic_patterns, patterns, names, "topic")
     if plan:
         return made, names
     await mirror()
     with telling(looked.changes):
-        await _keep(estate, link.name, "topic", patterns)
+        await _keep(connections, link.name, "topic", patterns)
     return made.done(), names
 
 
 async def mirror_matching_groups(
-    estate: Connections,
+    connections: Connections,
     link_name: str | None,
     expressions: Sequence[str],
     exclude: Sequence[str],
@@ -76,27 +78,27 @@ async def mirror_matching_groups(
 ) -> Plan:
     """Mirror every group that matches, and keep the expressions with the link; groups that match later get mode
     hold."""
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     patterns = _patterns(expressions, exclude)
-    _, source_admin = await estate.source(link)
+    _, source_admin = await connections.source(link)
     _refuse_for_later(link, "group", patterns)
     names = chosen_groups(patterns, await source_admin.groups())
-    looked = await mirror_groups(estate, link.name, names, mode=mode, plan=True)
+    looked = await mirror_groups(connections, link.name, names, mode=mode, plan=True)
     made = _joined(looked, link.group_patterns, patterns, names, "group")
     if plan:
         return made
-    await mirror_groups(estate, link.name, names, mode=mode)
+    await mirror_groups(connections, link.name, names, mode=mode)
     with telling(looked.changes):
-        await _keep(estate, link.name, "group", patterns)
+        await _keep(connections, link.name, "group", patterns)
     return made.done()
 
 
 async def forget_patterns(
-    estate: Connections, link_name: str | None, noun: Noun, expressions: Sequence[str], *, plan: bool = False
+    connections: Connections, link_name: str | None, noun: Noun, expressions: Sequence[str], *, plan: bool = False
 ) -> Plan:
     """Remove expressions from the link, so that no more names are picked up; mirrored topics and groups stay
     mirrored."""
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     known = patterns_of(link, noun)
     unknown = [text for text in expressions if text not in {pattern.include for pattern in known}]
     if unknown:
@@ -110,7 +112,7 @@ async def forget_patterns(
     made = Plan.of(f"{noun} patterns", [f"forget {noun}s that match {text}" for text in expressions])
     if plan:
         return made
-    await _replace(estate, link.name, noun, lambda _, old: tuple(p for p in old if p.include not in expressions))
+    await _replace(connections, link.name, noun, lambda _, old: tuple(p for p in old if p.include not in expressions))
     return made.done()
 
 
@@ -129,7 +131,7 @@ def _joined(
     return Plan.of(looked.verb, [*looked.changes, *changes], findings)
 
 
-async def _keep(estate: Connections, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:
+async def _keep(connections: Connections, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:
     """Keep the expressions with the link.
 
     A repeated expression replaces the older expression, together with the names that the older leaves out.
@@ -140,7 +142,7 @@ async def _keep(estate: Connections, link: str, noun: Noun, patterns: Sequence[N
         _refuse_for_later(link, noun, patterns)
         return (*(p for p in old if p.include not in texts), *patterns)
 
-    await _replace(estate, link, noun, edit)
+    await _replace(connections, link, noun, edit)
 
 
 def _refuse_for_later(link: LinkRecord, noun: Noun, patterns: Sequence[NamePattern]) -> None:
@@ -150,7 +152,7 @@ def _refuse_for_later(link: LinkRecord, noun: Noun, patterns: Sequence[NamePatte
 
 
 async def _replace(
-    estate: Connections,
+    connections: Connections,
     name: str,
     noun: Noun,
     edit: Callable[[LinkRecord, tuple[NamePattern, ...]], tuple[NamePattern, ...]],
@@ -160,7 +162,7 @@ async def _replace(
         changed = edit_patterns(link, noun, partial(edit, link))
         return None if changed == link else changed
 
-    await estate.log.append(decide)
+    await connections.log.append(decide)
 
 
 def patterns_of(link: LinkRecord, noun: Noun) -> tuple[NamePattern, ...]:

@@ -34,14 +34,14 @@ _BEFORE_PROMOTE = (TopicPhase.INITIALISING, TopicPhase.ALIGNING, TopicPhase.MIRR
 
 
 async def pause_topics(
-    estate: Connections, link_name: str | None, topics: Sequence[str], *, plan: bool = False
+    connections: Connections, link_name: str | None, topics: Sequence[str], *, plan: bool = False
 ) -> Plan:
     """Write the intent to hold topics back: reading, writing and filling rest until `topic resume`."""
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
-        record = estate.log.state.topic(link.name, topic)
+        record = connections.log.state.topic(link.name, topic)
         against = _pause_guard(link.name, topic, record)
         if against is not None:
             found.append(against)
@@ -51,7 +51,7 @@ async def pause_topics(
     made.refuse()
     if plan:
         return made
-    await write_each(estate.log, zip(made.changes, (partial(_pause, record) for record in new), strict=True))
+    await write_each(connections.log, zip(made.changes, (partial(_pause, record) for record in new), strict=True))
     return made.done()
 
 
@@ -97,7 +97,7 @@ class _Resumption:
 
 
 async def resume_topics(
-    estate: Connections,
+    connections: Connections,
     link_name: str | None,
     topics: Sequence[str],
     *,
@@ -111,31 +111,31 @@ async def resume_topics(
     A call without `partition` does what can be done and only warns of the rest, unless nothing can be done.
     """
     check_loss(topics, partition, accept_loss)
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     changes: list[str] = []
     pairs: list[tuple[TopicRecord, TopicRecord]] = []
     for topic in dict.fromkeys(topics):
-        record = estate.log.state.topic(link.name, topic)
+        record = connections.log.state.topic(link.name, topic)
         if record is None:
             found.append(_not_mirrored(link.name, topic))
             continue
         if record.phase is TopicPhase.PROMOTED:
             found.append(_promoted(topic))
             continue
-        done = await _resume(estate, link, record, partition, accept_loss, who)
+        done = await _resume(connections, link, record, partition, accept_loss, who)
         found += [_warned(each) for each in done.left] if done.changes else done.left
         changes += done.changes
         if done.changes:
             pairs.append((record, done.record))
-    if changes and not mirror_runs(estate.log, link.name):
+    if changes and not mirror_runs(connections.log, link.name):
         found.append(Finding("warn", "no-mirror", no_mirror(link.name), start_mirror(link.name)))
     made = Plan.of("topic resume", changes, found)
     made.refuse()
     if plan:
         return made
     words = [f"resume {before.topic}" for before, _ in pairs]
-    await write_each(estate.log, zip(words, (partial(_rewrite, *pair) for pair in pairs), strict=True))
+    await write_each(connections.log, zip(words, (partial(_rewrite, *pair) for pair in pairs), strict=True))
     return made.done()
 
 
@@ -151,7 +151,7 @@ def check_loss(topics: Sequence[str], partition: int | None, accept_loss: tuple[
 
 
 async def _resume(
-    estate: Connections,
+    connections: Connections,
     link: LinkRecord,
     record: TopicRecord,
     partition: int | None,
@@ -168,7 +168,7 @@ async def _resume(
         if record.phase is not TopicPhase.MIRRORING:
             made.left.append(_promote_under_way(record))
             return made
-        await _anew(estate, made)
+        await _anew(connections, made)
         if made.record.phase is TopicPhase.INITIALISING:
             return made
     if partition is None and record.paused:
@@ -176,7 +176,7 @@ async def _resume(
         made.changes.append(f"resume {record.topic}")
     for number, stop in sorted(record.stops.items()):
         if partition in (None, number):
-            await _one(estate, link, made, number, stop, accept_loss, who)
+            await _one(connections, link, made, number, stop, accept_loss, who)
     if partition is not None and partition not in record.stops:
         made.left.append(Finding("ok", "not-stopped", f"partition {partition} of {record.topic} is not stopped"))
     elif not made.changes and not made.left:
@@ -185,7 +185,7 @@ async def _resume(
 
 
 async def _one(
-    estate: Connections,
+    connections: Connections,
     link: LinkRecord,
     made: _Resumption,
     partition: int,
@@ -197,7 +197,7 @@ async def _one(
     topic = made.record.topic
     name = f"partition {partition} of {topic}"
     if stop.remedy is Remedy.ACCEPT_LOSS:
-        stop = await _as_it_is_now(estate, link, topic, partition, stop)
+        stop = await _as_it_is_now(connections, link, topic, partition, stop)
     refusal = _refusal(name, stop, accept_loss, stop.way_on(link.name, topic, partition))
     if refusal is not None:
         made.left.append(refusal)
@@ -244,25 +244,25 @@ def _warned(finding: Finding) -> Finding:
 
 
 async def _as_it_is_now(
-    estate: Connections, link: LinkRecord, topic: str, partition: int, stop: PartitionStop
+    connections: Connections, link: LinkRecord, topic: str, partition: int, stop: PartitionStop
 ) -> PartitionStop:
     """Return the stop with the records that the source has deleted since; unchanged where the source does not
     answer."""
     try:
-        source, _ = await estate.source(link)
+        source, _ = await connections.source(link)
         start = (await source.list_offsets({(topic, partition): EARLIEST}))[(topic, partition)]
     except KmigrateError:
         return stop
     return stop if start.error else replace(stop, last=max(stop.last, start.offset - 1))
 
 
-async def _anew(estate: Connections, made: _Resumption) -> None:
+async def _anew(connections: Connections, made: _Resumption) -> None:
     """Start the copy anew where the target topic is gone or was never written."""
     record = made.record
-    info = await estate.target.topic(record.topic)
+    info = await connections.target.topic(record.topic)
     if info is not None:
         keys = [(record.topic, partition) for partition in info.partitions]
-        ends = await estate.target.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
+        ends = await connections.target.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
         if not keys or any(end.error or end.offset > 0 for end in ends.values()):
             return
     phase = advance_topic(record.phase, TopicEvent.ANEW)

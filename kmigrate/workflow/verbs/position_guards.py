@@ -17,16 +17,16 @@ __all__ = ["moved_positions_guards"]
 
 
 async def moved_positions_guards(
-    estate: Connections, link: LinkRecord, source: ClusterClient, group: str
+    connections: Connections, link: LinkRecord, source: ClusterClient, group: str
 ) -> list[Finding]:
     """Return warnings by topic: none of them is a fault of the copy, and a person may want each."""
-    records = {r.topic: r for r in estate.log.state.topics(link.name) if r.phase not in NOT_COPIED_YET}
+    records = {r.topic: r for r in connections.log.state.topics(link.name) if r.phase not in NOT_COPIED_YET}
     told = await read_positions(source, group, stable=False)
     positions = {key: at for key, at in told.items() if key[0] in records}
     before = await unread(source, positions, {topic: record.starts for topic, record in records.items()})
-    on_target = await read_positions(estate.target, group, stable=False)
+    on_target = await read_positions(connections.target, group, stable=False)
     both = {key: at for key, at in positions.items() if key in on_target}
-    again = read_again(await _translated(estate, records, both), on_target)
+    again = read_again(await _translated(connections, records, both), on_target)
     return [
         Finding(
             "warn",
@@ -49,10 +49,10 @@ async def moved_positions_guards(
 
 
 async def _translated(
-    estate: Connections, records: Mapping[str, TopicRecord], positions: Mapping[tuple[str, int], CommittedOffset]
+    connections: Connections, records: Mapping[str, TopicRecord], positions: Mapping[tuple[str, int], CommittedOffset]
 ) -> Wanted:
     """Return the positions' places on the target; positions that the copy has not reached are left out."""
-    places = Positions(estate.target, estate.log)
+    places = Positions(connections.target, connections.log)
     maps = {topic: await places.maps(records[topic]) for topic in sorted({topic for topic, _ in positions})}
     found: Wanted = {}
     for (topic, partition), at in positions.items():

@@ -38,16 +38,16 @@ _SILENT_S = 3.0
 _LOOK_S = 0.2
 
 
-async def router_to_replace(estate: Connections, name: str, *, take_over: bool = False) -> str:
+async def router_to_replace(connections: Connections, name: str, *, take_over: bool = False) -> str:
     """Return the registered instance of a name, '' for none; raise Refused while that router answers.
 
     A router that was told to end gets the time to leave. A router whose process has ended, or that is silent in the
     presence log and at its address, may be replaced at once. With `take_over` any router may be replaced.
     """
-    while (router := _registered(estate.log.state, name)) is not None:
-        if take_over or has_ended(router.process) or not await _goes_on(estate, router):
+    while (router := _registered(connections.log.state, name)) is not None:
+        if take_over or has_ended(router.process) or not await _goes_on(connections, router):
             return router.instance
-        if _registered(estate.log.state, name) == router:
+        if _registered(connections.log.state, name) == router:
             raise already_runs(router)
     return ""
 
@@ -56,37 +56,37 @@ def _registered(state: State, name: str) -> RouterRecord | None:
     return next((router for router in state.routers() if router.name == name), None)
 
 
-async def _goes_on(estate: Connections, router: RouterRecord) -> bool:
+async def _goes_on(connections: Connections, router: RouterRecord) -> bool:
     """Return True if a router goes on to answer after the time to leave, or has left."""
-    log, began = estate.log, monotonic()
-    with estate.asking(f"router {router.name} is registered: listening for it"):
+    log, began = connections.log, monotonic()
+    with connections.asking(f"router {router.name} is registered: listening for it"):
         while _registered(log.state, router.name) == router:
             if has_ended(router.process):
                 return False
             _, last = log.presence.get(f"router/{router.instance}", (None, float("-inf")))
             now = monotonic()
             if now - last > _SILENT_S:
-                return await _answers(estate, router)
+                return await _answers(connections, router)
             if now - began > _LEAVES_S:
                 return True
             await log.changed(_LOOK_S)
     return True
 
 
-async def _answers(estate: Connections, router: RouterRecord) -> bool:
+async def _answers(connections: Connections, router: RouterRecord) -> bool:
     """Return True if a router without presence messages answers at its address."""
-    found = await _signs_of_life(estate, router.name, [router.bootstrap])
+    found = await _signs_of_life(connections, router.name, [router.bootstrap])
     return any(each.ref == "router-answers" for each in found)
 
 
-async def forget_router(estate: Connections, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
+async def forget_router(connections: Connections, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
     """Take a silent router out of the fences' count; `dead` means that a person says that its process has ended.
 
     Refused while the router is heard of, or while a router that is called dead answers at its address. A router that
     may live is remembered (`StrayRecord`): promotes are sealed for that router.
     """
-    record, stray = _known(estate.log.state, name)
-    runs = record is not None and record.instance in {p.instance for p in estate.log.alive(RouterPresence)}
+    record, stray = _known(connections.log.state, name)
+    runs = record is not None and record.instance in {p.instance for p in connections.log.alive(RouterPresence)}
     gone = None if runs else record
     ended = stray if dead else None
     changes = [f"forget router {name} on {gone.host}"] if gone is not None else []
@@ -96,17 +96,17 @@ async def forget_router(estate: Connections, name: str, *, dead: bool = False, p
         changes.append(f"believe that {len(ended.instances)} earlier process(es) of router {name} have ended")
     found = [] if changes else [_unchanged(name, runs=runs)]
     if dead and changes:
-        found += await _signs_of_life(estate, name, {each.bootstrap for each in (gone, ended) if each is not None})
+        found += await _signs_of_life(connections, name, {each.bootstrap for each in (gone, ended) if each is not None})
     made = Plan.of("router forget", changes, found)
     made.refuse()
     if plan:
         return made
     if gone is not None:
         if not dead:
-            await estate.log.append(lambda now: now.with_stray(gone) if gone.key in now.records else None)
-        await _drop(estate, gone)
+            await connections.log.append(lambda now: now.with_stray(gone) if gone.key in now.records else None)
+        await _drop(connections, gone)
     if ended is not None:
-        await _drop(estate, ended)
+        await _drop(connections, ended)
     return made.done()
 
 
@@ -131,19 +131,19 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
     return Finding("ok", "router-forgotten", known, f"kmigrate router forget {name} --dead")
 
 
-async def _signs_of_life(estate: Connections, name: str, addresses: Iterable[str]) -> list[Finding]:
+async def _signs_of_life(connections: Connections, name: str, addresses: Iterable[str]) -> list[Finding]:
     """Return findings for what answers, or at least listens, at the addresses of a router that is called dead.
 
     Addresses of other known routers are left out.
     """
-    instances = {router.instance: router.bootstrap for router in estate.log.state.routers()}
-    heard = [word for word in estate.log.alive(RouterPresence) if word.name != name]
+    instances = {router.instance: router.bootstrap for router in connections.log.state.routers()}
+    heard = [word for word in connections.log.alive(RouterPresence) if word.name != name]
     others = {word.bootstrap or instances.get(word.instance, "") for word in heard}
     found: list[Finding] = []
     for address in sorted(set(addresses) - others - {""}):
         try:
             async with asyncio.timeout(_ANSWER_S):
-                leads = (await ask_bootstraps(estate.target, [address]))[0].leads
+                leads = (await ask_bootstraps(connections.target, [address]))[0].leads
         except TimeoutError:
             leads = Leads.NOWHERE
         if leads is Leads.ROUTER:
@@ -164,8 +164,8 @@ async def _is_taken(address: str) -> bool:
         return False
 
 
-async def _drop(estate: Connections, record: RouterRecord | StrayRecord) -> None:
-    await estate.log.append(lambda now: (record.key, None) if now.records.get(record.key) == record else None)
+async def _drop(connections: Connections, record: RouterRecord | StrayRecord) -> None:
+    await connections.log.append(lambda now: (record.key, None) if now.records.get(record.key) == record else None)
 
 
 def unheard_routers(log: StateLog) -> list[Finding]:

@@ -55,7 +55,7 @@ _MODES = {
 
 
 async def mirror_topics(
-    estate: Connections,
+    connections: Connections,
     link_name: str | None,
     topics: Sequence[str],
     start: str,
@@ -69,37 +69,37 @@ async def mirror_topics(
 
     `recreate` says that an empty topic that groups read at the target is deleted there and created anew.
     """
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     check_offsets_mode(offsets)
-    known = {topic: record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None}
+    known = {topic: record for topic in topics if (record := connections.log.state.topic(link.name, topic)) is not None}
     found = [Finding("ok", "already-mirrored", f"topic {r.topic} is {r.phase} already") for r in known.values()]
     new = [topic for topic in dict.fromkeys(topics) if topic not in known]
     if not new:
         made = Plan.of("topic mirror", [], found)
         return made if plan else made.done()
     refuse_finished(link)
-    source, source_admin = await estate.source(link)
+    source, source_admin = await connections.source(link)
     seen = (await source.refresh(new)).topics
     configs = await source_admin.topic_configs([topic for topic in new if topic in seen])
-    standing = (await estate.target.refresh(new)).topics
+    standing = (await connections.target.refresh(new)).topics
     adopted: list[str] = []
     for topic in new:
-        guards = _topic_guards(link, topic, estate.log.state.topic_owner(topic), seen.get(topic))
+        guards = _topic_guards(link, topic, connections.log.state.topic_owner(topic), seen.get(topic))
         if not guards and topic in standing:
-            guards = await _target_guards(source, estate.target, seen[topic], standing[topic], offsets)
+            guards = await _target_guards(source, connections.target, seen[topic], standing[topic], offsets)
             if guards == []:
                 adopted.append(topic)
         told = configs.get(topic, {})
         found += guards + _format_guards(topic, told.get("message.format.version"))
         if topic in seen:
-            brokers, in_sync = len(estate.target.metadata.brokers), told.get("min.insync.replicas")
+            brokers, in_sync = len(connections.target.metadata.brokers), told.get("min.insync.replicas")
             found += durability_findings(seen[topic], standing.get(topic), brokers, in_sync)
-    found += await loop_findings(source, estate.target, new)
+    found += await loop_findings(source, connections.target, new)
     refused = {f.what for f in found if f.level == "refuse"}
     missing = [] if refused else [seen[topic] for topic in new if topic in seen and topic not in standing]
-    found += await creation_findings(estate, missing, configs_of)
-    found += await _setting_guards(estate, link, source)
-    found += await _adoption_findings(estate, link, adopted, recreate=recreate)
+    found += await creation_findings(connections, missing, configs_of)
+    found += await _setting_guards(connections, link, source)
+    found += await _adoption_findings(connections, link, adopted, recreate=recreate)
     changes = [f"mirror {topic} from {start}, {_MODES[offsets]}" for topic in new]
     if recreate:
         changes += [f"delete the empty topic {topic} on {link.target.name}, and create it anew" for topic in adopted]
@@ -121,14 +121,16 @@ async def mirror_topics(
         )
         for topic in new
     ]
-    await write_each(estate.log, zip(changes[: len(new)], (partial(_claim, record) for record in records), strict=True))
+    await write_each(
+        connections.log, zip(changes[: len(new)], (partial(_claim, record) for record in records), strict=True)
+    )
     return made.done()
 
 
-async def _setting_guards(estate: Connections, link: LinkRecord, source: ClusterClient) -> list[Finding]:
+async def _setting_guards(connections: Connections, link: LinkRecord, source: ClusterClient) -> list[Finding]:
     """Compare the clusters' settings except those on groups, and the transaction timeouts with the target's limit."""
     try:
-        here, there = await read_both(estate, link)
+        here, there = await read_both(connections, link)
     except KmigrateError as error:
         return [settings_unknown(error)]
     return [*compare_settings(here, there, ALL - {Scope.GROUPS}), *await timeout_findings(source, here, there)]
@@ -253,7 +255,7 @@ async def _target_guards(
 
 
 async def _adoption_findings(
-    estate: Connections, link: LinkRecord, topics: Sequence[str], *, recreate: bool
+    connections: Connections, link: LinkRecord, topics: Sequence[str], *, recreate: bool
 ) -> list[Finding]:
     """Return the findings for empty topics that exist on the target and are taken for the mirror.
 
@@ -265,7 +267,7 @@ async def _adoption_findings(
     found: list[Finding] = []
     readers: Mapping[str, Sequence[str]] = {}
     try:
-        readers = await readers_at(estate.target, estate.target_admin, topics)
+        readers = await readers_at(connections.target, connections.target_admin, topics)
     except KmigrateError as error:
         what = f"which groups read {', '.join(topics)} on the target could not be asked: {error.what}"
         found.append(Finding("warn", "readers-unknown", what))
@@ -291,7 +293,7 @@ async def _adoption_findings(
 
 
 async def promote_topics(
-    estate: Connections,
+    connections: Connections,
     link_name: str | None,
     topics: Sequence[str],
     terms: PromoteTerms,
@@ -309,13 +311,13 @@ async def promote_topics(
     while True:
         try:
             return await _promote_topics(
-                estate, link_name, topics, terms, plan, straggler_window_s, accept_misplaced=accept_misplaced
+                connections, link_name, topics, terms, plan, straggler_window_s, accept_misplaced=accept_misplaced
             )
         except Refused as refused:
             if refused.ref not in _PASSING or monotonic() > deadline:
                 raise
             if wait_s and not longer and refused.ref == "direct-writers":
-                longer = await _silence_s(estate, link_name, topics, straggler_window_s)
+                longer = await _silence_s(connections, link_name, topics, straggler_window_s)
                 deadline = max(deadline, monotonic() + min(longer, _MOST_SILENCE_S))
         await sleep(0.25)
 
@@ -326,17 +328,17 @@ _MOST_SILENCE_S = 60.0
 """Longest silence of direct writers that a promote waits for; a longer silence refuses at once."""
 
 
-async def _silence_s(estate: Connections, link_name: str | None, topics: Sequence[str], window_s: float) -> float:
+async def _silence_s(connections: Connections, link_name: str | None, topics: Sequence[str], window_s: float) -> float:
     """Return how long the direct writers have to stay silent until none is in the way."""
-    link = resolve_link(estate.log.state, link_name)
-    source, _ = await estate.source(link)
-    records = [record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None]
-    found = [each for r in records for each in await look_for_direct_writers(estate.log, source, r, window_s)]
+    link = resolve_link(connections.log.state, link_name)
+    source, _ = await connections.source(link)
+    records = [record for topic in topics if (record := connections.log.state.topic(link.name, topic)) is not None]
+    found = [each for r in records for each in await look_for_direct_writers(connections.log, source, r, window_s)]
     return 1.0 + max((each.left_s for each in found if each.in_the_way), default=0.0)
 
 
 async def _promote_topics(
-    estate: Connections,
+    connections: Connections,
     link_name: str | None,
     topics: Sequence[str],
     terms: PromoteTerms,
@@ -345,12 +347,12 @@ async def _promote_topics(
     *,
     accept_misplaced: bool,
 ) -> Plan:
-    link = resolve_link(estate.log.state, link_name)
+    link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
-        record = estate.log.state.topic(link.name, topic)
-        against = _promote_guard(estate.log, link.name, topic, record)
+        record = connections.log.state.topic(link.name, topic)
+        against = _promote_guard(connections.log, link.name, topic, record)
         if against is not None:
             found.append(against)
         elif record is not None:
@@ -360,47 +362,47 @@ async def _promote_topics(
         made.refuse()
         return made if plan else made.done()
     names = [record.topic for record in new]
-    source, source_admin = await estate.source(link)
-    with_them = coupled_groups(estate.log.state, link.name, names)
-    found += _coupled(estate.log.state, link, names)
-    found += await reading_groups(estate.log.state, link.name, names, source, source_admin)
+    source, source_admin = await connections.source(link)
+    with_them = coupled_groups(connections.log.state, link.name, names)
+    found += _coupled(connections.log.state, link, names)
+    found += await reading_groups(connections.log.state, link.name, names, source, source_admin)
     found += await promoted_group_findings(
-        estate, link, source, topics=names, accepted=accept_misplaced, verb=advised("promote", link.name, *names)
+        connections, link, source, topics=names, accepted=accept_misplaced, verb=advised("promote", link.name, *names)
     )
     for group in with_them:
-        found += await promote_guards(estate, link, group)
+        found += await promote_guards(connections, link, group)
     for record in new:
-        looked = await look_for_direct_writers(estate.log, source, record, straggler_window_s)
+        looked = await look_for_direct_writers(connections.log, source, record, straggler_window_s)
         found += direct_findings(looked, accepted=terms.accept_direct)
-    found += await _cut_copies(estate, source, new)
-    found += unheard_routers(estate.log)
-    found += await _seal_findings(estate, source, source_admin, new)
-    found += await _setting_guards(estate, link, source)
+    found += await _cut_copies(connections, source, new)
+    found += unheard_routers(connections.log)
+    found += await _seal_findings(connections, source, source_admin, new)
+    found += await _setting_guards(connections, link, source)
     of_topics = [f"promote {topic}" for topic in names]
     of_groups = [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
     made = Plan.of("promote", [*of_topics, *of_groups], found)
     made.refuse()
-    left_behind = await _groups_left_behind(estate, link, source, source_admin, names)
-    markers = await marker_findings(estate.target, estate.target_admin, link, new, finish=False)
+    left_behind = await _groups_left_behind(connections, link, source, source_admin, names)
+    markers = await marker_findings(connections.target, connections.target_admin, link, new, finish=False)
     made = replace(made, findings=(*made.findings, *left_behind, *markers))
     if plan:
         return made
     groups = zip(of_groups, (partial(ask_promote, group) for group in with_them), strict=True)
-    asked = zip(of_topics, (partial(_ask_promote, estate.log, record, terms) for record in new), strict=True)
-    await write_each(estate.log, [*groups, *asked])
+    asked = zip(of_topics, (partial(_ask_promote, connections.log, record, terms) for record in new), strict=True)
+    await write_each(connections.log, [*groups, *asked])
     return made.done()
 
 
 async def _seal_findings(
-    estate: Connections, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
+    connections: Connections, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
 ) -> list[Finding]:
     """Refuse topics that must be sealed for an earlier process of a router, where the source does not allow the
     seal."""
-    earlier = strays(estate.log.state)
+    earlier = strays(connections.log.state)
     found: list[Finding] = []
     for record in records if earlier else ():
         try:
-            await Sealer(estate.log, source, admin).try_rights(record, earlier)
+            await Sealer(connections.log, source, admin).try_rights(record, earlier)
         except BrokerRefused as refused:
             found.append(Finding("refuse", refused.ref, refused.what, refused.next_step))
         except Unreachable as away:
@@ -408,11 +410,11 @@ async def _seal_findings(
     return found
 
 
-async def _cut_copies(estate: Connections, source: ClusterClient, records: Sequence[TopicRecord]) -> list[Finding]:
+async def _cut_copies(connections: Connections, source: ClusterClient, records: Sequence[TopicRecord]) -> list[Finding]:
     """Return warnings for copies whose beginning somebody has deleted, perhaps on purpose."""
     of = {(record.topic, partition): record for record in records for partition in range(record.partitions)}
     try:
-        asked = (cluster.list_offsets(dict.fromkeys(of, EARLIEST)) for cluster in (estate.target, source))
+        asked = (cluster.list_offsets(dict.fromkeys(of, EARLIEST)) for cluster in (connections.target, source))
         mine, theirs = await together(*asked)
     except KmigrateError:
         return []  # a promote needs these clusters anyway, and asks them again
@@ -512,7 +514,7 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
 
 
 async def _groups_left_behind(
-    estate: Connections, link: LinkRecord, source: ClusterClient, source_admin: Admin, topics: Collection[str]
+    connections: Connections, link: LinkRecord, source: ClusterClient, source_admin: Admin, topics: Collection[str]
 ) -> list[Finding]:
     """Return warnings for groups that nobody mirrors and that have positions in a topic.
 
@@ -523,7 +525,7 @@ async def _groups_left_behind(
     if not topics:
         return []
     try:
-        readers = await unmirrored_readers(estate, source, source_admin)
+        readers = await unmirrored_readers(connections, source, source_admin)
     except KmigrateError as error:
         what = f"which groups read the topics and are not mirrored could not be asked: {error.what}"
         return [Finding("warn", "readers-unknown", what)]

@@ -14,14 +14,14 @@ __all__ = ["remember_verified"]
 
 
 async def remember_verified(
-    estate: Connections,
+    connections: Connections,
     link: LinkRecord,
     topics: Sequence[TopicRecord],
     looked: Mapping[str, Mapping[int, Looked]],
 ) -> None:
     """Write the result for the copies that were compared: `topics` are their records of that time."""
     for topic in topics:
-        await estate.log.append(
+        await connections.log.append(
             lambda state, topic=topic: _decide(state, link, topic, looked.get(topic.topic, {}))  # type: ignore[misc]
         )
 

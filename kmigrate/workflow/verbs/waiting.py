@@ -23,7 +23,7 @@ _Kept = TypeVar("_Kept", TopicRecord, GroupRecord)
 
 
 async def wait_topics(
-    estate: Connections,
+    connections: Connections,
     link: str,
     topics: Collection[str],
     phases: Iterable[TopicPhase],
@@ -55,15 +55,15 @@ async def wait_topics(
 
     what = f"{', '.join(topics)} to be {' or '.join(sorted(wanted))}"
     try:
-        return await estate.log.wait(look, timeout, what)
+        return await connections.log.wait(look, timeout, what)
     except WaitTimedOut as late:
-        records = [record for topic in topics if (record := estate.log.state.topic(link, topic)) is not None]
+        records = [record for topic in topics if (record := connections.log.state.topic(link, topic)) is not None]
         left = [record for record in records if record.phase not in wanted or record.unsettled]
-        raise _late(estate, link, late, {each.topic: _hindrance(estate, each) for each in left}) from late
+        raise _late(connections, link, late, {each.topic: _hindrance(connections, each) for each in left}) from late
 
 
 async def wait_groups(
-    estate: Connections,
+    connections: Connections,
     link: str,
     groups: Collection[str],
     timeout: float,
@@ -92,11 +92,13 @@ async def wait_groups(
         return found if len(found) == len(records) else None
 
     try:
-        return await estate.log.wait(look, timeout, f"group {', '.join(groups)} to be promoted")
+        return await connections.log.wait(look, timeout, f"group {', '.join(groups)} to be promoted")
     except WaitTimedOut as late:
-        records = [record for group in groups if (record := estate.log.state.group(link, group)) is not None]
+        records = [record for group in groups if (record := connections.log.state.group(link, group)) is not None]
         left = [record for record in records if record.phase is not GroupPhase.PROMOTED]
-        raise _late(estate, link, late, {each.group: each.reason or estate.waits_for(each) for each in left}) from late
+        raise _late(
+            connections, link, late, {each.group: each.reason or connections.waits_for(each) for each in left}
+        ) from late
 
 
 def _others(phases: Iterable[str]) -> str:
@@ -110,26 +112,26 @@ def _then(record: TopicRecord | GroupRecord, promote: str) -> str:
     return f"{record.way_on}; then: {promote}" if record.way_on else f"mend the cause, then: {promote}"
 
 
-def _hindrance(estate: Connections, record: TopicRecord) -> str:
+def _hindrance(connections: Connections, record: TopicRecord) -> str:
     """Return why a topic does not get on, as its record, the controller or the mirror says."""
-    said = progress_of(estate.log.state, record, estate.log.alive(MirrorPresence)).values()
+    said = progress_of(connections.log.state, record, connections.log.alive(MirrorPresence)).values()
     problem = next(filter(None, (seen.problem for seen in said)), "")
-    return record.hindrance or estate.waits_for(record) or problem
+    return record.hindrance or connections.waits_for(record) or problem
 
 
-async def wait_let_go(estate: Connections, link: str) -> None:
+async def wait_let_go(connections: Connections, link: str) -> None:
     """Wait until no mirror of the link does anything more for topics and groups that are forgotten by now.
 
     A silent mirror process says nothing, and is not waited for. A Spark task only copies: the task names its topics.
     """
-    forgotten, deadline = estate.log.state.epoch, monotonic() + _LET_GO_S
-    topics = {record.topic for record in estate.log.state.topics(link, forgotten=True) if record.forgotten_ms}
+    forgotten, deadline = connections.log.state.epoch, monotonic() + _LET_GO_S
+    topics = {record.topic for record in connections.log.state.topics(link, forgotten=True) if record.forgotten_ms}
 
     def busy_with(word: MirrorPresence) -> bool:
         return word.let_go < forgotten if word.engine is CopyEngine.DAEMON else not topics.isdisjoint(word.topics)
 
     while True:
-        words = [word for word in estate.log.alive(MirrorPresence) if word.link == link]
+        words = [word for word in connections.log.alive(MirrorPresence) if word.link == link]
         busy = [word.instance for word in words if busy_with(word)]
         if not busy:
             return
@@ -140,7 +142,7 @@ async def wait_let_go(estate: Connections, link: str) -> None:
                 "forgotten",
                 next_step="repeat it; one of an older version never says so: start it with this version",
             )
-        await estate.log.changed(1.0)
+        await connections.log.changed(1.0)
 
 
 def _known(record: _Kept | None, link: str, noun: str, name: str) -> _Kept:
@@ -154,10 +156,10 @@ def _known(record: _Kept | None, link: str, noun: str, name: str) -> _Kept:
     return record
 
 
-def _late(estate: Connections, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
+def _late(connections: Connections, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
     """Return the time-out error with the reason why each topic or group waits."""
     told = [f"{name}: {reason}" for name, reason in why.items() if reason]
-    if told or mirror_runs(estate.log, link):
+    if told or mirror_runs(connections.log, link):
         what, next_step = "; ".join((late.what, *told)), late.next_step or "kmigrate status --watch"
         return WaitTimedOut(late.ref, what, still_true=late.still_true, next_step=next_step)
     return WaitTimedOut(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kmigrate.errors import Refused
-from kmigrate.model.listener_access import NOBODY, OPEN_DOOR, ClientEntry, Door, Identity, check_door
+from kmigrate.model.listener_access import NOBODY, OPEN_ACCESS, ClientEntry, Identity, ListenerAccess, check_access
 from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
 
@@ -37,16 +37,16 @@ def test_nobody_is_ever_lent_our_own_credential() -> None:
 
 
 def test_the_entry_for_anybody_is_not_a_clients_name() -> None:
-    door = Door(mechanisms=("PLAIN",), clients={"*": ANYBODY})
-    assert door.named("*").entry is None
-    assert door.named(None).fallback is ANYBODY
+    access = ListenerAccess(mechanisms=("PLAIN",), clients={"*": ANYBODY})
+    assert access.named("*").entry is None
+    assert access.named(None).fallback is ANYBODY
 
 
 def test_a_newer_table_is_asked_for_the_same_client_and_lets_go_only_whom_a_table_judges() -> None:
     newer = ClientEntry("orders", "another", upstream={"asking": Security(Tls("ca.pem"), THEIRS)})
-    mapped, passing = Door(mechanisms=("PLAIN",), mapped=True), Door(mechanisms=("PLAIN",))
-    for door in (mapped, passing):
-        found = replace(door, clients={"orders": newer}).still(Identity("orders", THEIRS, ENTRY))
+    mapped, passing = ListenerAccess(mechanisms=("PLAIN",), mapped=True), ListenerAccess(mechanisms=("PLAIN",))
+    for access in (mapped, passing):
+        found = replace(access, clients={"orders": newer}).still(Identity("orders", THEIRS, ENTRY))
         assert found == Identity("orders", THEIRS, newer)
     assert mapped.still(Identity("orders", entry=ENTRY)) is None
     assert passing.still(Identity("orders", THEIRS, ENTRY, ANYBODY)) == Identity("orders", THEIRS)
@@ -54,39 +54,51 @@ def test_a_newer_table_is_asked_for_the_same_client_and_lets_go_only_whom_a_tabl
 
 def test_a_client_whose_certificate_is_another_by_a_newer_table_is_let_go() -> None:
     entry = ClientEntry("o", certificate="CN=o")
-    identity = Door(clients={"o": entry}).holder("CN=o")
+    identity = ListenerAccess(clients={"o": entry}).holder("CN=o")
     assert identity is not None
     for certificate, stays in (("CN=o", True), ("CN=another", False), ("", False)):
-        door = Door(clients={"o": replace(entry, certificate=certificate), "p": ClientEntry("p", certificate="CN=p")})
-        assert (door.still(identity) is not None) is stays
-    assert Door(clients={"p": ClientEntry("p", certificate="CN=p")}).still(identity) is None
+        access = ListenerAccess(
+            clients={"o": replace(entry, certificate=certificate), "p": ClientEntry("p", certificate="CN=p")}
+        )
+        assert (access.still(identity) is not None) is stays
+    assert ListenerAccess(clients={"p": ClientEntry("p", certificate="CN=p")}).still(identity) is None
 
 
 @pytest.mark.parametrize(
-    ("door", "target", "source", "ref"),
+    ("access", "target", "source", "ref"),
     [
-        (OPEN_DOOR, OPEN, OPEN, None),
-        (OPEN_DOOR, ASKING, OPEN, "router-not-secure"),
-        (OPEN_DOOR, OPEN, ASKING, "router-not-secure"),
-        (OPEN_DOOR, CERTIFIED, OPEN, "router-not-secure"),
-        (Door(mechanisms=("PLAIN",)), ASKING, ASKING, None),
-        (Door(mechanisms=("PLAIN",)), OPEN, ASKING, "router-login-not-judged"),
-        (Door(mechanisms=("PLAIN",)), CERTIFIED, OPEN, "router-login-not-judged"),
-        (Door(mechanisms=("PLAIN",), mapped=True, clients={"orders": ENTRY}), ASKING, ASKING, None),
-        (Door(mechanisms=("PLAIN",), mapped=True, clients={"orders": ENTRY}), CERTIFIED, ASKING, "no-credential"),
-        (Door(mechanisms=("PLAIN",), mapped=True, clients={"x": ClientEntry("x"), "*": ANYBODY}), ASKING, OPEN, None),
-        (Door(clients={"o": ClientEntry("o", certificate="CN=o")}), OPEN, ASKING, None),
-        (Door(clients={"o": ClientEntry("o", certificate="CN=o")}), ASKING, OPEN, "no-credential"),
+        (OPEN_ACCESS, OPEN, OPEN, None),
+        (OPEN_ACCESS, ASKING, OPEN, "router-not-secure"),
+        (OPEN_ACCESS, OPEN, ASKING, "router-not-secure"),
+        (OPEN_ACCESS, CERTIFIED, OPEN, "router-not-secure"),
+        (ListenerAccess(mechanisms=("PLAIN",)), ASKING, ASKING, None),
+        (ListenerAccess(mechanisms=("PLAIN",)), OPEN, ASKING, "router-login-not-judged"),
+        (ListenerAccess(mechanisms=("PLAIN",)), CERTIFIED, OPEN, "router-login-not-judged"),
+        (ListenerAccess(mechanisms=("PLAIN",), mapped=True, clients={"orders": ENTRY}), ASKING, ASKING, None),
+        (
+            ListenerAccess(mechanisms=("PLAIN",), mapped=True, clients={"orders": ENTRY}),
+            CERTIFIED,
+            ASKING,
+            "no-credential",
+        ),
+        (
+            ListenerAccess(mechanisms=("PLAIN",), mapped=True, clients={"x": ClientEntry("x"), "*": ANYBODY}),
+            ASKING,
+            OPEN,
+            None,
+        ),
+        (ListenerAccess(clients={"o": ClientEntry("o", certificate="CN=o")}), OPEN, ASKING, None),
+        (ListenerAccess(clients={"o": ClientEntry("o", certificate="CN=o")}), ASKING, OPEN, "no-credential"),
     ],
 )
 def test_a_router_that_could_not_say_who_comes_does_not_start(
-    door: Door, target: ClusterSettings, source: ClusterSettings, ref: str | None
+    access: ListenerAccess, target: ClusterSettings, source: ClusterSettings, ref: str | None
 ) -> None:
     if ref is None:
-        check_door(door, target, [source])
+        check_access(access, target, [source])
         return
     with pytest.raises(Refused) as caught:
-        check_door(door, target, [source])
+        check_access(access, target, [source])
     assert caught.value.ref == ref
     assert caught.value.still_true
     assert "docs/security.md" in caught.value.next_step

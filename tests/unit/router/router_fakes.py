@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kmigrate.model.listener_access import OPEN_DOOR, Door, Identity
+from kmigrate.model.listener_access import OPEN_ACCESS, Identity, ListenerAccess
 from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import GroupRoute, RoutingTable, Serve, TopicRoute
 from kmigrate.records.build import one_record_batch
@@ -292,14 +292,14 @@ class FakeMemory:
 class Stage:
     """A client connection on a core: the test writes Produce requests and plays every broker."""
 
-    def __init__(self, *routes: TopicRoute, held: Sequence[str] = (), door: Door = OPEN_DOOR) -> None:
+    def __init__(self, *routes: TopicRoute, held: Sequence[str] = (), access: ListenerAccess = OPEN_ACCESS) -> None:
         self.backend = FakeBackend()
         book = AddressBook(1_000_000, {1: ("router", 9001)})
         self.memory = FakeMemory(self._follow)
         self.asked: list[tuple[str, Callable[[bool], None]]] = []
-        stand_ins = FallbackRouters(book, lambda home, then: self.asked.append((home, then)))
+        fallbacks = FallbackRouters(book, lambda home, then: self.asked.append((home, then)))
         self.shared = SharedState(
-            RouterSettings(door=door), table(held=held), book, self.backend, self.memory, stand_ins
+            RouterSettings(access=access), table(held=held), book, self.backend, self.memory, fallbacks
         )
         self.shared.farewell.heard = ()  # No other router exists.
         self._routes, self._held = routes, held

@@ -30,8 +30,8 @@ def test_where_there_is_room_no_router_takes_what_another_is_given_and_none_is_g
     monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "21000-23999")
     ports = [port for _ in range(20) for port in free_ports(10)]
     assert len(set(ports)) == len(ports)
-    stand_ins = range(router._STAND_INS_FROM, router._STAND_INS_FROM + router._STAND_IN_PORTS)
-    behind = {port + step for port in ports for step in (1, 2, 3, *stand_ins)}
+    fallbacks = range(router._FALLBACKS_FROM, router._FALLBACKS_FROM + router._FALLBACK_PORTS)
+    behind = {port + step for port in ports for step in (1, 2, 3, *fallbacks)}
     assert not behind & set(ports)
 
 

@@ -66,12 +66,12 @@ def waited(told: Told, log: MemoryLog, need: Callable[[Any, Any], Awaitable[None
     return asyncio.run(run())
 
 
-def mirror(call: Any, estate: Any) -> Awaitable[None]:
-    return need_mirror(call, estate, "l", 60.0)
+def mirror(call: Any, connections: Any) -> Awaitable[None]:
+    return need_mirror(call, connections, "l", 60.0)
 
 
-def controller(call: Any, estate: Any) -> Awaitable[None]:
-    return need_controller(call, estate, 60.0)
+def controller(call: Any, connections: Any) -> Awaitable[None]:
+    return need_controller(call, connections, 60.0)
 
 
 @pytest.mark.parametrize(("need", "word"), [(mirror, MIRROR), (controller, CONTROLLER)])
@@ -115,7 +115,7 @@ def test_a_promote_while_nothing_runs_names_the_mirror_and_changes_nothing(
 
     config = tmp_path / "kmigrate.toml"
     config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n[defaults]\nprocess_wait_s = 0.2\n', encoding="utf-8")
-    monkeypatch.setattr(Call, "estate", opened)
+    monkeypatch.setattr(Call, "connections", opened)
     before = len(log.history)
     assert main(["promote", "t", "--config", str(config), "--json", "--yes"]) == 5
     told = json.loads(capsys.readouterr().out)

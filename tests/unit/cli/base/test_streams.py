@@ -398,7 +398,7 @@ def test_ctrl_c_has_its_document_but_where_it_is_the_way_to_end(
 
     config = tmp_path / "kmigrate.toml"
     config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
-    monkeypatch.setattr(Call, "estate", opened)
+    monkeypatch.setattr(Call, "connections", opened)
     monkeypatch.setattr(status, "snapshot", snapshot)
     assert main([*words, "--config", str(config), "--json"]) == Exit.INTERRUPTED
     told = capsys.readouterr().out

@@ -62,7 +62,7 @@ def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
 
     config = tmp_path / "kmigrate.toml"
     config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
-    monkeypatch.setattr(Call, "estate", opened)
+    monkeypatch.setattr(Call, "connections", opened)
     code = main([*words, "--config", str(config), "--json", "--yes", "--timeout", "5"])
     told = json.loads(capsys.readouterr().out)
     assert (code, told["error"], told["exit_code"]) == (Exit.INTERRUPTED, "interrupted", 130)
@@ -101,7 +101,7 @@ def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
 
     config = tmp_path / "kmigrate.toml"
     config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
-    monkeypatch.setattr(Call, "estate", opened)
+    monkeypatch.setattr(Call, "connections", opened)
     monkeypatch.setattr(verbs, "promote_topics", looked)
     monkeypatch.setattr(verify, "job_of", job_of)
     monkeypatch.setattr(verify, "_report_of", compare)
@@ -123,7 +123,7 @@ def test_a_promote_that_waits_is_taken_back_without_a_question_and_said_again_it
 
     config = tmp_path / "kmigrate.toml"
     config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
-    monkeypatch.setattr(Call, "estate", opened)
+    monkeypatch.setattr(Call, "connections", opened)
     tellings = []
     for _ in range(2):
         assert main(["promote", "--cancel", "t", "--config", str(config), "--json"]) == Exit.OK

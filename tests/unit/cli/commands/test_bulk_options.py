@@ -87,10 +87,10 @@ def test_what_is_left_of_a_mapped_topic_begins_where_its_map_ends(monkeypatch: p
     monkeypatch.setattr(bulk, "left_to_copy", left)
     monkeypatch.setattr(left_module, "Positions", lambda *_: SimpleNamespace(maps=lambda record: maps(None, record)))
     state = SimpleNamespace(topic=lambda _, topic: records[topic])
-    estate = SimpleNamespace(source=source, target="the target", log=SimpleNamespace(state=state))
+    connections = SimpleNamespace(source=source, target="the target", log=SimpleNamespace(state=state))
     link = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
     looked = bulk.look_at_bulk(
-        cast("Any", estate), link, list(records), given("daemon"), start="earliest", offsets="auto"
+        cast("Any", connections), link, list(records), given("daemon"), start="earliest", offsets="auto"
     )
     asyncio.run(looked)
     assert asked == [({("plain", 0): 3}, "the target"), ({("moved", 0): 150, ("begun", 0): 7}, None)]

@@ -81,8 +81,8 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
     async def why_mapped(*_: Any, **__: Any) -> str:
         return ""
 
-    async def mirror_topics(estate: Any, link: str, topics: list[str], *_: Any, **__: Any) -> Plan:
-        owner = estate.log.state.topic_owner(topics[0])
+    async def mirror_topics(connections: Any, link: str, topics: list[str], *_: Any, **__: Any) -> Plan:
+        owner = connections.log.state.topic_owner(topics[0])
         if owner is not None and owner.link != link:
             raise Refused("topic-of-another-link", f"link {owner.link} mirrors it")
         return Plan.of("topic mirror", [])
@@ -108,7 +108,7 @@ def planned(
     log = MemoryLog(LINK, *([record] if record is not None else []), LeaseRecord("mirror/l", "m", 1))
     for word in words:
         log.say(word)
-    estate = SimpleNamespace(log=log, target=Cluster(target))
+    connections = SimpleNamespace(log=log, target=Cluster(target))
     parts = dict.fromkeys(source, PartitionInfo(1, 0, (1, 2, 3)))
     info = TopicInfo("t", None, parts) if source else None
     asked = _Asked(
@@ -122,7 +122,7 @@ def planned(
         configs_of=no_configs,
     )
     cluster = cast("Any", Cluster(source, time=time))
-    return asyncio.run(_outlook(cast("Any", estate), "l", cluster, info, "t", asked, []))
+    return asyncio.run(_outlook(cast("Any", connections), "l", cluster, info, "t", asked, []))
 
 
 def figures(row: TopicOutlook) -> tuple[int, int, int, float, str]:

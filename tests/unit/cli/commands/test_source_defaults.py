@@ -66,10 +66,10 @@ def found(*topics: str, settings: MirrorSettings | None = None, target: Target |
     async def source(_: LinkRecord) -> tuple[None, Source]:
         return None, Source()
 
-    estate: Any = SimpleNamespace(
+    connections: Any = SimpleNamespace(
         source=source, target=there, target_admin=there, log=MemoryLog(LINK, MIRRORED, ADDED_TO)
     )
-    return asyncio.run(default_findings(estate, LINK, topics, settings or MirrorSettings()))
+    return asyncio.run(default_findings(connections, LINK, topics, settings or MirrorSettings()))
 
 
 def test_a_topic_that_the_targets_brokers_would_give_another_value_is_named_with_both() -> None:

@@ -61,12 +61,12 @@ def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
     )
     settings = load(config, {})
     call = SimpleNamespace(settings=settings, out=SimpleNamespace(line=lambda *_: None))
-    estate = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
+    connections = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
     monkeypatch.setattr(engines, "Router", _Router)
     monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)
 
     async def sources() -> list[str]:
-        process: Any = engines._Process(call, estate, asyncio.Event(), 0)  # type: ignore[arg-type]
+        process: Any = engines._Process(call, connections, asyncio.Event(), 0)  # type: ignore[arg-type]
         async with AsyncExitStack() as stack:
             stack.push_async_callback(process._tasks.close)
             await process._start_router(stack, shared=False)
@@ -193,14 +193,14 @@ def test_a_process_goes_on_without_its_replaced_router_unless_the_router_is_all_
     settings = load(config, {})
     said: list[str] = []
     out = SimpleNamespace(line=lambda fields, _: said.append(fields["event"]))
-    estate = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
+    connections = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
     monkeypatch.setattr(engines, "Router", _ReplacedRouter)
     monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)
     monkeypatch.setattr(_ReplacedRouter, "closed", 0)
 
     async def fatal() -> BaseException | None:
         call = SimpleNamespace(settings=settings, out=out)
-        process: Any = engines._Process(call, estate, asyncio.Event(), 0)  # type: ignore[arg-type]
+        process: Any = engines._Process(call, connections, asyncio.Event(), 0)  # type: ignore[arg-type]
         async with AsyncExitStack() as stack:
             stack.push_async_callback(process._tasks.close)
             await process._start_router(stack, shared=False, alone=alone)

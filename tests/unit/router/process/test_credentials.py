@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.errors import Refused
-from kmigrate.model.listener_access import ClientEntry, Door
+from kmigrate.model.listener_access import ClientEntry, ListenerAccess
 from kmigrate.router.process.credentials import Credentials
 from kmigrate.router.settings import RouterSettings
 
@@ -22,10 +22,12 @@ class Scene:
         self.certified = certified
         self.path.write_text("orders a\nbilling b", "utf-8")
         self.reads = 0
-        self.taken: list[Door] = []
-        self.credentials = Credentials(RouterSettings(door=self._read(), read_door=self._read), None, self.taken.append)
+        self.taken: list[ListenerAccess] = []
+        self.credentials = Credentials(
+            RouterSettings(access=self._read(), read_access=self._read), None, self.taken.append
+        )
 
-    def _read(self) -> Door:
+    def _read(self) -> ListenerAccess:
         self.reads += 1
         lines = [line.split() for line in self.path.read_text("utf-8").splitlines()]
         if any(len(words) != 2 for words in lines):
@@ -33,11 +35,11 @@ class Scene:
         if any(word == "FILE" for _, word in lines) and not self.path.with_name("FILE").exists():
             raise Refused("bad", "FILE is no file")
         if self.certified:
-            return Door(
+            return ListenerAccess(
                 clients={name: ClientEntry(name, certificate=word.strip("-")) for name, word in lines},
                 files=(str(self.path),),
             )
-        return Door(
+        return ListenerAccess(
             mechanisms=("PLAIN",),
             mapped=True,
             clients={name: ClientEntry(name, word) for name, word in lines},
@@ -64,7 +66,7 @@ def test_a_table_is_read_again_only_when_it_has_changed_and_stands_still(tmp_pat
     scene.looks(1)
     assert scene.reads == 2, "it was being written"
     scene.looks(1)
-    assert [sorted(door.clients) for door in scene.taken] == [["orders", "shop"]]
+    assert [sorted(access.clients) for access in scene.taken] == [["orders", "shop"]]
     scene.looks(10)
     assert (scene.reads, len(scene.taken)) == (3, 1)
 
@@ -89,7 +91,7 @@ def test_a_broken_table_is_told_once_and_the_old_one_stays_until_it_is_mended(
     assert scene.taken == []
     scene.path.write_text("orders a", "utf-8")
     scene.looks()
-    assert [sorted(door.clients) for door in scene.taken] == [["orders"]]
+    assert [sorted(access.clients) for access in scene.taken] == [["orders"]]
 
 
 def test_a_table_that_names_a_file_which_is_about_to_come_is_taken_when_it_is_there(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_a_table_that_names_a_file_which_is_about_to_come_is_taken_when_it_is_th
     assert scene.taken == []
     (tmp_path / "FILE").touch()
     scene.looks(10)
-    assert [sorted(door.clients) for door in scene.taken] == [["orders", "shop"]]
+    assert [sorted(access.clients) for access in scene.taken] == [["orders", "shop"]]
 
 
 def test_a_table_without_certificates_does_not_open_the_door_to_everybody(

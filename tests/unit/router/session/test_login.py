@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.listener_access import ClientEntry, Door, Identity
+from kmigrate.model.listener_access import ClientEntry, Identity, ListenerAccess
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.model.security import Bearer, Login, Security
 from kmigrate.protocol.api import decode_body, encode_body, entity
@@ -22,8 +22,8 @@ from tests.unit.router.router_fakes import Stage, batch, route
 
 HANDSHAKE, AUTHENTICATE, VERSIONS, METADATA, JOIN = 17, 36, 18, 3, 11
 ORDERS = ClientEntry("orders", "pencil", upstream={"target": Security(sasl=Login("PLAIN", "o", "p"))})
-PASSING = Door(mechanisms=("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"), clients={"orders": ORDERS})
-MAPPED = Door(mechanisms=("PLAIN", "SCRAM-SHA-256"), mapped=True, clients={"orders": ORDERS})
+PASSING = ListenerAccess(mechanisms=("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"), clients={"orders": ORDERS})
+MAPPED = ListenerAccess(mechanisms=("PLAIN", "SCRAM-SHA-256"), mapped=True, clients={"orders": ORDERS})
 
 
 class Talk(Stage):
@@ -73,23 +73,23 @@ class Talk(Stage):
             self.target_answers(AUTHENTICATE, 2, auth_bytes=told, session_lifetime=lifetime)
 
 
-@pytest.mark.parametrize("door", [PASSING, MAPPED])
-def test_before_a_login_only_its_own_words_are_heard(door: Door) -> None:
+@pytest.mark.parametrize("access", [PASSING, MAPPED])
+def test_before_a_login_only_its_own_words_are_heard(access: ListenerAccess) -> None:
     for key, version in ((METADATA, 9), (0, 9), (19, 5)):
         with pytest.raises(ProtocolViolation, match="before it was logged in"):
-            Talk(door=door).ask(key, version)
+            Talk(access=access).ask(key, version)
 
 
-@pytest.mark.parametrize("door", [PASSING, MAPPED])
+@pytest.mark.parametrize("access", [PASSING, MAPPED])
 @pytest.mark.parametrize("version", range(5))
-def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(door: Door, version: int) -> None:
+def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(access: ListenerAccess, version: int) -> None:
     """A connection to the target per unauthenticated client would let anybody open connections there."""
     kind = entity(VERSIONS, 4, "response")
     keys, feature = element(kind, "api_keys"), element(kind, "finalized_features")
     spans = {0: (3, 13), METADATA: (0, 10), 27: (0, 1), HANDSHAKE: (0, 1)}
     named = tuple(blank(keys, api_key=key, min_version=low, max_version=high) for key, (low, high) in spans.items())
     hidden = (blank(feature, name="transaction.version", max_version_level=2),)
-    talk = Talk(door=door)
+    talk = Talk(access=access)
     talk.backend.told_versions = blank(kind, api_keys=named, finalized_features=hidden)
     talk.ask(VERSIONS, version, client_software_name="c", client_software_version="1")
     frame, kind = talk.edge.replies[-1], entity(VERSIONS, version, "response")
@@ -113,7 +113,7 @@ def test_brokers_of_two_versions_are_told_as_what_both_speak() -> None:
 
 
 def test_a_client_that_does_not_wait_for_its_login_is_not_heard() -> None:
-    talk = Talk(door=PASSING)
+    talk = Talk(access=PASSING)
     talk.ask(HANDSHAKE, 1, mechanism="PLAIN")
     with pytest.raises(ProtocolViolation, match="did not wait"):
         talk.ask(AUTHENTICATE, 2, auth_bytes=b"\0orders\0x")
@@ -121,26 +121,26 @@ def test_a_client_that_does_not_wait_for_its_login_is_not_heard() -> None:
 
 
 def test_words_are_relayed_as_they_are_and_believed_when_the_target_does() -> None:
-    talk = Talk(door=PASSING)
+    talk = Talk(access=PASSING)
     talk.relay("PLAIN", (Plain("mover", "secret").first(), b""))
     assert talk.session.logged_in
     assert talk.edge.identities == [Identity("mover", Login("PLAIN", "mover", "secret"))]
     assert b"secret" in talk.edge.sent[-1].frame
     assert "secret" not in repr(talk.edge.identities)
 
-    talk = Talk(door=PASSING)
+    talk = Talk(access=PASSING)
     client = Scram("SCRAM-SHA-512", "orders", "pencil", "N")
     talk.relay("SCRAM-SHA-512", (client.first(), b"r=Nx,s=c2FsdA==,i=4096"), (b"c=biws,r=Nx,p=AAAA", b"v=AAAA"))
     assert talk.edge.identities == [Identity("orders", None, ORDERS)]
 
-    talk = Talk(door=PASSING)
+    talk = Talk(access=PASSING)
     talk.relay("OAUTHBEARER", (OAuthBearer("a.b.c").first(), b""))
     assert talk.edge.identities == [Identity("", Bearer(token="a.b.c"))]
     assert "a.b.c" not in repr(talk.edge.identities)
 
 
 def test_a_name_is_worth_nothing_until_the_target_has_had_its_last_word() -> None:
-    talk = Talk(door=PASSING)
+    talk = Talk(access=PASSING)
     talk.relay("SCRAM-SHA-512", (Scram("SCRAM-SHA-512", "orders", "p", "N").first(), b"r=Nx,s=c2FsdA==,i=4096"))
     assert not talk.session.logged_in
     talk.ask(AUTHENTICATE, 2, auth_bytes=b"c=biws,r=Nx,p=AAAA")
@@ -148,7 +148,7 @@ def test_a_name_is_worth_nothing_until_the_target_has_had_its_last_word() -> Non
     assert talk.answer(AUTHENTICATE, 2).error_message == "the broker's own words"
     assert talk.edge.identities == []
 
-    talk = Talk(door=PASSING)  # A refusal of a bearer token begins without an error.
+    talk = Talk(access=PASSING)  # A refusal of a bearer token begins without an error.
     talk.relay("OAUTHBEARER", (OAuthBearer("a.b.c").first(), b'{"status":"invalid_token"}'))
     assert not talk.session.logged_in
     with pytest.raises(ProtocolViolation):
@@ -156,7 +156,7 @@ def test_a_name_is_worth_nothing_until_the_target_has_had_its_last_word() -> Non
 
 
 def test_a_session_that_the_target_bounds_ends_also_for_writes_that_never_reach_it() -> None:
-    talk = Talk(route("t", Serve.FORWARD), door=PASSING)
+    talk = Talk(route("t", Serve.FORWARD), access=PASSING)
     talk.backend.leaders = {("t", 0): 1}
     talk.relay("PLAIN", (Plain("mover", "old").first(), b""), lifetime_ms=10_000)
     talk.edge.clock = 9.0
@@ -173,7 +173,7 @@ def test_a_session_that_the_target_bounds_ends_also_for_writes_that_never_reach_
 
 def test_a_renewal_begins_when_what_came_before_it_is_answered() -> None:
     """Within a login a broker accepts no other request: a held request in between would end the connection."""
-    talk = Talk(door=PASSING)
+    talk = Talk(access=PASSING)
     talk.relay("PLAIN", (Plain("mover", "old").first(), b""))
     talk.edge.sent.clear()
     talk.turn(g=GroupRoute("l", gathering=True))
@@ -191,7 +191,7 @@ def test_a_renewal_begins_when_what_came_before_it_is_answered() -> None:
     assert talk.edge.identities[-1].own == Login("PLAIN", "mover", "new")
 
 
-@pytest.mark.parametrize("door", [PASSING, MAPPED])
+@pytest.mark.parametrize("access", [PASSING, MAPPED])
 @pytest.mark.parametrize(
     ("version", "mechanism", "code", "sentence"),
     [
@@ -201,12 +201,12 @@ def test_a_renewal_begins_when_what_came_before_it_is_answered() -> None:
     ],
 )
 def test_what_no_router_can_follow_is_refused_with_what_it_offers(
-    door: Door, version: int, mechanism: str, code: int, sentence: str
+    access: ListenerAccess, version: int, mechanism: str, code: int, sentence: str
 ) -> None:
-    talk = Talk(door=door)
+    talk = Talk(access=access)
     talk.ask(HANDSHAKE, version, mechanism=mechanism)
     told = talk.answer(HANDSHAKE, version)
-    assert (code_of(told.error_code), tuple(told.mechanisms)) == (code, door.mechanisms)
+    assert (code_of(told.error_code), tuple(told.mechanisms)) == (code, access.mechanisms)
     assert sentence in talk.edge.closed[0]
     assert talk.edge.sent == []
 
@@ -222,7 +222,7 @@ def test_a_listener_without_logins_says_so_as_a_broker_does() -> None:
 
 
 def mapped(mechanism: str, *words: bytes) -> Talk:
-    talk = Talk(door=MAPPED)
+    talk = Talk(access=MAPPED)
     talk.ask(HANDSHAKE, 1, mechanism=mechanism)
     assert code_of(talk.answer(HANDSHAKE, 1).error_code) == 0
     for word in words:
@@ -279,9 +279,11 @@ def test_a_mapped_client_that_the_table_does_not_know_hears_kafkas_sentence(mech
 
 
 def test_a_mapped_session_is_renewed_under_its_own_name_alone() -> None:
-    door = Door(MAPPED.tls, MAPPED.mechanisms, True, {"orders": ORDERS, "other": ClientEntry("other", "pen")})
+    access = ListenerAccess(
+        MAPPED.tls, MAPPED.mechanisms, True, {"orders": ORDERS, "other": ClientEntry("other", "pen")}
+    )
     for name, password, code in (("orders", "pencil", 0), ("other", "pen", 58)):
-        talk = Talk(door=door)
+        talk = Talk(access=access)
         for who in (Plain("orders", "pencil"), Plain(name, password)):
             talk.ask(HANDSHAKE, 1, mechanism="PLAIN")
             talk.ask(AUTHENTICATE, 2, auth_bytes=who.first())

@@ -86,7 +86,7 @@ def test_before_the_finish_clients_are_told_the_router_and_after_it_the_brokers(
 def test_nobody_is_told_by_a_router_that_stands_in_for_its_own(answers: bool, shown: bytes) -> None:
     stage = _stage()
     presence = RouterPresence("i", "b", 1, 500, bootstrap="elsewhere:9000", listeners={1: "elsewhere:9001"})
-    stage.shared.stand_ins.follow("router:9000", [presence])
+    stage.shared.fallbacks.follow("router:9000", [presence])
     stage.session.home = "elsewhere:9000"
     _ask_metadata(stage.session)
     done = stage.edge.sent[-1].done

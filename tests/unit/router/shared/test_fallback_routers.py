@@ -31,10 +31,10 @@ def presence(home: str, *others: str, name: str = "") -> RouterPresence:
     host = home.partition(":")[0]
     kept = {other: f"{host}:{9100 + number}" for number, other in enumerate(others)}
     told = RouterPresence(f"i-{name or host}", name or host, 1, 500)
-    return replace(told, bootstrap=home, listeners={1: f"{host}:9001"}, stand_ins=kept)
+    return replace(told, bootstrap=home, listeners={1: f"{host}:9001"}, fallbacks=kept)
 
 
-def stand_ins(*heard: RouterPresence, own: str = "a:9000") -> tuple[AddressBook, FallbackRouters]:
+def fallbacks(*heard: RouterPresence, own: str = "a:9000") -> tuple[AddressBook, FallbackRouters]:
     book = AddressBook(1_000_000, {1: ("a", 9001)})
     known = FallbackRouters(book, lambda _, then: then(True))
     known.addresses = {each.bootstrap: "a:9199" for each in heard if each.bootstrap != own}
@@ -49,7 +49,7 @@ def told(known: FallbackRouters, home: str) -> AddressBook:
 
 
 def test_a_client_is_shown_the_routers_that_receive_it_and_no_others() -> None:
-    book, _ = stand_ins(presence("a:9000"), presence("b:9000", "a:9000"), presence("c:9000", "b:9000"))
+    book, _ = fallbacks(presence("a:9000"), presence("b:9000", "a:9000"), presence("c:9000", "b:9000"))
     assert [(spare.host, spare.port) for spare in book.spares] == [("b", 9100)]
     assert all(2_000_000 <= spare.node < 3_000_000 for spare in book.spares), "no broker's id"
 
@@ -57,11 +57,11 @@ def test_a_client_is_shown_the_routers_that_receive_it_and_no_others() -> None:
 def test_it_is_shown_three_at_most_and_the_same_ones_whichever_router_it_asks() -> None:
     homes = [f"{name}:9000" for name in "abcdefgh"]
     heard = [presence(home, *(other for other in homes if other != home)) for home in homes]
-    _, at_b = stand_ins(*heard, own="b:9000")
-    at_b.addresses = dict(heard[1].stand_ins)
+    _, at_b = fallbacks(*heard, own="b:9000")
+    at_b.addresses = dict(heard[1].fallbacks)
     at_b.follow("b:9000", heard)
-    own, known = stand_ins(*heard)
-    known.addresses = dict(heard[0].stand_ins)
+    own, known = fallbacks(*heard)
+    known.addresses = dict(heard[0].fallbacks)
     known.follow("a:9000", heard)
     assert len(own.spares) == 3
     assert told(at_b, "a:9000").spares == own.spares
@@ -73,7 +73,7 @@ def test_it_is_shown_three_at_most_and_the_same_ones_whichever_router_it_asks() 
 def test_the_client_of_a_router_that_does_not_answer_is_shown_the_stand_ins_that_it_knows_already() -> None:
     """librdkafka drops a broker that metadata no longer names, and bootstraps anew when none of its brokers is up."""
     heard = [presence("a:9000"), presence("b:9000", "a:9000"), presence("c:9000", "a:9000", "b:9000")]
-    book, known = stand_ins(*heard)
+    book, known = fallbacks(*heard)
     before = told(known, "b:9000")
     known._reach = lambda _, then: then(False)
     since = told(known, "b:9000")
@@ -83,12 +83,12 @@ def test_the_client_of_a_router_that_does_not_answer_is_shown_the_stand_ins_that
 
 
 def test_processes_at_the_same_ports_are_one_router_to_clients() -> None:
-    book, _ = stand_ins(presence("a:9000", name="a-1"), presence("a:9000", name="a-2"), presence("b:9000", "a:9000"))
+    book, _ = fallbacks(presence("a:9000", name="a-1"), presence("a:9000", name="a-2"), presence("b:9000", "a:9000"))
     assert [spare.host for spare in book.spares] == ["b"]
 
 
 def test_routers_of_a_version_without_stand_ins_are_left_out() -> None:
-    book, known = stand_ins(RouterPresence("i", "old", 1, 500), presence("b:9000", "a:9000"))
+    book, known = fallbacks(RouterPresence("i", "old", 1, 500), presence("b:9000", "a:9000"))
     assert [spare.host for spare in book.spares] == ["b"]
     assert told(known, "") is book
 
@@ -108,8 +108,8 @@ def _reply(stage: Stage, key: int, version: int) -> Any:
 def at_b() -> Stage:
     """Return a client of router b, at the listener that this router keeps for such clients."""
     stage = Stage()
-    stage.shared.stand_ins.addresses["b:9000"] = "router:9100"
-    stage.shared.stand_ins.follow("router:9000", [presence("b:9000", "router:9000")])
+    stage.shared.fallbacks.addresses["b:9000"] = "router:9100"
+    stage.shared.fallbacks.follow("router:9000", [presence("b:9000", "router:9000")])
     stage.session.home, stage.session.broker = "b:9000", None
     return stage
 
@@ -147,7 +147,7 @@ def test_so_it_is_with_its_coordinator() -> None:
 
 def test_a_router_that_is_not_heard_of_is_not_asked_for() -> None:
     stage = at_b()
-    stage.shared.stand_ins.follow("router:9000", [])
+    stage.shared.fallbacks.follow("router:9000", [])
     _ask(stage, METADATA, 9, topics=())
     _answer_brokers(stage, METADATA, 9)
     assert [b.host for b in _reply(stage, METADATA, 9).brokers] == ["router"]
@@ -168,7 +168,7 @@ def test_what_each_broker_tells_of_itself_is_not_told_twice(key: int) -> None:
 
 def test_a_description_of_the_cluster_lists_its_brokers_alone() -> None:
     stage = Stage()
-    stage.shared.stand_ins.follow("router:9000", [presence("b:9000", "router:9000")])
+    stage.shared.fallbacks.follow("router:9000", [presence("b:9000", "router:9000")])
     assert stage.shared.book.spares
     _ask(stage, DESCRIBE_CLUSTER, 0)
     _answer_brokers(stage, DESCRIBE_CLUSTER, 0)
@@ -213,7 +213,7 @@ def test_a_stand_in_is_mostly_where_it_was_and_elsewhere_if_that_is_taken(base: 
 
 def test_where_ports_are_given_no_other_is_taken() -> None:
     async def scenario() -> None:
-        ports = _ports(stand_in_ports=65_535)
+        ports = _ports(fallback_ports=65_535)
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 65_535))
             taken.listen()

@@ -35,7 +35,7 @@ class Cluster:
 
 
 @pytest.fixture
-def estate(monkeypatch: pytest.MonkeyPatch) -> Connections:
+def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
     monkeypatch.setattr(estates, "ClusterClient", Cluster)
     monkeypatch.setattr(estates, "Admin", lambda _: None)
     monkeypatch.setattr(estates, "StateLog", lambda _: None)
@@ -43,20 +43,20 @@ def estate(monkeypatch: pytest.MonkeyPatch) -> Connections:
     return Connections(lambda name: ClusterSettings(name, (("h", 1),)), "new")
 
 
-def test_a_source_that_says_nothing_is_unreachable_when_nobody_would_wait_any_longer(estate: Connections) -> None:
+def test_a_source_that_says_nothing_is_unreachable_when_nobody_would_wait_any_longer(connections: Connections) -> None:
     """A source that accepts connections without answering is unreachable after the patience of a person.
 
     A request itself would wait half a minute for its answer.
     """
     with pytest.raises(Unreachable) as caught:
-        asyncio.run(estate.source(LINK))
+        asyncio.run(connections.source(LINK))
     assert caught.value.ref == "cluster-unreachable"
     assert "cluster old" in caught.value.what and "within 0.01 s" in caught.value.what
     assert "[clusters.old]" in caught.value.next_step
 
 
 def test_it_is_told_which_source_is_asked_as_long_as_it_is(
-    estate: Connections, monkeypatch: pytest.MonkeyPatch
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
 
@@ -67,7 +67,7 @@ def test_it_is_told_which_source_is_asked_as_long_as_it_is(
         told.append("answered")
 
     monkeypatch.setattr(Cluster, "awake", True)
-    estate.asking = asking
-    opened = [asyncio.run(estate.source(LINK)) for _ in range(2)]
+    connections.asking = asking
+    opened = [asyncio.run(connections.source(LINK)) for _ in range(2)]
     assert cast("Any", opened[1][0]).metadata.cluster_id == "id of old"
     assert told == ["asking source old", "answered"]

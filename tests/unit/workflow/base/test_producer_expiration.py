@@ -44,8 +44,8 @@ def findings(
     monkeypatch.setattr(producer_memory, "producer_load", loaded)
     monkeypatch.setattr(producer_memory, "short_memory", short)
     target = SimpleNamespace(settings=SimpleNamespace(name="t"))
-    estate: Any = SimpleNamespace(target=target, target_admin=None)
-    return [(each.level, each.ref, each.what) for each in asyncio.run(memory_findings(estate, raises=raises))]
+    connections: Any = SimpleNamespace(target=target, target_admin=None)
+    return [(each.level, each.ref, each.what) for each in asyncio.run(memory_findings(connections, raises=raises))]
 
 
 def test_raising_is_a_warning_with_an_estimate_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +101,9 @@ def test_a_finish_puts_it_back_or_says_what_is_to_be_done(against: str, monkeypa
         return against
 
     monkeypatch.setattr(producer_memory, "restore_memory", restored)
-    estate = Connections(replace(RAISED, restore_expiration="3600000"), TOPIC, GROUP, ROUTER)
-    made = estate.finish()
+    connections = Connections(replace(RAISED, restore_expiration="3600000"), TOPIC, GROUP, ROUTER)
+    made = connections.finish()
     assert asked == ["3600000"]
     assert "put producer.id.expiration.ms of the target back to 3600000" in made.changes
     assert [each.ref for each in made.findings if each.ref == "not-put-back"] == (["not-put-back"] if against else [])
-    assert estate.finished_ms > 0
+    assert connections.finished_ms > 0

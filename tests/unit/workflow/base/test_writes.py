@@ -90,24 +90,24 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "loop_findings", none)
 
 
-def promote(estate: Any) -> Any:
-    return verbs.promote_topics(estate, "l", ["t"], PromoteTerms(1))
+def promote(connections: Any) -> Any:
+    return verbs.promote_topics(connections, "l", ["t"], PromoteTerms(1))
 
 
-def promote_group(estate: Any) -> Any:
-    return verbs.promote_groups(estate, "l", ["g"])
+def promote_group(connections: Any) -> Any:
+    return verbs.promote_groups(connections, "l", ["g"])
 
 
-def pause(estate: Any) -> Any:
-    return verbs.pause_topics(estate, "l", ["t"])
+def pause(connections: Any) -> Any:
+    return verbs.pause_topics(connections, "l", ["t"])
 
 
-def mirror(estate: Any, *names: str) -> Any:
-    return verbs.mirror_topics(estate, "l", names, "earliest", "auto")
+def mirror(connections: Any, *names: str) -> Any:
+    return verbs.mirror_topics(connections, "l", names, "earliest", "auto")
 
 
-def mirror_group(estate: Any, mode: str = "auto") -> Any:
-    return verbs.mirror_groups(estate, "l", ["g"], mode=mode)
+def mirror_group(connections: Any, mode: str = "auto") -> Any:
+    return verbs.mirror_groups(connections, "l", ["g"], mode=mode)
 
 
 def refused(work: Any) -> Refused:
@@ -117,30 +117,33 @@ def refused(work: Any) -> Refused:
 
 
 def test_a_promote_is_asked_for_also_where_the_mirror_wrote_what_the_source_changed() -> None:
-    estate = Connections(LINK, TOPIC)
-    estate.log.meanwhile(lambda _: replace(TOPIC, restore_configs={"retention.ms": "1"}))
-    assert run(promote(estate)).applied
-    assert (estate.topic.phase, estate.topic.restore_configs) == (TopicPhase.PROMOTE_PENDING, {"retention.ms": "1"})
+    connections = Connections(LINK, TOPIC)
+    connections.log.meanwhile(lambda _: replace(TOPIC, restore_configs={"retention.ms": "1"}))
+    assert run(promote(connections)).applied
+    assert (connections.topic.phase, connections.topic.restore_configs) == (
+        TopicPhase.PROMOTE_PENDING,
+        {"retention.ms": "1"},
+    )
 
 
 def test_a_groups_promote_is_asked_for_also_where_the_mirror_wrote_its_rules() -> None:
-    estate = Connections(LINK, TOPIC, GROUP)
-    estate.log.meanwhile(lambda _: replace(GROUP, since_ms=2))
-    assert run(promote_group(estate)).applied
-    assert (estate.group.phase, estate.group.reason) == (GroupPhase.PROMOTING, "")
+    connections = Connections(LINK, TOPIC, GROUP)
+    connections.log.meanwhile(lambda _: replace(GROUP, since_ms=2))
+    assert run(promote_group(connections)).applied
+    assert (connections.group.phase, connections.group.reason) == (GroupPhase.PROMOTING, "")
 
 
 def test_who_is_overtaken_by_the_same_intent_has_what_was_asked_for() -> None:
-    estate = Connections(LINK, TOPIC, GROUP)
+    connections = Connections(LINK, TOPIC, GROUP)
 
     async def twice(verb: Callable[[Any], Any]) -> Any:
-        return await asyncio.gather(verb(estate), verb(estate))
+        return await asyncio.gather(verb(connections), verb(connections))
 
     for verb in (promote_group, pause):
         assert all(made.applied for made in run(twice(verb)))
-    estate = Connections(LINK, TOPIC)
+    connections = Connections(LINK, TOPIC)
     assert all(made.applied for made in run(twice(promote)))
-    assert estate.topic.phase is TopicPhase.PROMOTE_PENDING
+    assert connections.topic.phase is TopicPhase.PROMOTE_PENDING
 
 
 @pytest.mark.parametrize(
@@ -154,91 +157,95 @@ def test_who_is_overtaken_by_the_same_intent_has_what_was_asked_for() -> None:
 def test_an_intent_that_does_not_go_with_what_came_meanwhile_is_refused(
     verb: Callable[[Any], Any], meanwhile: Any, ref: str
 ) -> None:
-    estate = Connections(LINK, TOPIC, GROUP if isinstance(meanwhile, GroupRecord) else OPENED)
-    estate.log.meanwhile(lambda _: meanwhile)
-    error = refused(verb(estate))
+    connections = Connections(LINK, TOPIC, GROUP if isinstance(meanwhile, GroupRecord) else OPENED)
+    connections.log.meanwhile(lambda _: meanwhile)
+    error = refused(verb(connections))
     assert (error.ref, error.still_true) == (ref, "nothing was changed")
-    assert estate.log.state.records[meanwhile.key] == meanwhile
+    assert connections.log.state.records[meanwhile.key] == meanwhile
 
 
 def test_of_several_topics_it_is_said_which_were_taken_before_one_was_refused() -> None:
-    estate = Connections(LINK, replace(LINK, name="k", uuid="v"))
+    connections = Connections(LINK, replace(LINK, name="k", uuid="v"))
 
     def somebody(written: Record | None) -> None:
         if isinstance(written, TopicRecord) and written.topic == "a":
-            estate.log.state = estate.log.state.with_record("topic/k/b", TopicRecord("k", "b", TOPIC.phase, 1), 9)
+            connections.log.state = connections.log.state.with_record(
+                "topic/k/b", TopicRecord("k", "b", TOPIC.phase, 1), 9
+            )
 
-    estate.log.on_append = somebody
-    error = refused(mirror(estate, "a", "b"))
+    connections.log.on_append = somebody
+    error = refused(mirror(connections, "a", "b"))
     assert error.what == "topic b belongs to link k"
     assert error.still_true == (
         "done before that, and not taken back: mirror a from earliest, identical offsets where they can be had, "
         "else mapped"
     )
-    assert estate.log.state.topic("l", "a") is not None
+    assert connections.log.state.topic("l", "a") is not None
 
 
 @pytest.mark.parametrize("link", ["l", "k"])
 def test_a_topic_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended(link: str) -> None:
     leaving = TopicRecord(link, "t", TopicPhase.MIRRORING, 1, forgotten_ms=7)
-    estate = Connections(LINK, replace(LINK, name="k", uuid="v"), leaving)
-    error = refused(mirror(estate, "t"))
+    connections = Connections(LINK, replace(LINK, name="k", uuid="v"), leaving)
+    error = refused(mirror(connections, "t"))
     assert (error.ref, error.next_step) == ("being-forgotten", f"kmigrate topic forget --link {link} t, then repeat")
-    estate = Connections(LINK)
-    estate.log.meanwhile(lambda _: leaving)
-    assert refused(mirror(estate, "t")).ref == "being-forgotten"
+    connections = Connections(LINK)
+    connections.log.meanwhile(lambda _: leaving)
+    assert refused(mirror(connections, "t")).ref == "being-forgotten"
 
 
 def test_a_group_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended() -> None:
     leaving = replace(GROUP, forgotten_ms=7)
     error = refused(mirror_group(Connections(LINK, leaving)))
     assert (error.ref, error.next_step) == ("being-forgotten", "kmigrate group forget --link l g, then repeat")
-    estate = Connections(LINK, GROUP)
-    estate.log.meanwhile(lambda _: leaving)
-    assert refused(mirror_group(estate, "follow")).ref == "being-forgotten"
+    connections = Connections(LINK, GROUP)
+    connections.log.meanwhile(lambda _: leaving)
+    assert refused(mirror_group(connections, "follow")).ref == "being-forgotten"
 
 
 @pytest.mark.parametrize("kind", [Unreachable, WaitTimedOut, StateLogBroken])
 def test_whatever_ends_a_verb_half_way_says_what_was_done(kind: type[KmigrateError]) -> None:
-    estate = Connections(LINK, TOPIC, replace(TOPIC, topic="u"))
+    connections = Connections(LINK, TOPIC, replace(TOPIC, topic="u"))
 
     async def ends(*_: object) -> None:
         raise kind("state-log-busy", "no write succeeded", still_true="nothing was changed by this call")
 
     def after_the_first(_: Record | None) -> None:
-        estate.log.append = ends
+        connections.log.append = ends
 
-    estate.log.on_append = after_the_first
+    connections.log.on_append = after_the_first
     for still_true in ("done before that, and not taken back: pause t", "nothing was changed by this call"):
         with pytest.raises(kind) as caught:
-            run(verbs.pause_topics(estate, "l", ["t", "u"]))  # type: ignore[arg-type]
+            run(verbs.pause_topics(connections, "l", ["t", "u"]))  # type: ignore[arg-type]
         assert caught.value.still_true == still_true
 
 
-@pytest.mark.parametrize("verb", [lambda estate: mirror(estate, "t"), mirror_group, promote, promote_group, pause])
+@pytest.mark.parametrize(
+    "verb", [lambda connections: mirror(connections, "t"), mirror_group, promote, promote_group, pause]
+)
 def test_what_is_done_changes_nothing_when_it_is_asked_for_again(verb: Callable[[Any], Any]) -> None:
     """A verb whose work is done asks no cluster and changes nothing.
 
     A playbook that was stopped late is run again from its first step, when the source may be gone.
     """
-    estate = Connections(FINISHED, DONE, OPENED)
-    before = estate.log.state
-    made: Plan = run(verb(estate))
+    connections = Connections(FINISHED, DONE, OPENED)
+    before = connections.log.state
+    made: Plan = run(verb(connections))
     assert (made.applied, made.changes, [finding.level for finding in made.findings]) == (True, (), ["ok"])
-    assert (estate.log.state, estate.asked) == (before, 0)
+    assert (connections.log.state, connections.asked) == (before, 0)
 
 
 def test_a_promoted_topic_is_given_to_no_other_engine() -> None:
-    estate: Any = Connections(LINK, DONE)
-    made = run(verbs.set_engine(estate, "l", ["t"], CopyEngine.SPARK))
+    connections: Any = Connections(LINK, DONE)
+    made = run(verbs.set_engine(connections, "l", ["t"], CopyEngine.SPARK))
     assert (made.changes, [finding.ref for finding in made.findings]) == ((), ["already-promoted"])
 
 
 def test_a_topic_whose_link_is_deleted_meanwhile_is_not_taken_for_a_link_that_is_gone() -> None:
-    estate = Connections(LINK)
-    estate.log.meanwhile(lambda _: (LINK.key, None))
-    assert refused(mirror(estate, "n")).ref == "unknown-link"
-    assert estate.log.state.topic_owner("n") is None
+    connections = Connections(LINK)
+    connections.log.meanwhile(lambda _: (LINK.key, None))
+    assert refused(mirror(connections, "n")).ref == "unknown-link"
+    assert connections.log.state.topic_owner("n") is None
 
 
 def test_a_finished_link_still_mirrors_nothing_new() -> None:
@@ -247,7 +254,7 @@ def test_a_finished_link_still_mirrors_nothing_new() -> None:
 
 def test_a_group_is_given_another_mode_whatever_the_mirror_wrote() -> None:
     follows = replace(GROUP, mode=GroupMode.FOLLOW)
-    estate = Connections(LINK, TOPIC, follows)
-    estate.log.meanwhile(lambda _: replace(follows, since_ms=2))
-    run(mirror_group(estate, "hold"))
-    assert estate.group.mode is GroupMode.HOLD
+    connections = Connections(LINK, TOPIC, follows)
+    connections.log.meanwhile(lambda _: replace(follows, since_ms=2))
+    run(mirror_group(connections, "hold"))
+    assert connections.group.mode is GroupMode.HOLD

@@ -72,26 +72,26 @@ async def acted(controller: Controller) -> None:
 @pytest.mark.parametrize("record", [TOPIC, GROUP])
 def test_a_controller_that_cannot_get_on_says_so_of_each_topic_and_group(record: TopicRecord | GroupRecord) -> None:
     async def scene() -> None:
-        estate = Dark(MemoryLog(LINK, record))
-        controller = Controller(cast("Any", estate), "c")
+        connections = Dark(MemoryLog(LINK, record))
+        controller = Controller(cast("Any", connections), "c")
         for _ in range(2):
             await acted(controller)
-            assert estate.waits_for(record) == "tried again: no-broker: no broker of s answers"
+            assert connections.waits_for(record) == "tried again: no-broker: no broker of s answers"
         phase: Any = TopicPhase.MIRRORING if isinstance(record, TopicRecord) else GroupPhase.MIRRORED
         over: Record = replace(record, phase=phase)
-        await estate.log.append(lambda _: over)
+        await connections.log.append(lambda _: over)
         await acted(controller)
-        assert estate.waits_for(record) == "", "nobody tries it again"
-        assert [word.waits for word in estate.log.alive(ControllerPresence)] == [{}]
+        assert connections.waits_for(record) == "", "nobody tries it again"
+        assert [word.waits for word in connections.log.alive(ControllerPresence)] == [{}]
 
     asyncio.run(scene())
 
 
 def test_what_nobody_foresaw_is_told_as_well() -> None:
     async def scene() -> None:
-        estate = Dark(MemoryLog(LINK, TOPIC), KeyError("t"))
-        await acted(Controller(cast("Any", estate), "c"))
-        assert estate.waits_for(TOPIC) == "tried again: internal-error: KeyError('t')"
+        connections = Dark(MemoryLog(LINK, TOPIC), KeyError("t"))
+        await acted(Controller(cast("Any", connections), "c"))
+        assert connections.waits_for(TOPIC) == "tried again: internal-error: KeyError('t')"
 
     asyncio.run(scene())
 
@@ -142,14 +142,14 @@ def test_what_has_no_way_back_is_flipped_and_settled_also_while_the_source_is_do
     """
 
     async def scene() -> None:
-        estate = Dark(MemoryLog(LINK, FIRST, last), target_admin=FakeAdmin())
-        controller = Controller(cast("Any", estate), "c")
+        connections = Dark(MemoryLog(LINK, FIRST, last), target_admin=FakeAdmin())
+        controller = Controller(cast("Any", connections), "c")
         for _ in range(2):
             await acted(controller)
-        record = estate.log.state.topic("l", "u")
+        record = connections.log.state.topic("l", "u")
         assert record is not None
         assert (record.phase, record.unsettled) == (TopicPhase.PROMOTED, False)
-        assert estate.target_admin.altered == [("u", {"a": "b"}, ())]
+        assert connections.target_admin.altered == [("u", {"a": "b"}, ())]
 
     asyncio.run(scene())
 
@@ -159,9 +159,9 @@ def test_a_group_whose_positions_stand_on_the_target_opens_also_while_the_source
     staged = replace(GROUP, frozen=True, staged=True, written={"t": {0: 5}})
 
     async def scene() -> None:
-        estate = Dark(MemoryLog(LINK, FIRST, till, staged))
-        await acted(Controller(cast("Any", estate), "c"))
-        group = estate.log.state.group("l", "g")
+        connections = Dark(MemoryLog(LINK, FIRST, till, staged))
+        await acted(Controller(cast("Any", connections), "c"))
+        group = connections.log.state.group("l", "g")
         assert group is not None
         assert (group.phase, group.frozen, group.written) == (GroupPhase.PROMOTED, False, {"t": {0: 5}})
 
@@ -177,8 +177,8 @@ def test_what_is_not_asked_for_any_more_leaves_its_turn_and_its_unit_at_once(aft
 
     async def scene() -> None:
         stage = Stage()
-        estate = Lit(stage)
-        controller = Controller(cast("Any", estate), "c")
+        connections = Lit(stage)
+        controller = Controller(cast("Any", connections), "c")
         controller._turns.go(("l", "before"))
         stage.obey()
         controller._act()

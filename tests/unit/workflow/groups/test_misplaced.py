@@ -100,18 +100,18 @@ def test_sentences_say_where_the_member_is_and_what_follows() -> None:
 
 
 def test_a_finish_is_refused_while_a_member_of_a_promoted_group_is_on_the_source() -> None:
-    estate = Connections()
-    estate.on_source["g"] = (FORGOTTEN,)
+    connections = Connections()
+    connections.on_source["g"] = (FORGOTTEN,)
     with pytest.raises(Refused) as refused:
-        estate.finish()
+        connections.finish()
     assert refused.value.ref == "member-on-source"
-    assert estate.finished_ms == 0
+    assert connections.finished_ms == 0
 
 
 def test_a_finish_names_commits_on_the_source_that_no_watch_has_recorded() -> None:
-    estate = Connections()
-    estate.positions["g"] = {("t", 0): CommittedOffset(9, "")}
-    found = [each for each in estate.finish(plan=True).findings if each.ref == "commits-on-source"]
+    connections = Connections()
+    connections.positions["g"] = {("t", 0): CommittedOffset(9, "")}
+    found = [each for each in connections.finish(plan=True).findings if each.ref == "commits-on-source"]
     assert [each.level for each in found] == ["warn"]
     assert "t-0 to 9" in found[0].what
 

@@ -30,10 +30,10 @@ def test_retries_are_waited_out_for_as_long_as_they_take(ahead_ms: int) -> None:
     for promoted_s_ago, over in ((20, False), (121, True)):
         flipped = replace(TOPIC, promoted_ms=now_ms() + ahead_ms - promoted_s_ago * 1000)
         for delete in (False, True):
-            estate = Connections(LINK, flipped, ROUTER)
-            estate.log.ahead_ms = ahead_ms
+            connections = Connections(LINK, flipped, ROUTER)
+            connections.log.ahead_ms = ahead_ms
             try:
-                run(verbs.delete_link(estate, "l", 120.0)) if delete else estate.finish()  # type: ignore[arg-type]
+                run(verbs.delete_link(connections, "l", 120.0)) if delete else connections.finish()  # type: ignore[arg-type]
                 refused = ""
             except Refused as why:
                 refused = why.ref
@@ -43,12 +43,12 @@ def test_retries_are_waited_out_for_as_long_as_they_take(ahead_ms: int) -> None:
 def test_a_router_that_has_just_started_is_known_as_that_and_for_no_longer(ahead_ms: int) -> None:
     for started_s_ago, ref in ((50, "router-just-started"), (61, "")):
         router = replace(ROUTER, since_ms=now_ms() + ahead_ms - started_s_ago * 1000)
-        estate = test_forget.Connections(test_forget.GROUP, router, word=test_forget.WORD)
-        estate.log.ahead_ms = ahead_ms
+        connections = test_forget.Connections(test_forget.GROUP, router, word=test_forget.WORD)
+        connections.log.ahead_ms = ahead_ms
         if ref:
-            assert test_forget.refusal(estate, test_forget.forget_group) == ref
+            assert test_forget.refusal(connections, test_forget.forget_group) == ref
         else:
-            assert test_forget.forget_group(estate).applied
+            assert test_forget.forget_group(connections).applied
 
 
 def test_a_router_writes_down_when_it_started_by_the_clock_that_others_compare_it_with(ahead_ms: int) -> None:

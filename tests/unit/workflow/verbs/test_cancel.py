@@ -25,7 +25,7 @@ TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t", "u"), ("g",))
 GROUP = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
 
 
-def estate(*records: Record) -> Any:
+def connections(*records: Record) -> Any:
     return SimpleNamespace(log=MemoryLog(LINK, *records), waits_for=lambda _: "")
 
 
@@ -40,7 +40,7 @@ def refused(it: Any) -> Refused:
 
 
 def test_a_promote_that_waits_is_taken_back_with_the_name_of_who_did_it() -> None:
-    it = estate(ASKED)
+    it = connections(ASKED)
     made = cancelled(it)
     assert (made.applied, made.changes) == (True, ("take back the promote of t",))
     record = it.log.state.topic("l", "t")
@@ -49,13 +49,13 @@ def test_a_promote_that_waits_is_taken_back_with_the_name_of_who_did_it() -> Non
 
 
 def test_a_plan_of_it_changes_nothing() -> None:
-    it = estate(ASKED)
+    it = connections(ASKED)
     assert cancelled(it, plan=True).changes == ("take back the promote of t",)
     assert it.log.state.topic("l", "t") == ASKED
 
 
 def test_what_nobody_asked_for_is_as_it_should_be_already() -> None:
-    it = estate(replace(ASKED, phase=TopicPhase.MIRRORING, terms=None))
+    it = connections(replace(ASKED, phase=TopicPhase.MIRRORING, terms=None))
     before = it.log.state
     made = cancelled(it)
     assert (made.applied, made.changes, [(f.level, f.ref) for f in made.findings]) == (True, (), [("ok", "already")])
@@ -74,9 +74,9 @@ def test_from_its_fence_on_a_promote_is_not_taken_back_also_where_that_began_a_m
     phase: TopicPhase, ref: str
 ) -> None:
     later = replace(ASKED, phase=phase)
-    error = refused(estate(later))
+    error = refused(connections(later))
     assert (error.ref, "kmigrate status" in error.next_step, "repeat" in error.next_step) == (ref, True, False)
-    it = estate(ASKED)
+    it = connections(ASKED)
     it.log.meanwhile(lambda _: later)
     error = refused(it)
     assert (error.ref, error.still_true) == (ref, "nothing was changed")
@@ -84,7 +84,7 @@ def test_from_its_fence_on_a_promote_is_not_taken_back_also_where_that_began_a_m
 
 
 def test_what_the_mirror_writes_in_between_is_kept() -> None:
-    it = estate(ASKED)
+    it = connections(ASKED)
     it.log.meanwhile(lambda _: replace(ASKED, drop_configs=("x",)))
     cancelled(it)
     record = it.log.state.topic("l", "t")
@@ -92,21 +92,21 @@ def test_what_the_mirror_writes_in_between_is_kept() -> None:
 
 
 def test_a_topic_that_nobody_mirrors_is_refused() -> None:
-    assert refused(estate()).ref == "not-mirrored"
+    assert refused(connections()).ref == "not-mirrored"
 
 
 def test_what_was_to_be_promoted_with_it_is_named() -> None:
-    made = cancelled(estate(ASKED, OTHER, TILL, GROUP), plan=True)
+    made = cancelled(connections(ASKED, OTHER, TILL, GROUP), plan=True)
     assert [(f.level, f.ref, f.next_step) for f in made.findings] == [
         ("warn", "coupled-topics", "take it back, too: kmigrate promote --cancel --link l u"),
         ("warn", "coupled-group", ""),
     ]
-    both = cancelled(estate(ASKED, OTHER, TILL), ["t", "u"], plan=True)
+    both = cancelled(connections(ASKED, OTHER, TILL), ["t", "u"], plan=True)
     assert (len(both.changes), both.findings) == (2, ())
 
 
 def test_whoever_waits_for_a_promote_that_is_taken_back_is_told_at_once() -> None:
-    it = estate(ASKED)
+    it = connections(ASKED)
 
     async def scene() -> None:
         async with asyncio.timeout(1):

@@ -38,8 +38,8 @@ def found(admin: Admin) -> list[Finding]:
         return {topic: {"retention.ms": "-1"} for topic in topics}
 
     target = SimpleNamespace(metadata=SimpleNamespace(brokers={1: ("h", 1), 2: ("h", 2)}))
-    estate: Any = SimpleNamespace(target=target, target_admin=admin)
-    return asyncio.run(creation_findings(estate, [TOPIC], configs_of))
+    connections: Any = SimpleNamespace(target=target, target_admin=admin)
+    return asyncio.run(creation_findings(connections, [TOPIC], configs_of))
 
 
 def test_the_target_is_asked_with_the_shape_and_the_configs_that_the_mirror_would_give() -> None:

@@ -84,6 +84,6 @@ def test_who_asks_for_a_topic_to_be_mirrored_is_warned(monkeypatch: pytest.Monke
         return []
 
     monkeypatch.setattr(topics, "loop_findings", no_loops)
-    estate: Any = Connections()
-    made = asyncio.run(verbs.mirror_topics(estate, "l", ["t"], "earliest", "auto", plan=True))
+    connections: Any = Connections()
+    made = asyncio.run(verbs.mirror_topics(connections, "l", ["t"], "earliest", "auto", plan=True))
     assert [finding.ref for finding in made.findings] == ["fewer-replicas", "min-insync-lowered"]

@@ -27,14 +27,14 @@ from tests.fakes.finishing import CLIENT, FINISHED, GROUP, LINK, ROUTER, TOPIC, 
 
 
 def test_a_finish_is_one_field_of_the_links_record_and_repeats_change_nothing() -> None:
-    estate = Connections()
-    assert estate.finish(plan=True).changes
-    assert estate.finished_ms == 0
-    assert estate.finish().applied
-    when = estate.finished_ms
+    connections = Connections()
+    assert connections.finish(plan=True).changes
+    assert connections.finished_ms == 0
+    assert connections.finish().applied
+    when = connections.finished_ms
     assert when > 0
-    again = estate.finish()
-    assert (again.changes, again.findings[0].ref, estate.finished_ms) == ((), "already-finished", when)
+    again = connections.finish()
+    assert (again.changes, again.findings[0].ref, connections.finished_ms) == ((), "already-finished", when)
 
 
 def test_a_link_of_an_older_version_is_not_finished() -> None:
@@ -57,23 +57,23 @@ def test_a_link_of_an_older_version_is_not_finished() -> None:
     ],
 )
 def test_what_still_needs_the_routers_is_named(records: tuple[Record, ...], ref: str) -> None:
-    estate = Connections(LINK, ROUTER, *records)
+    connections = Connections(LINK, ROUTER, *records)
     with pytest.raises(Refused) as caught:
-        estate.finish()
+        connections.finish()
     assert caught.value.ref == ref
     assert caught.value.still_true == "nothing was changed"
     assert caught.value.next_step
-    assert estate.finished_ms == 0
+    assert connections.finished_ms == 0
 
 
 def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:
-    estate = Connections(LINK, TOPIC, replace(TOPIC, topic="late", promoted_ms=now_ms() - 20_000), ROUTER)
+    connections = Connections(LINK, TOPIC, replace(TOPIC, topic="late", promoted_ms=now_ms() - 20_000), ROUTER)
     with pytest.raises(Refused) as caught:
-        estate.finish()
+        connections.finish()
     assert caught.value.ref == "retries-not-over"
     assert "promote of late, for 100 s" in caught.value.what
     assert "repeat in 100 s" in caught.value.next_step
-    assert estate.finish(delivery_s=19.0).applied
+    assert connections.finish(delivery_s=19.0).applied
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_processes_that_share_an_address_cannot_see_clients_off_together() -> No
     process still has the client's writes.
     """
     second = RouterRecord("r-2", "r2", "host", ROUTER.bootstrap, 1)
-    estate = Connections(LINK, TOPIC, ROUTER, second, words=(WORD, replace(WORD, instance="r2", name="r-2")))
+    connections = Connections(LINK, TOPIC, ROUTER, second, words=(WORD, replace(WORD, instance="r2", name="r-2")))
     with pytest.raises(Refused) as refused:
-        estate.finish()
+        connections.finish()
     assert refused.value.ref == "address-shared"
     assert "r, r-2" in refused.value.what
     with pytest.raises(Refused, match="r, r-2"):
@@ -111,9 +111,9 @@ def test_processes_that_share_an_address_cannot_see_clients_off_together() -> No
 
 
 def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
-    estate = Connections(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
-    with estate.asking():
-        made, _ = run(verbs.finish_link(estate, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
+    connections = Connections(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
+    with connections.asking():
+        made, _ = run(verbs.finish_link(connections, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
     assert made.applied
     assert ("warn", "clients-mapped") in {(f.level, f.ref) for f in made.findings}
 
@@ -127,11 +127,11 @@ def test_another_link_and_names_to_come_are_said_and_stop_nobody() -> None:
 
 
 def test_the_addresses_that_clients_hold_are_those_of_the_routers_unless_they_are_given() -> None:
-    estate = Connections()
-    estate.finish(plan=True)
-    assert estate.addresses == ["router:9092"]
-    estate.finish("kafka.example:9092", plan=True)
-    assert estate.addresses == ["kafka.example:9092"]
+    connections = Connections()
+    connections.finish(plan=True)
+    assert connections.addresses == ["router:9092"]
+    connections.finish("kafka.example:9092", plan=True)
+    assert connections.addresses == ["kafka.example:9092"]
     assert "no-bootstrap-known" in {f.ref for f in Connections(LINK, TOPIC).finish().findings}
 
 
@@ -185,26 +185,26 @@ def test_addresses_have_a_host_and_a_port() -> None:
 
 
 def test_a_finish_is_taken_back_while_a_router_runs() -> None:
-    estate = Connections()
-    estate.finish()
-    assert run(verbs.undo_finish(estate, "l", plan=True)).changes  # type: ignore[arg-type]
-    assert estate.finished_ms
-    assert run(verbs.undo_finish(estate, "l")).applied  # type: ignore[arg-type]
-    assert estate.finished_ms == 0
-    assert not run(verbs.undo_finish(estate, "l")).changes  # type: ignore[arg-type]
-    estate.finish()
-    estate.log.silence(WORD.key)
+    connections = Connections()
+    connections.finish()
+    assert run(verbs.undo_finish(connections, "l", plan=True)).changes  # type: ignore[arg-type]
+    assert connections.finished_ms
+    assert run(verbs.undo_finish(connections, "l")).applied  # type: ignore[arg-type]
+    assert connections.finished_ms == 0
+    assert not run(verbs.undo_finish(connections, "l")).changes  # type: ignore[arg-type]
+    connections.finish()
+    connections.log.silence(WORD.key)
     with pytest.raises(Refused) as caught:
-        run(verbs.undo_finish(estate, "l"))  # type: ignore[arg-type]
+        run(verbs.undo_finish(connections, "l"))  # type: ignore[arg-type]
     assert caught.value.ref == "no-router"
 
 
 def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> None:
-    estate = Connections(FINISHED, TOPIC, ROUTER)
+    connections = Connections(FINISHED, TOPIC, ROUTER)
     for verb, ref in (
-        (verbs.delete_link(estate, "l", 1.0), "routers-stay"),  # type: ignore[arg-type]
-        (verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"), "link-finished"),  # type: ignore[arg-type]
-        (verbs.mirror_groups(estate, "l", ["n"]), "link-finished"),  # type: ignore[arg-type]
+        (verbs.delete_link(connections, "l", 1.0), "routers-stay"),  # type: ignore[arg-type]
+        (verbs.mirror_topics(connections, "l", ["n"], "earliest", "auto"), "link-finished"),  # type: ignore[arg-type]
+        (verbs.mirror_groups(connections, "l", ["n"]), "link-finished"),  # type: ignore[arg-type]
     ):
         with pytest.raises(Refused) as caught:
             run(verb)
@@ -249,50 +249,50 @@ def test_a_link_that_is_finished_while_the_guards_look_mirrors_nothing_new(monke
 
     monkeypatch.setattr(topics, "loop_findings", no_loops)
     monkeypatch.setattr(topics, "readers_at", no_readers)
-    estate = Meanwhile()
+    connections = Meanwhile()
     with pytest.raises(Refused) as caught:
-        run(verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"))  # type: ignore[arg-type]
-    assert (caught.value.ref, estate.log.state.topic("l", "n")) == ("link-finished", None)
-    estate = Meanwhile()
+        run(verbs.mirror_topics(connections, "l", ["n"], "earliest", "auto"))  # type: ignore[arg-type]
+    assert (caught.value.ref, connections.log.state.topic("l", "n")) == ("link-finished", None)
+    connections = Meanwhile()
     with pytest.raises(Refused) as caught:
-        run(verbs.mirror_groups(estate, "l", ["n"]))  # type: ignore[arg-type]
-    assert (caught.value.ref, estate.log.state.group("l", "n")) == ("link-finished", None)
+        run(verbs.mirror_groups(connections, "l", ["n"]))  # type: ignore[arg-type]
+    assert (caught.value.ref, connections.log.state.group("l", "n")) == ("link-finished", None)
 
 
-def _wait(estate: Connections, timeout: float, say: verbs.SayLeft = lambda _: None) -> None:
-    run(verbs.wait_left(estate, "l", timeout, say))  # type: ignore[arg-type]
+def _wait(connections: Connections, timeout: float, say: verbs.SayLeft = lambda _: None) -> None:
+    run(verbs.wait_left(connections, "l", timeout, say))  # type: ignore[arg-type]
 
 
 def test_the_wait_ends_when_nobody_is_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait ends after two seconds without clients; the clock moves by a second between two looks."""
-    estate = Connections(FINISHED, TOPIC, ROUTER)
+    connections = Connections(FINISHED, TOPIC, ROUTER)
     counts = [2, 0, 0, 1, 0, 0, 0, 7]
     seen: list[int] = []
 
     async def next_word(_: float) -> None:
-        estate.log.say(replace(WORD, on_brokers=counts[len(seen)]))
+        connections.log.say(replace(WORD, on_brokers=counts[len(seen)]))
 
     monkeypatch.setattr(finish, "monotonic", lambda: 100.0 + len(seen))
-    monkeypatch.setattr(estate.log, "changed", next_word)
-    estate.log.say(replace(WORD, on_brokers=counts[0]))
-    _wait(estate, 60.0, lambda left: seen.append(left.on_brokers))
+    monkeypatch.setattr(connections.log, "changed", next_word)
+    connections.log.say(replace(WORD, on_brokers=counts[0]))
+    _wait(connections, 60.0, lambda left: seen.append(left.on_brokers))
     assert seen == [2, 0, 0, 1, 0, 0, 0], "a client that comes once more is waited for again"
 
 
 def test_a_wait_that_takes_too_long_names_who_is_left() -> None:
     staying = replace(WORD, on_brokers=2, clients=(CLIENT,))
-    estate = Connections(FINISHED, TOPIC, ROUTER, words=(staying,))
+    connections = Connections(FINISHED, TOPIC, ROUTER, words=(staying,))
     with pytest.raises(WaitTimedOut) as caught:
-        _wait(estate, 0.1)
+        _wait(connections, 0.1)
     assert caught.value.ref == "clients-left"
     assert "app at 10.0.0.7 as User:app (librdkafka 2.8.0)" in caught.value.what
     assert "stays finished" in caught.value.still_true
 
 
 def test_a_router_that_has_not_read_of_the_finish_is_waited_for() -> None:
-    estate = Connections(FINISHED, TOPIC, ROUTER, words=(replace(WORD, applied=0),))
+    connections = Connections(FINISHED, TOPIC, ROUTER, words=(replace(WORD, applied=0),))
     with pytest.raises(WaitTimedOut) as caught:
-        _wait(estate, 0.1)
+        _wait(connections, 0.1)
     assert "router r " in caught.value.what
 
 

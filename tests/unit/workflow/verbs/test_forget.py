@@ -133,27 +133,27 @@ class Connections:
         return set(self.log.state.records) - {LINK.key, ROUTER.key, STRAY.key}
 
 
-def forget(estate: Any, *topics: str, plan: bool = False) -> Plan:
-    return run(verbs.forget_topics(estate, "l", topics or ("t",), 120.0, plan=plan))
+def forget(connections: Any, *topics: str, plan: bool = False) -> Plan:
+    return run(verbs.forget_topics(connections, "l", topics or ("t",), 120.0, plan=plan))
 
 
-def forget_group(estate: Any, plan: bool = False) -> Plan:
-    return run(verbs.forget_groups(estate, "l", ["g"], plan=plan))
+def forget_group(connections: Any, plan: bool = False) -> Plan:
+    return run(verbs.forget_groups(connections, "l", ["g"], plan=plan))
 
 
-def refusal(estate: Connections, verb: Any = forget) -> str:
-    before = estate.log.state
+def refusal(connections: Connections, verb: Any = forget) -> str:
+    before = connections.log.state
     with pytest.raises(Refused) as caught:
-        verb(estate)
-    assert estate.log.state == before
-    assert not estate.done
+        verb(connections)
+    assert connections.log.state == before
+    assert not connections.done
     return caught.value.ref
 
 
 def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_kept_of_it() -> None:
     kept = BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", "", str(ID), "", {})
-    estate = Connections(TOPIC, *kept, TopicRecord("l", "other", TopicPhase.MIRRORING, 1), ROUTER, on_source=False)
-    made = forget(estate)
+    connections = Connections(TOPIC, *kept, TopicRecord("l", "other", TopicPhase.MIRRORING, 1), ROUTER, on_source=False)
+    made = forget(connections)
     assert made.applied
     assert made.changes == (
         "forget topic t",
@@ -163,9 +163,9 @@ def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_k
     )
     (stays,) = made.warnings
     assert stays.startswith("topic t stays on east as it is; whoever comes through a router uses it there (if")
-    assert estate.left == {"topic/l/other"}
-    assert estate.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
-    assert estate.log.state.topic_owner("t") is None
+    assert connections.left == {"topic/l/other"}
+    assert connections.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
+    assert connections.log.state.topic_owner("t") is None
 
 
 def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not_have() -> None:
@@ -174,12 +174,12 @@ def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not
     The time counts by the mirror's clock, because a record written a second ago may have a timestamp of last week.
     """
     for gone_s, way_on in ((0.0, "repeat in 120 s;"), (100.0, "repeat in 20 s;"), (None, "repeat while a mirror runs")):
-        estate = Connections(TOPIC, ROUTER, on_source=False, gone_s=gone_s)
+        connections = Connections(TOPIC, ROUTER, on_source=False, gone_s=gone_s)
         with pytest.raises(Refused) as caught:
-            forget(estate)
+            forget(connections)
         assert caught.value.ref == "retries-not-over"
         assert caught.value.next_step.startswith(way_on)
-        assert run(verbs.forget_topics(estate, "l", ["t"], gone_s or 0.0)).applied  # type: ignore[arg-type]
+        assert run(verbs.forget_topics(connections, "l", ["t"], gone_s or 0.0)).applied  # type: ignore[arg-type]
     since = replace(TOPIC, since_ms=2)
     assert refusal(Connections(since, ROUTER, on_source=False)) == "retries-not-over", (
         "the word is of a record before it"
@@ -196,18 +196,20 @@ def test_a_topic_that_lives_on_the_source_is_not_left_to_its_copy_while_clients_
     for phase in (TopicPhase.ALIGNING, TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING):
         assert refusal(Connections(replace(TOPIC, phase=phase), router)) == "copy-would-serve"
     assert forget(Connections(TOPIC)).applied, "no router is known"
-    estate = Connections(TOPIC, router, on_target=False)
-    assert forget(estate).warnings == []
-    assert (estate.asked, estate.done) == (0, [RULE]), "the copy is deleted: clients are told so"
+    connections = Connections(TOPIC, router, on_target=False)
+    assert forget(connections).warnings == []
+    assert (connections.asked, connections.done) == (0, [RULE]), "the copy is deleted: clients are told so"
 
 
 def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_somebody_elses_of_its_name() -> None:
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
-    estate = Connections(never, ROUTER)
-    assert forget(estate).applied
-    assert estate.done == [RULE]
-    estate.log, estate.done, estate.end = Connections(never, ROUTER).log, [], 0
-    assert refusal(estate) == "copy-would-serve", "an empty one may be the mirror's own: nobody wrote that it made it"
+    connections = Connections(never, ROUTER)
+    assert forget(connections).applied
+    assert connections.done == [RULE]
+    connections.log, connections.done, connections.end = Connections(never, ROUTER).log, [], 0
+    assert refusal(connections) == "copy-would-serve", (
+        "an empty one may be the mirror's own: nobody wrote that it made it"
+    )
     assert forget(Connections(never, ROUTER, on_target=False)).applied
     anew = replace(TOPIC, phase=TopicPhase.INITIALISING)
     assert refusal(Connections(anew, ROUTER)) == "copy-would-serve", "its producers were forwarded before"
@@ -219,19 +221,19 @@ def test_a_topic_whose_adoption_was_broken_off_gets_its_own_configs_back() -> No
     The mirror had noted and relaxed the configs, and died before it wrote the topic id into the record.
     """
     begun = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="")
-    estate = Connections(begun, ROUTER)
-    made = forget(estate)
+    connections = Connections(begun, ROUTER)
+    made = forget(connections)
     assert "give t its own configs on east: retention.ms=5" in made.changes
-    assert estate.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
+    assert connections.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
 
 
 def test_what_somebody_else_put_on_the_target_while_a_topic_was_forgotten_is_named() -> None:
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
-    estate = Connections(never, ROUTER, on_target=False)
-    estate.log.on_append = lambda _: setattr(estate, "target_id", ID)
-    (stays,) = forget(estate).warnings
+    connections = Connections(never, ROUTER, on_target=False)
+    connections.log.on_append = lambda _: setattr(connections, "target_id", ID)
+    (stays,) = forget(connections).warnings
     assert stays.startswith("topic t stays on east as it is; whoever comes through a router uses it there")
-    assert not estate.left
+    assert not connections.left
 
 
 @pytest.mark.parametrize(
@@ -243,8 +245,8 @@ def test_what_somebody_else_put_on_the_target_while_a_topic_was_forgotten_is_nam
     ],
 )
 def test_from_its_fence_on_a_topic_is_not_forgotten(phase: TopicPhase, ref: str) -> None:
-    estate = Connections(replace(TOPIC, phase=phase), on_source=False)
-    assert (refusal(estate), estate.asked) == (ref, 0)
+    connections = Connections(replace(TOPIC, phase=phase), on_source=False)
+    assert (refusal(connections), connections.asked) == (ref, 0)
 
 
 def test_a_source_that_takes_no_writes_for_a_record_keeps_that_record() -> None:
@@ -259,9 +261,9 @@ def test_a_topic_that_is_forgotten_already_is_no_error() -> None:
 
 
 def test_a_plan_forgets_nothing() -> None:
-    estate = Connections(TOPIC)
-    assert forget(estate, plan=True).changes
-    assert (estate.left, estate.done) == ({TOPIC.key}, [])
+    connections = Connections(TOPIC)
+    assert forget(connections, plan=True).changes
+    assert (connections.left, connections.done) == ({TOPIC.key}, [])
 
 
 @pytest.mark.parametrize(
@@ -269,12 +271,12 @@ def test_a_plan_forgets_nothing() -> None:
     [(replace(TOPIC, phase=TopicPhase.FENCING), "promote-under-way"), (ROUTER, "copy-would-serve")],
 )
 def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: str) -> None:
-    estate = Connections(TOPIC, BarrierRecord("l", "t", 0, 5, {}))
-    estate.log.meanwhile(lambda _: meanwhile)
+    connections = Connections(TOPIC, BarrierRecord("l", "t", 0, 5, {}))
+    connections.log.meanwhile(lambda _: meanwhile)
     with pytest.raises(Refused) as caught:
-        forget(estate)
+        forget(connections)
     assert caught.value.ref == ref
-    assert {TOPIC.key, "barrier/l/t/0"} <= estate.left
+    assert {TOPIC.key, "barrier/l/t/0"} <= connections.left
 
 
 @pytest.mark.parametrize(
@@ -289,10 +291,10 @@ def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: 
     ],
 )
 def test_what_the_mirror_has_just_followed_is_what_is_put_back(verb: Any, meanwhile: Any, put_back: Any) -> None:
-    estate = Connections(replace(meanwhile, granted_acls=()))
-    estate.log.meanwhile(lambda _: meanwhile)
-    assert verb(estate).applied
-    assert (estate.left, estate.done) == (set(), put_back)
+    connections = Connections(replace(meanwhile, granted_acls=()))
+    connections.log.meanwhile(lambda _: meanwhile)
+    assert verb(connections).applied
+    assert (connections.left, connections.done) == (set(), put_back)
 
 
 class Killed(BaseException):
@@ -312,7 +314,7 @@ KEPT = (TOPIC, BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", 
 def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_the_mirror(
     verb: Any, records: tuple[Record, ...], put_back: Any, after: int
 ) -> None:
-    estate: Any = Connections(*records)
+    connections: Any = Connections(*records)
     steps = iter(range(after))
 
     def step(*_: object) -> None:
@@ -326,36 +328,41 @@ def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_t
 
         return taken
 
-    estate.log.on_append = step
-    estate.alter_topic_configs, estate.delete_acls = before(estate.alter_topic_configs), before(estate.delete_acls)
+    connections.log.on_append = step
+    connections.alter_topic_configs, connections.delete_acls = (
+        before(connections.alter_topic_configs),
+        before(connections.delete_acls),
+    )
     with pytest.raises(Killed):
-        verb(estate)
-    assert (estate.log.state.topics(), estate.log.state.groups()) == ([], []), "it is copied and promoted no longer"
+        verb(connections)
+    assert (connections.log.state.topics(), connections.log.state.groups()) == ([], []), (
+        "it is copied and promoted no longer"
+    )
     steps = iter(range(99))
-    verb(estate)
-    assert not estate.left
-    assert [*dict.fromkeys(map(str, estate.done))] == [str(each) for each in put_back]
+    verb(connections)
+    assert not connections.left
+    assert [*dict.fromkeys(map(str, connections.done))] == [str(each) for each in put_back]
 
 
 def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None:
-    estate = Connections(TOPIC)
+    connections = Connections(TOPIC)
     heard: list[int] = []
     for instance, engine in (("leads", CopyEngine.DAEMON), ("copies", CopyEngine.DAEMON), ("task", CopyEngine.SPARK)):
         word = MirrorPresence(instance, "l", 1, instance == "leads", 500, engine=engine)
-        estate.log.say(word)
-        estate.log.say(replace(word, link="other"))
+        connections.log.say(word)
+        connections.log.say(replace(word, link="other"))
 
     async def both() -> None:
         async with asyncio.TaskGroup() as work:
-            work.create_task(verbs.forget_topics(estate, "l", ["t"], 120.0))  # type: ignore[arg-type]
+            work.create_task(verbs.forget_topics(connections, "l", ["t"], 120.0))  # type: ignore[arg-type]
             for instance in ("leads", "copies"):
                 await asyncio.sleep(0.01)
-                heard.append(len(estate.done))
-                taken = estate.log.state.epoch
-                estate.log.say(MirrorPresence(instance, "l", 1, False, 500, let_go=taken))
+                heard.append(len(connections.done))
+                taken = connections.log.state.epoch
+                connections.log.say(MirrorPresence(instance, "l", 1, False, 500, let_go=taken))
 
     run(both())
-    assert (heard, len(estate.done), estate.left) == ([0, 0], 2, set())
+    assert (heard, len(connections.done), connections.left) == ([0, 0], 2, set())
 
 
 def test_a_task_of_spark_that_still_copies_a_topic_is_waited_for_and_no_other() -> None:
@@ -363,27 +370,27 @@ def test_a_task_of_spark_that_still_copies_a_topic_is_waited_for_and_no_other() 
 
     A batch in flight would otherwise arrive behind records that clients write to the copy.
     """
-    estate = Connections(TOPIC, ROUTER, on_source=False)
+    connections = Connections(TOPIC, ROUTER, on_source=False)
     word = MirrorPresence("task", "l", 1, False, 500, {"t": {}}, engine=CopyEngine.SPARK)
-    estate.log.say(word)
-    estate.log.say(replace(word, instance="another", topics={"u": {}}))
+    connections.log.say(word)
+    connections.log.say(replace(word, instance="another", topics={"u": {}}))
 
     async def both() -> None:
-        waiting = asyncio.ensure_future(verbs.forget_topics(estate, "l", ["t"], 120.0))  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(verbs.forget_topics(connections, "l", ["t"], 120.0))  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
-        assert (estate.done, estate.left) == ([], {TOPIC.key})
-        estate.log.say(replace(word, topics={}))
+        assert (connections.done, connections.left) == ([], {TOPIC.key})
+        connections.log.say(replace(word, topics={}))
         await waiting
 
     run(both())
-    assert (len(estate.done), estate.left) == (2, set())
+    assert (len(connections.done), connections.left) == (2, set())
 
 
 @pytest.mark.parametrize(
     ("verb", "record"),
     [
-        (lambda estate: verbs.forget_topics(estate, "l", ["t"], 120.0), TOPIC),
-        (lambda estate: verbs.forget_groups(estate, "l", ["g"]), GROUP),
+        (lambda connections: verbs.forget_topics(connections, "l", ["t"], 120.0), TOPIC),
+        (lambda connections: verbs.forget_groups(connections, "l", ["g"]), GROUP),
     ],
 )
 def test_what_is_mirrored_anew_while_a_second_verb_waits_is_not_what_it_has_taken_out(verb: Any, record: Any) -> None:
@@ -391,39 +398,39 @@ def test_what_is_mirrored_anew_while_a_second_verb_waits_is_not_what_it_has_take
 
     Another call has forgotten the old record first. A mirror works for the new record, and was not asked to let go.
     """
-    estate, anew = Connections(record), replace(record, since_ms=2)
+    connections, anew = Connections(record), replace(record, since_ms=2)
     word = MirrorPresence("m", "l", 1, True, 500)
-    estate.log.say(word)
+    connections.log.say(word)
 
     async def both() -> None:
-        waiting = asyncio.ensure_future(verb(estate))
+        waiting = asyncio.ensure_future(verb(connections))
         await asyncio.sleep(0.01)
-        await estate.log.append(lambda _: (record.key, None))
-        await estate.log.append(lambda _: anew)
-        estate.log.say(replace(word, let_go=estate.log.state.epoch))
+        await connections.log.append(lambda _: (record.key, None))
+        await connections.log.append(lambda _: anew)
+        connections.log.say(replace(word, let_go=connections.log.state.epoch))
         await waiting
 
     with pytest.raises(Refused) as caught:
         run(both())
     assert caught.value.ref == "changed-meanwhile"
-    assert estate.log.state.records.get(record.key) == anew
-    assert not estate.done, "what the mirror has put there for it stays"
+    assert connections.log.state.records.get(record.key) == anew
+    assert not connections.done, "what the mirror has put there for it stays"
 
 
 def test_a_mirror_that_does_not_say_that_it_has_let_go_is_named_until_it_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kmigrate.workflow.verbs.waiting._LET_GO_S", -1.0)
-    estate, word = Connections(TOPIC), MirrorPresence("old", "l", 1, True, 500)
-    estate.log.say(word)
+    connections, word = Connections(TOPIC), MirrorPresence("old", "l", 1, True, 500)
+    connections.log.say(word)
     with pytest.raises(WaitTimedOut) as caught:
-        forget(estate)
+        forget(connections)
     assert caught.value.ref == "mirror-busy"
     assert caught.value.what.startswith("mirror process old has not said")
-    assert (estate.left, estate.done) == ({TOPIC.key}, [])
-    estate.log.silence(word.key)
-    assert forget(estate).applied
-    assert not estate.left
+    assert (connections.left, connections.done) == ({TOPIC.key}, [])
+    connections.log.silence(word.key)
+    assert forget(connections).applied
+    assert not connections.left
 
 
 def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_router() -> None:
@@ -433,104 +440,110 @@ def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_rout
     """
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
     for told in ({}, {"phase": TopicPhase.ALIGNING, "target_topic_id": str(ID), "restore_configs": {"a": "b"}}):
-        estate = Connections(never, ROUTER, on_target=False)
-        estate.end = 0
+        connections = Connections(never, ROUTER, on_target=False)
+        connections.end = 0
 
-        def made(written: Any, estate: Connections = estate, told: Any = told) -> None:
-            estate.target_id = ID
+        def made(written: Any, connections: Connections = connections, told: Any = told) -> None:
+            connections.target_id = ID
             if told and not written.target_topic_id:
-                estate.log._put(written.key, replace(written, **told))
+                connections.log._put(written.key, replace(written, **told))
 
-        estate.log.on_append = made
+        connections.log.on_append = made
         with pytest.raises(Refused) as caught:
-            forget(estate)
+            forget(connections)
         assert caught.value.ref == "copy-would-serve"
         assert caught.value.next_step.startswith("promote it: kmigrate promote --link l t; or ")
         assert "take topic" not in caught.value.still_true
-        assert estate.log.state.topic("l", "t") is not None, "it is mirrored as before"
-        assert routing_table(estate.log.state).topics["t"].serve is Serve.HIDDEN
-        assert (estate.left, estate.done) == ({TOPIC.key}, [])
-        estate.target_id, estate.log.on_append = None, lambda _: None
-        assert forget(estate).applied, "the copy is deleted"
-        assert not estate.left
+        assert connections.log.state.topic("l", "t") is not None, "it is mirrored as before"
+        assert routing_table(connections.log.state).topics["t"].serve is Serve.HIDDEN
+        assert (connections.left, connections.done) == ({TOPIC.key}, [])
+        connections.target_id, connections.log.on_append = None, lambda _: None
+        assert forget(connections).applied, "the copy is deleted"
+        assert not connections.left
 
 
 def test_a_topic_that_another_call_has_taken_stays_so_where_it_may_not_be_forgotten_by_now() -> None:
     """The topic stays forgotten, because the other call may have dropped its offset map."""
-    estate = Connections(replace(TOPIC, forgotten_ms=7))
-    standing = estate.target_id
-    estate.log.say(MirrorPresence("m", "l", 1, True, 500, let_go=99))
+    connections = Connections(replace(TOPIC, forgotten_ms=7))
+    standing = connections.target_id
+    connections.log.say(MirrorPresence("m", "l", 1, True, 500, let_go=99))
 
     async def find_topic(name: str) -> Any:
-        estate.log._put(ROUTER.key, ROUTER)
+        connections.log._put(ROUTER.key, ROUTER)
         return SimpleNamespace(name=name, topic_id=standing, partitions=(0, 1))
 
-    estate.find_topic = find_topic  # type: ignore[method-assign]
+    connections.find_topic = find_topic  # type: ignore[method-assign]
     with pytest.raises(Refused):
-        forget(estate)
-    assert estate.log.state.topic("l", "t") is None
+        forget(connections)
+    assert connections.log.state.topic("l", "t") is None
 
 
 def test_another_topic_that_took_the_name_on_the_target_keeps_its_configs() -> None:
-    estate = Connections(TOPIC)
-    estate.target_id = uuid.UUID(int=8)
-    forget(estate)
-    assert estate.done == [RULE]
+    connections = Connections(TOPIC)
+    connections.target_id = uuid.UUID(int=8)
+    forget(connections)
+    assert connections.done == [RULE]
 
 
 def test_what_the_target_does_not_take_back_is_told_with_what_is_left_to_do() -> None:
-    estate = Connections(TOPIC)
-    estate.fails = True
+    connections = Connections(TOPIC)
+    connections.fails = True
     with pytest.raises(Failed) as caught:
-        forget(estate)
+        forget(connections)
     assert caught.value.ref == "not-put-back"
     assert caught.value.still_true == "done before that, and not taken back: take topic t from the mirror"
     assert "retention.ms=5" in caught.value.next_step
-    estate.fails = False
-    assert forget(estate).applied
-    assert not estate.left
+    connections.fails = False
+    assert forget(connections).applied
+    assert not connections.left
 
 
 def test_an_expression_does_not_pick_up_again_what_was_forgotten() -> None:
     link = replace(LINK, topic_patterns=(NamePattern("t.*"), NamePattern("x")), group_patterns=(NamePattern("[fg]"),))
-    estate = Connections(link, TOPIC, GROUP)
-    assert forget(estate).changes[0] == "leave t out of what t.* matches"
-    forget_group(estate)
-    now = estate.log.state.link("l")
+    connections = Connections(link, TOPIC, GROUP)
+    assert forget(connections).changes[0] == "leave t out of what t.* matches"
+    forget_group(connections)
+    now = connections.log.state.link("l")
     assert chosen_topics(now.topic_patterns, ["t", "t2", "x"]) == ["t2", "x"]
     assert chosen_groups(now.group_patterns, ["f", "g"]) == ["f"]
-    assert not estate.left
+    assert not connections.left
 
 
 def test_of_several_topics_the_first_is_gone_when_the_second_is_refused() -> None:
-    estate, fenced = Connections(TOPIC, replace(TOPIC, topic="u")), replace(TOPIC, topic="u", phase=TopicPhase.FENCED)
+    connections, fenced = (
+        Connections(TOPIC, replace(TOPIC, topic="u")),
+        replace(TOPIC, topic="u", phase=TopicPhase.FENCED),
+    )
 
     def somebody(written: Record | None) -> None:
         if written is None:
-            estate.log.state = estate.log.state.with_record(fenced.key, fenced, 9)
+            connections.log.state = connections.log.state.with_record(fenced.key, fenced, 9)
 
-    estate.log.on_append = somebody
+    connections.log.on_append = somebody
     with pytest.raises(Refused) as caught:
-        forget(estate, "t", "u")
+        forget(connections, "t", "u")
     assert caught.value.still_true.endswith("; forget topic t")
-    assert [each[0] for each in estate.done if isinstance(each, tuple)] == ["t"]
+    assert [each[0] for each in connections.done if isinstance(each, tuple)] == ["t"]
 
 
 def test_a_topic_whose_record_stays_is_not_said_to_be_forgotten() -> None:
-    estate, pending = Connections(TOPIC, BarrierRecord("l", "t", 0, 5, {})), replace(TOPIC, phase=TopicPhase.FENCING)
+    connections, pending = (
+        Connections(TOPIC, BarrierRecord("l", "t", 0, 5, {})),
+        replace(TOPIC, phase=TopicPhase.FENCING),
+    )
 
     def somebody(written: Record | None) -> None:
         if written is None:
-            estate.log.state = estate.log.state.with_record(pending.key, pending, 9)
+            connections.log.state = connections.log.state.with_record(pending.key, pending, 9)
 
-    estate.log.on_append = somebody
+    connections.log.on_append = somebody
     with pytest.raises(Refused) as caught:
-        forget(estate)
+        forget(connections)
     assert caught.value.still_true.endswith(": take topic t from the mirror; drop barriers of t")
 
 
 def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> None:
-    estate: Any = Connections(
+    connections: Any = Connections(
         replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING), replace(GROUP, phase=GroupPhase.PROMOTING)
     )
 
@@ -538,11 +551,11 @@ def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> Non
         async with asyncio.TaskGroup() as work:
             work.create_task(waits)
             await asyncio.sleep(0)
-            await estate.log.append(lambda _: (key, None))
+            await connections.log.append(lambda _: (key, None))
 
     for waits, key in (
-        (verbs.wait_topics(estate, "l", ["t"], {TopicPhase.PROMOTED}, 9.0), TOPIC.key),
-        (verbs.wait_groups(estate, "l", ["g"], 9.0), GROUP.key),
+        (verbs.wait_topics(connections, "l", ["t"], {TopicPhase.PROMOTED}, 9.0), TOPIC.key),
+        (verbs.wait_groups(connections, "l", ["g"], 9.0), GROUP.key),
     ):
         with pytest.raises(ExceptionGroup) as caught:
             run(both(waits, key))
@@ -566,54 +579,54 @@ def test_a_group_is_not_forgotten_whose_members_are_at_a_router_or_may_be(
 ) -> None:
     group = replace(GROUP, mode=mode)
     assert refusal(Connections(group, ROUTER, word=word), forget_group) == ref
-    estate = Connections(group, ROUTER, word=word, on_source=False)
-    assert forget_group(estate).applied, "the source does not know it any more: there is no position to lose"
-    assert (estate.left, estate.done) == (set(), list(GROUP.granted_acls))
+    connections = Connections(group, ROUTER, word=word, on_source=False)
+    assert forget_group(connections).applied, "the source does not know it any more: there is no position to lose"
+    assert (connections.left, connections.done) == (set(), list(GROUP.granted_acls))
 
 
 def test_members_that_ended_without_leaving_their_group_keep_it_only_as_long_as_the_source_knows_them() -> None:
     word = replace(WORD, groups={"g": GroupWord(members=(member_mark("m"),))})
-    estate = Connections(replace(GROUP, mode=GroupMode.FOLLOW), ROUTER, word=word)
-    assert refusal(estate, forget_group) == "members-at-router"
-    estate.has_member = False
-    assert forget_group(estate).applied
+    connections = Connections(replace(GROUP, mode=GroupMode.FOLLOW), ROUTER, word=word)
+    assert refusal(connections, forget_group) == "members-at-router"
+    connections.has_member = False
+    assert forget_group(connections).applied
 
 
 def test_a_group_of_which_nobody_is_at_any_router_is_forgotten() -> None:
     others = replace(WORD, waiting=("f",), groups={"g": GroupWord(), "f": GroupWord(members=("m",))})
-    for estate in (Connections(GROUP, ROUTER, word=others), Connections(GROUP)):
-        assert forget_group(estate).changes[0] == "forget group g"
-        assert (estate.left, estate.asked) == (set(), 0)
+    for connections in (Connections(GROUP, ROUTER, word=others), Connections(GROUP)):
+        assert forget_group(connections).changes[0] == "forget group g"
+        assert (connections.left, connections.asked) == (set(), 0)
     made = forget_group(Connections())
     assert (made.applied, made.changes) == (True, ())
 
 
 def test_a_router_that_starts_while_a_group_is_looked_at_keeps_it() -> None:
-    estate = Connections(GROUP, ROUTER, word=WORD)
-    estate.log.meanwhile(lambda _: RouterRecord("new", "r9", "host", "host:1", 1))
+    connections = Connections(GROUP, ROUTER, word=WORD)
+    connections.log.meanwhile(lambda _: RouterRecord("new", "r9", "host", "host:1", 1))
     with pytest.raises(Refused) as caught:
-        forget_group(estate)
+        forget_group(connections)
     assert caught.value.ref == "router-silent"
-    assert GROUP.key in estate.left
+    assert GROUP.key in connections.left
 
 
 def test_who_comes_to_a_router_while_the_mirror_lets_go_of_a_group_keeps_its_record_and_waits_as_before() -> None:
-    estate = Connections(GROUP, ROUTER, word=WORD)
+    connections = Connections(GROUP, ROUTER, word=WORD)
 
     def somebody(_: Record | None) -> None:
-        estate.log.say(replace(WORD, waiting=("g",)))
+        connections.log.say(replace(WORD, waiting=("g",)))
 
-    estate.log.on_append = somebody
+    connections.log.on_append = somebody
     with pytest.raises(Refused) as caught:
-        forget_group(estate)
+        forget_group(connections)
     assert caught.value.ref == "members-at-router"
     assert caught.value.next_step == "restart them with the source's address, then repeat"
     assert caught.value.still_true == "done before that, and not taken back: take group g from the mirror"
-    assert (estate.left, estate.done) == ({GROUP.key}, [])
-    assert routing_table(estate.log.state).held_groups == {"g"}
-    estate.log.say(WORD)
-    assert forget_group(estate).applied
-    assert not estate.left
+    assert (connections.left, connections.done) == ({GROUP.key}, [])
+    assert routing_table(connections.log.state).held_groups == {"g"}
+    connections.log.say(WORD)
+    assert forget_group(connections).applied
+    assert not connections.left
 
 
 def test_a_router_that_has_just_started_does_not_know_yet_whose_members_wait_there() -> None:
@@ -635,8 +648,8 @@ def test_what_is_promoted_goes_with_its_link_which_may_be_finished_already() -> 
     ("phase", "ref"), [(GroupPhase.PROMOTING, "promote-under-way"), (GroupPhase.PROMOTED, "already-promoted")]
 )
 def test_a_group_is_forgotten_before_its_promote_only(phase: GroupPhase, ref: str) -> None:
-    estate = Connections(replace(GROUP, phase=phase), on_source=False)
-    assert (refusal(estate, forget_group), estate.asked) == (ref, 0)
+    connections = Connections(replace(GROUP, phase=phase), on_source=False)
+    assert (refusal(connections, forget_group), connections.asked) == (ref, 0)
 
 
 @pytest.mark.parametrize(
@@ -645,7 +658,7 @@ def test_a_group_is_forgotten_before_its_promote_only(phase: GroupPhase, ref: st
 def test_a_topic_that_is_forgotten_while_it_aligns_keeps_no_filler_that_a_client_could_read(
     phase: TopicPhase, cut: dict[int, int]
 ) -> None:
-    estate = Connections(replace(TOPIC, phase=phase, partitions=3, starts={0: 70, 1: 0, 2: 4}))
-    made = forget(estate)
-    assert estate.cut == cut
+    connections = Connections(replace(TOPIC, phase=phase, partitions=3, starts={0: 70, 1: 0, 2: 4}))
+    made = forget(connections)
+    assert connections.cut == cut
     assert ("delete the mirror's empty records from t on east (DeleteRecords)" in made.changes) is bool(cut)

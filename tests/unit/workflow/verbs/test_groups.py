@@ -82,65 +82,65 @@ class _Estate:
         return _Cluster(1_000, self.positions), _Admin()
 
 
-def mirror(estate: _Estate, link: str, mode: str = "hold") -> Any:
-    return verbs.mirror_groups(estate, link, ["g"], mode=mode)  # type: ignore[arg-type]
+def mirror(connections: _Estate, link: str, mode: str = "hold") -> Any:
+    return verbs.mirror_groups(connections, link, ["g"], mode=mode)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "phase", [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED, TopicPhase.PROMOTED]
 )
 def test_a_group_holds_whose_topic_the_source_gets_nothing_of_in_a_moment(phase: TopicPhase) -> None:
-    estate = _Estate(LINK, replace(TOPIC, phase=phase))
+    connections = _Estate(LINK, replace(TOPIC, phase=phase))
     with pytest.raises(Refused) as caught:
-        run(mirror(estate, "l", "follow"))
+        run(mirror(connections, "l", "follow"))
     assert caught.value.ref == "cannot-follow"
     assert f"t is {phase}" in caught.value.what
-    assert run(mirror(estate, "l", "auto")).applied
-    group = estate.log.state.group("l", "g")
+    assert run(mirror(connections, "l", "auto")).applied
+    group = connections.log.state.group("l", "g")
     assert group is not None
     assert group.mode is GroupMode.HOLD
 
 
 def test_a_group_follows_whose_topic_is_mirrored_at_the_same_offsets() -> None:
-    estate = _Estate(LINK, TOPIC)
-    run(mirror(estate, "l", "auto"))
-    assert [group.mode for group in estate.log.state.groups()] == [GroupMode.FOLLOW]
+    connections = _Estate(LINK, TOPIC)
+    run(mirror(connections, "l", "auto"))
+    assert [group.mode for group in connections.log.state.groups()] == [GroupMode.FOLLOW]
 
 
 def test_of_two_links_that_take_a_group_at_once_the_later_is_told_whose_it_is() -> None:
-    estate = _Estate(LINK, replace(LINK, name="k", uuid="v"))
+    connections = _Estate(LINK, replace(LINK, name="k", uuid="v"))
 
     async def both() -> Any:
-        return await asyncio.gather(mirror(estate, "l"), mirror(estate, "k"), return_exceptions=True)
+        return await asyncio.gather(mirror(connections, "l"), mirror(connections, "k"), return_exceptions=True)
 
     made, refused = run(both())
     assert (made.applied, isinstance(refused, Refused)) == (True, True)
     assert (refused.ref, refused.what) == ("group-owned", "group g belongs to link l")
-    assert [group.link for group in estate.log.state.groups()] == ["l"]
+    assert [group.link for group in connections.log.state.groups()] == ["l"]
 
 
-def mode_of(estate: _Estate) -> GroupMode:
-    (group,) = estate.log.state.groups()
+def mode_of(connections: _Estate) -> GroupMode:
+    (group,) = connections.log.state.groups()
     return group.mode
 
 
 @pytest.mark.parametrize("asked", ["auto", "follow"])
 def test_a_group_that_is_mirrored_stays_as_it_is_where_nobody_asks_for_another_mode(asked: str) -> None:
-    estate = _Estate(LINK, TOPIC, GROUP)
-    estate.positions["alien"] = 5
-    made = run(mirror(estate, "l", asked))
+    connections = _Estate(LINK, TOPIC, GROUP)
+    connections.positions["alien"] = 5
+    made = run(mirror(connections, "l", asked))
     assert (made.changes, [finding.ref for finding in made.findings]) == ((), ["already-mirrored"])
-    assert mode_of(estate) is GroupMode.FOLLOW
+    assert mode_of(connections) is GroupMode.FOLLOW
 
 
 def test_a_group_that_is_mirrored_gets_another_mode_where_it_is_asked_for() -> None:
-    estate = _Estate(LINK, TOPIC, GROUP)
-    assert run(mirror(estate, "l", "hold")).changes == ("group g: follow becomes hold",)
-    assert mode_of(estate) is GroupMode.HOLD
-    run(mirror(estate, "l", "auto"))
-    assert mode_of(estate) is GroupMode.HOLD
-    run(mirror(estate, "l", "follow"))
-    assert mode_of(estate) is GroupMode.FOLLOW
+    connections = _Estate(LINK, TOPIC, GROUP)
+    assert run(mirror(connections, "l", "hold")).changes == ("group g: follow becomes hold",)
+    assert mode_of(connections) is GroupMode.HOLD
+    run(mirror(connections, "l", "auto"))
+    assert mode_of(connections) is GroupMode.HOLD
+    run(mirror(connections, "l", "follow"))
+    assert mode_of(connections) is GroupMode.FOLLOW
 
 
 @pytest.mark.parametrize("records", [(), (replace(GROUP, mode=GroupMode.HOLD),)], ids=["new", "holds"])
@@ -152,24 +152,24 @@ def test_a_topic_whose_promote_is_asked_for_while_a_group_is_looked_at_keeps_it_
 
     The controller has then already looked for readers of the topic.
     """
-    estate = _Estate(LINK, TOPIC, *records)
+    connections = _Estate(LINK, TOPIC, *records)
 
     async def overtaken(*given: Any) -> readers.GroupReads:
         found = await readers.group_reads(*given)
-        await estate.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING))
+        await connections.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING))
         return found
 
     monkeypatch.setattr(groups, "group_reads", overtaken)
     if asked == "follow":
         with pytest.raises(Refused, match="t is promote-pending"):
-            run(mirror(estate, "l", asked))
+            run(mirror(connections, "l", asked))
     else:
-        run(mirror(estate, "l", asked))
-    assert all(group.mode is GroupMode.HOLD for group in estate.log.state.groups())
+        run(mirror(connections, "l", asked))
+    assert all(group.mode is GroupMode.HOLD for group in connections.log.state.groups())
 
 
-def promote(estate: _Estate) -> Any:
-    return verbs.promote_groups(estate, "l", ["g"], plan=True)  # type: ignore[arg-type]
+def promote(connections: _Estate) -> Any:
+    return verbs.promote_groups(connections, "l", ["g"], plan=True)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -192,13 +192,13 @@ def test_a_position_is_beyond_the_log_of_the_cluster_that_the_topic_is_read_on(
 
     Members of a group that follows read a promoted topic on the target, and commit offsets of the target.
     """
-    estate = _Estate(LINK, replace(TOPIC, phase=phase), GROUP)
-    estate.positions["t"] = committed
+    connections = _Estate(LINK, replace(TOPIC, phase=phase), GROUP)
+    connections.positions["t"] = committed
     if end is None:
-        assert run(promote(estate)).changes == ("promote group g",)
+        assert run(promote(connections)).changes == ("promote group g",)
     else:
         with pytest.raises(Refused, match=f"committed {committed} on t-0, whose log ends at {end}"):
-            run(promote(estate))
+            run(promote(connections))
 
 
 @pytest.mark.usefixtures("all_at_routers")
@@ -207,11 +207,11 @@ def test_a_promote_says_beforehand_which_topics_its_members_are_not_told_of() ->
 
     After the promote no member reads these topics on the source. A person may want to mirror the topics first.
     """
-    estate = _Estate(LINK, TOPIC, GROUP)
-    assert run(promote(estate)).warnings == []
+    connections = _Estate(LINK, TOPIC, GROUP)
+    assert run(promote(connections)).warnings == []
     word = GroupWord(withheld=(Withheld("id-1", 2, "audit"), Withheld("id-2", 1, "t")), more_withheld=3)
-    estate.log.say(RouterPresence("i", "r", 1, 500, groups={"g": word}))
-    plan = run(promote(estate))
+    connections.log.say(RouterPresence("i", "r", 1, 500, groups={"g": word}))
+    plan = run(promote(connections))
     assert plan.changes == ("promote group g",)
     (audit, more) = (finding for finding in plan.findings if finding.level == "warn")
     assert (audit.ref, more.ref) == ("topic-not-mirrored", "topics-withheld")

@@ -61,10 +61,10 @@ def planned(
     monkeypatch.setattr(topics, "look_for_direct_writers", nobody)
     target = Logs(positions=())
     target.begin = target_begins
-    estate = cast(
+    connections = cast(
         "Any", SimpleNamespace(log=MemoryLog(LINK, TOPIC, *records), source=source, target=target, target_admin=None)
     )
-    return asyncio.run(promote_topics(estate, "l", ["t"], PromoteTerms(1), plan=True))
+    return asyncio.run(promote_topics(connections, "l", ["t"], PromoteTerms(1), plan=True))
 
 
 def test_a_promote_names_the_groups_that_read_the_topic_and_are_not_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:

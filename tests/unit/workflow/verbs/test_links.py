@@ -40,8 +40,8 @@ BARRIER = BarrierRecord("l", "t", 0, 5, {0: (ProducerMark(5, 0, 10),)})
 NEW = TopicRecord("l", "n", TopicPhase.INITIALISING, 1)
 
 
-def delete(estate: Connections, delivery_s: float = 120.0) -> Plan:
-    return run(verbs.delete_link(estate, "l", delivery_s))  # type: ignore[arg-type]
+def delete(connections: Connections, delivery_s: float = 120.0) -> Plan:
+    return run(verbs.delete_link(connections, "l", delivery_s))  # type: ignore[arg-type]
 
 
 class Remembering(Connections):
@@ -69,8 +69,8 @@ def just_promoted() -> TopicRecord:
     return replace(TOPIC, promoted_ms=now_ms() - 20_000)
 
 
-def create(estate: Connections, source: str, name: str = "blue") -> Any:
-    return verbs.create_link(estate, name, source)  # type: ignore[arg-type]
+def create(connections: Connections, source: str, name: str = "blue") -> Any:
+    return verbs.create_link(connections, name, source)  # type: ignore[arg-type]
 
 
 class Making(Connections):
@@ -117,14 +117,14 @@ def test_two_who_create_the_same_link_have_it_both(making: Making) -> None:
 
 
 def test_a_link_stays_while_a_write_from_before_a_flip_may_be_repeated_through_a_router() -> None:
-    estate = Connections(LINK, just_promoted(), GROUP, BARRIER, ROUTER)
+    connections = Connections(LINK, just_promoted(), GROUP, BARRIER, ROUTER)
     with pytest.raises(Refused) as caught:
-        delete(estate)
+        delete(connections)
     assert caught.value.ref == "retries-not-over"
     assert "promote of t, for 100 s" in caught.value.what
-    assert BARRIER.key in estate.log.state.records
-    assert delete(estate, 19.0).applied
-    assert [*estate.log.state.records] == [ROUTER.key]
+    assert BARRIER.key in connections.log.state.records
+    assert delete(connections, 19.0).applied
+    assert [*connections.log.state.records] == [ROUTER.key]
 
 
 def test_who_deletes_a_link_hears_that_a_playbook_which_makes_it_would_begin_anew() -> None:
@@ -151,72 +151,72 @@ def test_without_a_router_nothing_tells_repetitions_so_that_nobody_waits_for_the
 def test_what_came_while_a_link_was_looked_at_keeps_it(
     monkeypatch: pytest.MonkeyPatch, meanwhile: TopicRecord, ref: str
 ) -> None:
-    estate = Connections(LINK, TOPIC, BARRIER, ROUTER)
-    append = estate.log.append
+    connections = Connections(LINK, TOPIC, BARRIER, ROUTER)
+    append = connections.log.append
 
     async def late(decide: Any) -> Any:
-        monkeypatch.setattr(estate.log, "append", append)
+        monkeypatch.setattr(connections.log, "append", append)
         await append(lambda _: meanwhile)
         return await append(decide)
 
-    monkeypatch.setattr(estate.log, "append", late)
+    monkeypatch.setattr(connections.log, "append", late)
     with pytest.raises(Refused) as caught:
-        delete(estate)
+        delete(connections)
     assert (caught.value.ref, caught.value.still_true.startswith("the link stays")) == (ref, True)
-    assert {LINK.key, BARRIER.key, meanwhile.key} <= set(estate.log.state.records)
+    assert {LINK.key, BARRIER.key, meanwhile.key} <= set(connections.log.state.records)
 
 
 def test_a_topic_that_comes_between_two_deletes_is_not_left_without_its_link() -> None:
-    estate = Connections(LINK, TOPIC, GROUP)
+    connections = Connections(LINK, TOPIC, GROUP)
 
     def somebody(written: Record | None) -> None:
-        if written is None and NEW.key not in estate.log.state.records:
-            estate.log.state = estate.log.state.with_record(NEW.key, NEW, estate.log.state.epoch + 1)
+        if written is None and NEW.key not in connections.log.state.records:
+            connections.log.state = connections.log.state.with_record(NEW.key, NEW, connections.log.state.epoch + 1)
 
-    estate.log.on_append = somebody
+    connections.log.on_append = somebody
     with pytest.raises(Refused):
-        delete(estate)
-    assert {LINK.key, NEW.key} <= set(estate.log.state.records)
+        delete(connections)
+    assert {LINK.key, NEW.key} <= set(connections.log.state.records)
 
 
 def test_the_targets_setting_is_put_back_when_nothing_else_of_the_link_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A delete that is refused keeps the raised setting, because the link goes on mirroring and needs the setting."""
-    estate = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC)
-    append = estate.log.append
+    connections = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC)
+    append = connections.log.append
 
     async def late(decide: Any) -> Any:
         await append(lambda _: NEW)
         return await append(decide)
 
-    monkeypatch.setattr(estate.log, "append", late)
+    monkeypatch.setattr(connections.log, "append", late)
     with pytest.raises(Refused):
-        delete(estate)
-    assert estate.put_back == []
-    monkeypatch.setattr(estate.log, "append", append)
+        delete(connections)
+    assert connections.put_back == []
+    monkeypatch.setattr(connections.log, "append", append)
     run(append(lambda _: (NEW.key, None)))
-    assert delete(estate).applied
-    assert estate.put_back == [("86400000", [LINK.key])]
+    assert delete(connections).applied
+    assert connections.put_back == [("86400000", [LINK.key])]
 
 
 def test_a_link_that_came_to_mirror_while_another_one_is_deleted_keeps_the_targets_setting() -> None:
-    estate = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC)
+    connections = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC)
     other = replace(LINK, name="other", restore_expiration="86400000")
 
     def somebody(gone: Record | None) -> None:
-        if gone is None and other.key not in estate.log.state.records:
-            estate.log.state = estate.log.state.with_record(other.key, other, estate.log.state.epoch + 1)
+        if gone is None and other.key not in connections.log.state.records:
+            connections.log.state = connections.log.state.with_record(other.key, other, connections.log.state.epoch + 1)
 
-    estate.log.on_append = somebody
-    assert delete(estate).applied
-    assert (estate.put_back, [*estate.log.state.records]) == ([], [other.key])
+    connections.log.on_append = somebody
+    assert delete(connections).applied
+    assert (connections.put_back, [*connections.log.state.records]) == ([], [other.key])
 
 
 def test_what_somebody_has_set_since_the_mirror_raised_it_stays() -> None:
-    estate = Remembering(replace(LINK, restore_expiration=""), TOPIC, stands="7000")
-    assert delete(estate).applied
-    assert estate.put_back == []
+    connections = Remembering(replace(LINK, restore_expiration=""), TOPIC, stands="7000")
+    assert delete(connections).applied
+    assert connections.put_back == []
 
 
 def test_a_link_stays_that_alone_knows_what_the_target_does_not_let_be_put_back() -> None:
@@ -225,25 +225,25 @@ def test_a_link_stays_that_alone_knows_what_the_target_does_not_let_be_put_back(
     The person who deletes the link may have fewer rights than the mirror. After the setting is changed by hand, the
     link is deleted.
     """
-    estate = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC, code=31)
+    connections = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC, code=31)
     with pytest.raises(Failed) as caught:
-        delete(estate)
-    assert (caught.value.ref, [*estate.log.state.records]) == ("not-put-back", [LINK.key])
+        delete(connections)
+    assert (caught.value.ref, [*connections.log.state.records]) == ("not-put-back", [LINK.key])
     assert "CLUSTER_AUTHORIZATION_FAILED" in caught.value.what
     assert f"{PRODUCER_EXPIRATION}=86400000" in caught.value.next_step
-    estate.stands = "86400000"
-    assert delete(estate).applied
-    assert [*estate.log.state.records] == []
+    connections.stands = "86400000"
+    assert delete(connections).applied
+    assert [*connections.log.state.records] == []
 
 
 @pytest.mark.parametrize("why", ["", "it does not let producer.id.expiration.ms be raised"])
 def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of a link warns of a target that forgets producers; the only other sign is a slow copy."""
-    estate: Any = Connections(LINK)
-    estate.target.settings.name, estate.target_admin = "target", None
+    connections: Any = Connections(LINK)
+    connections.target.settings.name, connections.target_admin = "target", None
 
     async def source(_: Any) -> Any:
-        return estate.target, None
+        return connections.target, None
 
     async def none(*_: Any) -> list[Finding]:
         return []
@@ -251,7 +251,7 @@ def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: py
     async def short_memory(*_: Any) -> str:
         return why
 
-    estate.source = source
+    connections.source = source
 
     async def raised(*_: Any) -> ConfigValue:
         return ConfigValue(RAISED_EXPIRATION, True)
@@ -260,20 +260,20 @@ def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: py
         monkeypatch.setattr(links, name, none)
     monkeypatch.setattr(producer_memory, "short_memory", short_memory)
     monkeypatch.setattr(producer_memory, "producer_memory", raised)
-    found = [each for each in run(verbs.check_link(estate, "l")).findings if each.ref == "short-memory"]
+    found = [each for each in run(verbs.check_link(connections, "l")).findings if each.ref == "short-memory"]
     assert [(each.level, why in each.what) for each in found] == ([("warn", True)] if why else [])
 
 
 def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -> None:
-    estate, anew = Connections(LINK, TOPIC), replace(LINK, uuid="v")
+    connections, anew = Connections(LINK, TOPIC), replace(LINK, uuid="v")
 
     def somebody(written: Record | None) -> None:
-        if written is None and estate.log.state.link("l") is None:
-            estate.log.state = estate.log.state.with_record(anew.key, anew, estate.log.state.epoch + 1)
+        if written is None and connections.log.state.link("l") is None:
+            connections.log.state = connections.log.state.with_record(anew.key, anew, connections.log.state.epoch + 1)
 
-    estate.log.on_append = somebody
-    assert delete(estate).applied
-    assert estate.log.state.link("l") == anew
+    connections.log.on_append = somebody
+    assert delete(connections).applied
+    assert connections.log.state.link("l") == anew
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "/", "-a", "a b", "a\n", "\x7f", "a" * 101, "a;b", "$HOME", "a'b", "a*"])
@@ -285,13 +285,13 @@ def test_a_name_that_would_stand_in_other_links_keys_is_no_links_name(name: str,
 
 
 def test_what_is_deleted_with_a_link_is_its_own_also_where_an_older_version_let_a_slash_into_a_name() -> None:
-    estate = Connections(
+    connections = Connections(
         LINK, TOPIC, replace(LINK, name="l/x", uuid="v"), theirs := replace(TOPIC, link="l/x", topic="o")
     )
-    assert delete(estate).applied
-    assert {*estate.log.state.records} == {"link/l/x", theirs.key}
-    assert run(verbs.delete_link(estate, "l/x", 0.0)).applied  # type: ignore[arg-type]
-    assert not estate.log.state.records
+    assert delete(connections).applied
+    assert {*connections.log.state.records} == {"link/l/x", theirs.key}
+    assert run(verbs.delete_link(connections, "l/x", 0.0)).applied  # type: ignore[arg-type]
+    assert not connections.log.state.records
 
 
 _OF_NO_LINK = (RouterRecord, StrayRecord, LeaseRecord, RouterPresence, ControllerPresence)
@@ -308,17 +308,17 @@ def test_a_record_of_any_kind_goes_with_its_link(kind: type[Any]) -> None:
 
 
 def test_records_that_other_processes_write_during_a_delete_go_too() -> None:
-    estate = Connections(LINK, TOPIC)
+    connections = Connections(LINK, TOPIC)
     late = TransactionRecord("l", "id", 1, 0, 2, 0)
 
     def somebody(gone: Record | None) -> None:
-        if gone is None and estate.log.state.link("l") is not None:
-            estate.log.on_append = lambda _: None
-            estate.log.state = estate.log.state.with_record(late.key, late, estate.log.state.epoch + 1)
+        if gone is None and connections.log.state.link("l") is not None:
+            connections.log.on_append = lambda _: None
+            connections.log.state = connections.log.state.with_record(late.key, late, connections.log.state.epoch + 1)
 
-    estate.log.on_append = somebody
-    assert delete(estate).applied
-    assert not estate.log.state.records
+    connections.log.on_append = somebody
+    assert delete(connections).applied
+    assert not connections.log.state.records
 
 
 def test_a_link_that_is_deleted_picks_up_no_name_first() -> None:
@@ -327,46 +327,46 @@ def test_a_link_that_is_deleted_picks_up_no_name_first() -> None:
     Otherwise a running mirror would pick up each name again as soon as the record of the name is deleted.
     """
     later = NamePattern(".*")
-    estate = Connections(replace(LINK, topic_patterns=(later,), group_patterns=(later,)), TOPIC, GROUP, words=())
+    connections = Connections(replace(LINK, topic_patterns=(later,), group_patterns=(later,)), TOPIC, GROUP, words=())
     chosen: list[bool] = []
 
     def seen(_: Record | None) -> None:
-        link = estate.log.state.link("l")
+        link = connections.log.state.link("l")
         chosen.append(link is not None and bool(link.topic_patterns or link.group_patterns))
 
-    estate.log.on_append = seen
-    made = delete(estate)
+    connections.log.on_append = seen
+    made = delete(connections)
     assert made.changes[0] == "pick up no more names by its expressions"
     assert (len(chosen), any(chosen)) == (4, False)
 
 
 def test_a_delete_that_is_broken_off_says_what_was_forgotten() -> None:
-    estate = Connections(LINK, TOPIC, GROUP)
+    connections = Connections(LINK, TOPIC, GROUP)
 
     async def away(*_: Any) -> Any:
         raise Unreachable("state-log-unreachable", "nobody answers")
 
     def after_the_first(gone: Record | None) -> None:
         if gone is None:
-            estate.log.append = away  # type: ignore[method-assign,assignment]
+            connections.log.append = away  # type: ignore[method-assign,assignment]
 
-    estate.log.on_append = after_the_first
+    connections.log.on_append = after_the_first
     with pytest.raises(Unreachable) as caught:
-        delete(estate)
+        delete(connections)
     assert caught.value.still_true == f"done before that, and not taken back: forget {GROUP.key}"
 
 
 def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
-    estate = Connections(LINK, TOPIC, GROUP)
+    connections = Connections(LINK, TOPIC, GROUP)
 
     async def interrupted() -> Any:
-        work = asyncio.ensure_future(verbs.delete_link(estate, "l", 0.0))  # type: ignore[arg-type]
+        work = asyncio.ensure_future(verbs.delete_link(connections, "l", 0.0))  # type: ignore[arg-type]
 
         def ctrl_c(gone: Record | None) -> None:
             if gone is None:
                 work.cancel()
 
-        estate.log.on_append = ctrl_c
+        connections.log.on_append = ctrl_c
         return await work
 
     with pytest.raises(Interrupted) as caught:
@@ -378,18 +378,18 @@ def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda estate: verbs.throttle_link(estate, "l", 5),
-        lambda estate: verbs.finish_link(estate, "l", [], 0.0),
-        lambda estate: verbs.forget_patterns(estate, "l", "topic", ["a"]),
+        lambda connections: verbs.throttle_link(connections, "l", 5),
+        lambda connections: verbs.finish_link(connections, "l", [], 0.0),
+        lambda connections: verbs.forget_patterns(connections, "l", "topic", ["a"]),
     ],
 )
 def test_who_changes_a_link_that_is_deleted_meanwhile_is_not_told_that_it_is_done(
     verb: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estate = Connections(replace(LINK, topic_patterns=(NamePattern("a"),)), TOPIC, GROUP, ROUTER)
-    estate.log.meanwhile(lambda _: (LINK.key, None))
-    with estate.asking(), pytest.raises(Refused) as caught:
-        run(verb(estate))
+    connections = Connections(replace(LINK, topic_patterns=(NamePattern("a"),)), TOPIC, GROUP, ROUTER)
+    connections.log.meanwhile(lambda _: (LINK.key, None))
+    with connections.asking(), pytest.raises(Refused) as caught:
+        run(verb(connections))
     assert caught.value.ref == "unknown-link"
 
 
@@ -399,41 +399,41 @@ def test_a_link_whose_delete_was_cut_mirrors_nothing_until_its_delete_has_come_t
     A repeated playbook would otherwise register the group anew. The group would then get its committed offsets of
     before the promote.
     """
-    estate = Connections(LINK, TOPIC, GROUP, BARRIER)
+    connections = Connections(LINK, TOPIC, GROUP, BARRIER)
 
     def killed(gone: Record | None) -> None:
-        if gone is None and GROUP.key not in estate.log.state.records:
+        if gone is None and GROUP.key not in connections.log.state.records:
             raise KeyboardInterrupt
 
-    estate.log.on_append = killed
+    connections.log.on_append = killed
     with pytest.raises(KeyboardInterrupt):
-        delete(estate)
-    estate.log.on_append = lambda _: None
-    left = estate.log.state.link("l")
+        delete(connections)
+    connections.log.on_append = lambda _: None
+    left = connections.log.state.link("l")
     assert left is not None and left.deleting_ms
-    making.log, it = estate.log, cast("Any", estate)
+    making.log, it = connections.log, cast("Any", connections)
     again = [verbs.mirror_groups(it, "l", ["g"]), verbs.mirror_topics(it, "l", ["n"], "earliest", "auto")]
     for verb in (*again, create(making, "s", "l")):
         with pytest.raises(Refused) as caught:
             run(verb)
         assert (caught.value.ref, caught.value.next_step) == ("being-deleted", "kmigrate link delete l ends it")
-    assert delete(estate).applied
-    assert [*estate.log.state.records] == []
+    assert delete(connections).applied
+    assert [*connections.log.state.records] == []
 
 
 def test_a_delete_that_is_refused_before_anything_is_forgotten_leaves_the_link_as_it_was() -> None:
     link = replace(LINK, topic_patterns=(NamePattern("a"),))
-    estate = Connections(link, TOPIC)
+    connections = Connections(link, TOPIC)
 
     def somebody(written: Record | None) -> None:
-        if written is not None and written.key == link.key and NEW.key not in estate.log.state.records:
-            estate.log.state = estate.log.state.with_record(NEW.key, NEW, estate.log.state.epoch + 1)
+        if written is not None and written.key == link.key and NEW.key not in connections.log.state.records:
+            connections.log.state = connections.log.state.with_record(NEW.key, NEW, connections.log.state.epoch + 1)
 
-    estate.log.on_append = somebody
+    connections.log.on_append = somebody
     with pytest.raises(Refused) as caught:
-        delete(estate)
+        delete(connections)
     assert caught.value.ref == "topic-not-promoted"
-    assert estate.log.state.link("l") == link
+    assert connections.log.state.link("l") == link
 
 
 def test_a_delete_that_is_refused_gives_the_link_back_also_where_somebody_wrote_its_limit_meanwhile() -> None:
@@ -442,18 +442,18 @@ def test_a_delete_that_is_refused_gives_the_link_back_also_where_somebody_wrote_
     With the mark the link would accept no topic or group, and the refused delete could not end.
     """
     link = replace(LINK, topic_patterns=(NamePattern("a"),))
-    estate = Connections(link, TOPIC)
+    connections = Connections(link, TOPIC)
 
     def somebody(_: Record | None) -> None:
         """Change the link between the mark and the first record to be deleted."""
-        estate.log.on_append = lambda _: None
-        estate.log.meanwhile(lambda _: NEW)
-        estate.log.meanwhile(lambda state: replace(cast("LinkRecord", state.link("l")), throttle=7))
+        connections.log.on_append = lambda _: None
+        connections.log.meanwhile(lambda _: NEW)
+        connections.log.meanwhile(lambda state: replace(cast("LinkRecord", state.link("l")), throttle=7))
 
-    estate.log.on_append = somebody
+    connections.log.on_append = somebody
     with pytest.raises(Refused):
-        delete(estate)
-    assert estate.log.state.link("l") == replace(link, throttle=7)
+        delete(connections)
+    assert connections.log.state.link("l") == replace(link, throttle=7)
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -463,8 +463,8 @@ def test_of_two_who_delete_a_link_none_gives_it_back_when_the_other_has_forgotte
     Without the mark nothing shows that records are missing, and a playbook could mirror the group anew. The test runs
     both orders of the marks.
     """
-    estate = Connections(LINK, TOPIC, GROUP, BARRIER)
-    append, log = estate.log.append, estate.log
+    connections = Connections(LINK, TOPIC, GROUP, BARRIER)
+    append, log = connections.log.append, connections.log
 
     async def beside(decide: Any) -> Any:
         log.append = append  # type: ignore[method-assign]
@@ -476,7 +476,7 @@ def test_of_two_who_delete_a_link_none_gives_it_back_when_the_other_has_forgotte
 
     log.append = beside  # type: ignore[method-assign,assignment]
     with pytest.raises(Refused) as caught:
-        delete(estate)
+        delete(connections)
     left = log.state.link("l")
     assert left is not None and left.deleting_ms
     assert caught.value.ref == "topic-not-promoted"

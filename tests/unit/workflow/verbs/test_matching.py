@@ -35,17 +35,19 @@ class Connections:
 
 
 def test_an_expression_is_kept_with_the_offsets_that_it_was_given_with_and_the_newest_word_counts() -> None:
-    estate: Any = Connections()
+    connections: Any = Connections()
     for offsets in ("mapped", "identical"):
-        plan, _ = asyncio.run(mirror_matching_topics(estate, "l", ["orders-.*"], [], "earliest", offsets))
+        plan, _ = asyncio.run(mirror_matching_topics(connections, "l", ["orders-.*"], [], "earliest", offsets))
         assert plan.changes == (f"keep for later topics: orders-.* with {offsets} offsets",)
-        link = estate.log.state.link("l")
+        link = connections.log.state.link("l")
         assert link is not None and link.topic_patterns == (NamePattern("orders-.*", offsets=offsets),)
 
 
 VERBS = [
-    lambda estate, **flags: mirror_matching_topics(estate, "l", ["orders-.*"], [], "earliest", "auto", **flags),
-    lambda estate, **flags: mirror_matching_groups(estate, "l", ["orders-.*"], [], **flags),
+    lambda connections, **flags: mirror_matching_topics(
+        connections, "l", ["orders-.*"], [], "earliest", "auto", **flags
+    ),
+    lambda connections, **flags: mirror_matching_groups(connections, "l", ["orders-.*"], [], **flags),
 ]
 
 
@@ -59,11 +61,11 @@ def test_a_link_that_is_finished_or_being_deleted_is_given_no_expressions(verb: 
     """
     over = replace(LINK, **change)  # type: ignore[arg-type]
     for plan in (True, False):
-        estate: Any = Connections(over)
+        connections: Any = Connections(over)
         with pytest.raises(Refused) as caught:
-            asyncio.run(verb(estate, plan=plan))
+            asyncio.run(verb(connections, plan=plan))
         assert caught.value.ref == ("link-finished" if over.finished_ms else "being-deleted")
-        assert estate.log.state.link("l") == over
+        assert connections.log.state.link("l") == over
     meanwhile: Any = Connections()
     meanwhile.log.meanwhile(lambda _: over)
     with pytest.raises(Refused):
@@ -74,11 +76,11 @@ def test_a_link_that_is_finished_or_being_deleted_is_given_no_expressions(verb: 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_expression_that_a_finished_link_has_already_is_no_error(verb: Any) -> None:
     """A playbook can be run again, because an expression that the finished link already has is accepted."""
-    estate: Any = Connections()
-    asyncio.run(verb(estate))
-    link = estate.log.state.link("l")
+    connections: Any = Connections()
+    asyncio.run(verb(connections))
+    link = connections.log.state.link("l")
     assert link is not None
     finished = replace(link, finished_ms=5)
-    estate.log._put(link.key, finished)
-    asyncio.run(verb(estate))
-    assert estate.log.state.link("l") == finished
+    connections.log._put(link.key, finished)
+    asyncio.run(verb(connections))
+    assert connections.log.state.link("l") == finished

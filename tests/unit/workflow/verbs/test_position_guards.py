@@ -152,8 +152,8 @@ def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_wh
 
     monkeypatch.setattr(controller, "hand_over", hand_over)
     monkeypatch.setattr(controller, "FollowHandover", Joining)
-    estate = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
-    asyncio.run(controller.Controller(cast("Any", estate), "c")._hand_over(group))
+    connections = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
+    asyncio.run(controller.Controller(cast("Any", connections), "c")._hand_over(group))
     assert given["unready"] == {"new"}
 
 
@@ -199,11 +199,11 @@ def test_a_controller_that_stood_still_does_not_put_a_group_back_that_another_on
     monkeypatch.setattr(controller, "hand_over", hand_over)
     monkeypatch.setattr(controller, "GroupPlace", NoPlace)
     monkeypatch.setattr(following, "is_mixed", is_mixed)
-    estate = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
+    connections = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
 
     async def scene() -> None:
         with suppress(Refused):
-            await controller.Controller(cast("Any", estate), "c")._hand_over(asked)
+            await controller.Controller(cast("Any", connections), "c")._hand_over(asked)
         await log.append(lambda _: asked)
         [still_ours] = checks
         await still_ours()
@@ -266,7 +266,7 @@ def test_a_plan_names_what_carrying_positions_over_would_move(monkeypatch: pytes
     target: Any = Target()
     copied = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})
     late = replace(copied, topic="late", starts={0: 50})
-    estate: Any = SimpleNamespace(log=MemoryLog(LINK, copied, late), target=target)
+    connections: Any = SimpleNamespace(log=MemoryLog(LINK, copied, late), target=target)
 
     async def read(client: Any, *_: Any, **__: Any) -> Positions:
         if client is target:
@@ -276,7 +276,7 @@ def test_a_plan_names_what_carrying_positions_over_would_move(monkeypatch: pytes
 
     monkeypatch.setattr(carried_guards, "read_positions", read)
     source: Any = Source()
-    found = asyncio.run(carried_guards.moved_positions_guards(estate, LINK, source, "g"))
+    found = asyncio.run(carried_guards.moved_positions_guards(connections, LINK, source, "g"))
     assert [(each.level, each.ref) for each in found] == [
         ("warn", "position-before-copy"),
         ("warn", "position-on-target"),

@@ -53,11 +53,11 @@ async def speaking(log: MemoryLog, times: int = 1000) -> None:
 
 def asked(log: MemoryLog, *meanwhile: Any, take_over: bool = False) -> str:
     async def run() -> str:
-        estate = SimpleNamespace(log=log, target=None, asking=lambda _: nullcontext())
+        connections = SimpleNamespace(log=log, target=None, asking=lambda _: nullcontext())
         tasks = [asyncio.create_task(each) for each in meanwhile]
         await asyncio.sleep(0.01)
         try:
-            return await router_to_replace(cast("Connections", estate), "edge", take_over=take_over)
+            return await router_to_replace(cast("Connections", connections), "edge", take_over=take_over)
         finally:
             for task in tasks:
                 task.cancel()

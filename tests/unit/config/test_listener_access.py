@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kmigrate.config.door import door_of
+from kmigrate.config.listener_access import access_of
 from kmigrate.config.load import load
 from kmigrate.errors import UsageError
-from kmigrate.model.listener_access import MECHANISMS, OPEN_DOOR, Door, ListenerTls
+from kmigrate.model.listener_access import MECHANISMS, OPEN_ACCESS, ListenerAccess, ListenerTls
 from kmigrate.model.security import Bearer, Login, Tls
 
 CLUSTERS = (
@@ -25,7 +25,7 @@ TABLE = (
     '[clients.orders.clusters.old]\n"sasl.mechanism" = "PLAIN"\n"sasl.username" = "o"\n"sasl.password" = "p4ss"\n'
     '[clients.orders.clusters.new]\n"ssl.certificate.location" = "own.pem"\n"ssl.key.location" = "own.key"\n'
 )
-Read = Callable[..., Door]
+Read = Callable[..., ListenerAccess]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def read(tmp_path: Path) -> Read:
         (tmp_path / name).write_text("PEM", encoding="utf-8")
     (tmp_path / "secret").write_text("s3cret\n", encoding="utf-8")
 
-    def reading(router: str, table: str | None = None, env: dict[str, str] | None = None) -> Door:
+    def reading(router: str, table: str | None = None, env: dict[str, str] | None = None) -> ListenerAccess:
         path = tmp_path / "kmigrate.toml"
         if table is not None:
             (tmp_path / "clients.toml").write_text(table, encoding="utf-8")
@@ -42,20 +42,20 @@ def read(tmp_path: Path) -> Read:
         path.write_text(f"{CLUSTERS}[router]\n{router}", encoding="utf-8")
         settings = load(path, env or {})
         assert "s3cret" not in repr(settings)
-        return door_of(settings, env or {})
+        return access_of(settings, env or {})
 
     return reading
 
 
 def test_a_router_that_says_nothing_asks_nobody(read: Read) -> None:
-    assert read("") == OPEN_DOOR
+    assert read("") == OPEN_ACCESS
     assert not read("").identifies
 
 
 def test_logins_are_passed_through_unless_a_table_judges_them(read: Read, tmp_path: Path) -> None:
-    door = read(TLS)
-    assert (door.mechanisms, door.mapped, dict(door.clients)) == (MECHANISMS, False, {})
-    assert door.tls == ListenerTls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    access = read(TLS)
+    assert (access.mechanisms, access.mapped, dict(access.clients)) == (MECHANISMS, False, {})
+    assert access.tls == ListenerTls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
     chosen = read(TLS + 'sasl_mechanisms = ["scram-sha-512"]\nkey_password = { env = "KEY" }', env={"KEY": "s3cret"})
     assert chosen.mechanisms == ("SCRAM-SHA-512",)
     assert chosen.tls is not None
@@ -66,17 +66,17 @@ def test_logins_are_passed_through_unless_a_table_judges_them(read: Read, tmp_pa
 def test_a_client_of_the_table_meets_each_cluster_by_its_own_credential_and_the_clusters_trust(
     read: Read, tmp_path: Path
 ) -> None:
-    door = read(TLS + 'login = "mapped"\n', TABLE)
-    assert door.mapped
-    assert "OAUTHBEARER" not in door.mechanisms
-    orders = door.clients["orders"]
+    access = read(TLS + 'login = "mapped"\n', TABLE)
+    assert access.mapped
+    assert "OAUTHBEARER" not in access.mechanisms
+    orders = access.clients["orders"]
     assert orders.password == "s3cret"
     ca = str(tmp_path / "ca.pem")
     old, new = orders.upstream["old"], orders.upstream["new"]
     assert (old.tls, old.sasl) == (Tls(ca), Login("PLAIN", "o", "p4ss"))
     assert (new.tls, new.sasl) == (Tls(ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key")), None)
-    assert not [word for word in ("s3cret", "p4ss") if word in repr(door)]
-    assert door.files == (str(tmp_path / "clients.toml"), str(tmp_path / "secret"))
+    assert not [word for word in ("s3cret", "p4ss") if word in repr(access)]
+    assert access.files == (str(tmp_path / "clients.toml"), str(tmp_path / "secret"))
 
 
 def test_a_client_may_meet_a_source_by_a_token_that_a_command_prints(read: Read) -> None:
@@ -84,28 +84,28 @@ def test_a_client_may_meet_a_source_by_a_token_that_a_command_prints(read: Read)
         '[clients."*".clusters.old]\n"sasl.mechanism" = "OAUTHBEARER"\n'
         '"sasl.oauthbearer.token.command" = "aws-msk-token --region eu-1"\n'
     )
-    door = read(TLS, table)
-    bearer = door.clients["*"].upstream["old"].sasl
+    access = read(TLS, table)
+    bearer = access.clients["*"].upstream["old"].sasl
     assert bearer == Bearer(token_command=("aws-msk-token", "--region", "eu-1"))
-    assert door.named("anybody").fallback is door.clients["*"]
+    assert access.named("anybody").fallback is access.clients["*"]
 
 
 def test_clients_are_known_by_certificates_where_no_login_is_asked_for(read: Read) -> None:
     section = TLS.replace("SASL_SSL", "SSL") + 'client_ca = "ca.pem"\n'
-    door = read(section, '[clients.orders]\ncertificate = "CN=orders,O=Example"\n')
-    assert door.knows_certificates
-    found = door.holder("CN=orders,O=Example")
+    access = read(section, '[clients.orders]\ncertificate = "CN=orders,O=Example"\n')
+    assert access.knows_certificates
+    found = access.holder("CN=orders,O=Example")
     assert found is not None
     assert found.name == "orders"
-    assert door.holder("CN=orders") is None
-    assert door.holder("") is None
+    assert access.holder("CN=orders") is None
+    assert access.holder("") is None
 
 
 def test_a_certificate_may_be_demanded_beside_a_login_that_is_passed_through(read: Read, tmp_path: Path) -> None:
-    door = read(TLS + 'client_ca = "ca.pem"\n')
-    assert door.tls is not None
-    assert (door.tls.client_ca, door.asks, door.mapped) == (str(tmp_path / "ca.pem"), True, False)
-    assert not door.knows_certificates
+    access = read(TLS + 'client_ca = "ca.pem"\n')
+    assert access.tls is not None
+    assert (access.tls.client_ca, access.asks, access.mapped) == (str(tmp_path / "ca.pem"), True, False)
+    assert not access.knows_certificates
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from kmigrate.config.secret_text import FileText, SecretText
 from kmigrate.config.security import no_kerberos, security_of
 from kmigrate.config.settings import RouterSection, Settings
 from kmigrate.errors import UsageError
-from kmigrate.model.listener_access import ANYBODY, MECHANISMS, OPEN_DOOR, ClientEntry, Door, ListenerTls
+from kmigrate.model.listener_access import ANYBODY, MECHANISMS, OPEN_ACCESS, ClientEntry, ListenerAccess, ListenerTls
 from kmigrate.model.security import Security
 from kmigrate.model.settings import ClusterSettings
 
-__all__ = ["door_of"]
+__all__ = ["access_of"]
 
 _TLS_KEYS = ("certificate", "key", "key_password", "client_ca")
 _SASL_KEYS = ("login", "sasl_mechanisms", "login_timeout_ms")
@@ -34,9 +34,9 @@ _OWN_KEYS = ("sasl.", "ssl.certificate.location", "ssl.key.")
 """Prefixes of a cluster's keys that each client has for itself; all clients trust the same authorities."""
 
 
-def door_of(settings: Settings, env: Mapping[str, str]) -> Door:
+def access_of(settings: Settings, env: Mapping[str, str]) -> ListenerAccess:
     """Return what `[router]` says about its listeners; read the named files now."""
-    return _Reader(settings, env).door()
+    return _Reader(settings, env).access()
 
 
 class _Reader:
@@ -49,7 +49,7 @@ class _Reader:
         self._folder = settings.path.parent if settings.path else Path()
         self._files: list[str] = []
 
-    def door(self) -> Door:
+    def access(self) -> ListenerAccess:
         protocol = self._section.security_protocol
         tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
         for keys, used, wanted in (
@@ -61,10 +61,10 @@ class _Reader:
                 if not used and self._is_given(key):
                     raise self._bad(key, f"security_protocol {wanted}, or this key left out", "it would not be used")
         if protocol == "PLAINTEXT":
-            return OPEN_DOOR
+            return OPEN_ACCESS
         mapped = sasl and self._section.login == "mapped"
         clients = self._clients(mapped, sasl)
-        return Door(
+        return ListenerAccess(
             tls=self._tls() if tls else None,
             mechanisms=self._mechanisms(mapped) if sasl else (),
             mapped=mapped,
