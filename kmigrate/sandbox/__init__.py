@@ -12,25 +12,18 @@ Brokers:
     access        a user's login, for each family of clients
     zookeeper     the ZooKeeper of old brokers
     topics        the creation of topics
-    distribution  the origin of brokers: own distribution, image or jars
+    distribution  the origin of brokers: own distribution, image or jars; Java's archive of loaded classes
     containers    brokers in containers
     processes     processes by identity
     lifeline      the keeper that ends a broker with its parent
     ports         free ports
-
-Programs and downloads:
-    java            the Java that runs brokers and Spark
-    jars            Kafka's jars, by Ivy
-    class_archives  Java's archive of loaded classes
-    schemas         Kafka's message schemas
-    toolchains      builds of the drivers
-    cache, locks    the user's cache, and its lock
 
 Clients:
     traffic                                               the set of live clients: start, roll, stop
     client_specs                                          the clients as values
     clients                                               a client as a process
     librdkafka_clients, aiokafka_clients, driven_clients  clients by family
+    toolchains                                            builds of the drivers
     drivers                                               programs for Java, franz-go and kafka-python
     pacing                                                the schedule of sends
     payload                                               the content of a record from its id

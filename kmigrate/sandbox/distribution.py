@@ -1,18 +1,26 @@
-"""The origin of brokers: a Kafka distribution of the user's own, a container image, or cached jars."""
+"""The origin of brokers: a Kafka distribution of the user's own, a container image, or cached jars.
+
+A broker from jars starts in half the time with Java's own archive of the classes that an earlier broker's JVM loaded.
+Java itself judges whether an archive fits. Java ignores an archive that does not fit, and starts as slowly as without
+an archive.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from kmigrate.errors import UsageError
+from kmigrate.kafka_jars.cache import cache_folder
+from kmigrate.kafka_jars.jars import OnProgress, ensure_jars
+from kmigrate.kafka_jars.java import Java
 from kmigrate.sandbox.containers import engine_answers, kafka_image
-from kmigrate.sandbox.jars import OnProgress, ensure_jars
 from kmigrate.sandbox.zookeeper import needs_zookeeper
 
-__all__ = ["Distribution", "Image", "find_distribution"]
+__all__ = ["Distribution", "Image", "archive_options", "archive_path", "find_distribution"]
 
 
 @dataclass(frozen=True)
@@ -60,3 +68,19 @@ def _read(home: Path) -> Distribution:
         still_true="nothing was started",
         next_step="name an unpacked Kafka distribution, or unset it to have the jars fetched",
     )
+
+
+def archive_path(jars: Path, java: Java) -> Path:
+    """Return the path of the archive for these jars and this very Java, whether or not the archive exists."""
+    release = java.home / "release"
+    build = release.read_text(encoding="utf-8") if release.is_file() else ""
+    key = hashlib.sha256(f"{jars.resolve()}\n{java.home.resolve()}\n{build}".encode()).hexdigest()[:12]
+    return cache_folder() / f"classes-{key}" / "classes.jsa"
+
+
+def archive_options(jars: Path, java: Java) -> tuple[str, ...]:
+    """Return the Java options that use the archive, or nothing if there is no archive."""
+    path = archive_path(jars, java)
+    if not path.is_file():
+        return ()
+    return ("-Xshare:auto", f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 
 from kmigrate.errors import Refused
-from kmigrate.sandbox.jars import OnProgress
+from kmigrate.kafka_jars.cache import exclusive
+from kmigrate.kafka_jars.jars import OnProgress
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
-from kmigrate.sandbox.locks import exclusive
 
 __all__ = ["DEFAULT_FOLDER", "BrokerStatus", "ClusterStatus", "Sandbox", "SandboxStatus"]
 

@@ -28,12 +28,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kmigrate.errors import Failed, WaitTimedOut
-from kmigrate.sandbox.cache import cached
-from kmigrate.sandbox.class_archives import archive_options, archive_path
+from kmigrate.kafka_jars.cache import cached
+from kmigrate.kafka_jars.jars import OnProgress
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.containers import ContainerProcess, start_container
-from kmigrate.sandbox.distribution import Distribution, Image, find_distribution
-from kmigrate.sandbox.jars import OnProgress
-from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.distribution import Distribution, Image, archive_options, archive_path, find_distribution
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.processes import BrokerProcess, ProcessIdentity, end_all, spawn_detached, spawn_tied
 from kmigrate.sandbox.properties import broker_properties

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kmigrate.errors import Failed, Refused
-from kmigrate.sandbox.cache import cached
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.cache import cached
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION
 
 __all__ = ["DRIVEN", "Driver", "driver_of"]

@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.mirror.bulk.task import BulkJob
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.activation import remembers_long, request_limit
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyEngine
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.spark.bulk import executor_settings
 from kmigrate.spark.rounds import BulkRun, Round

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.processes import ProcessIdentity, spawn_tied
 
 __all__ = ["SETTINGS", "VERSION", "start_mirror_maker"]

@@ -37,8 +37,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from rich.console import Console
 
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
 from tests.bench.limits import at_least, at_most, conclude

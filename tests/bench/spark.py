@@ -32,9 +32,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from kmigrate.kafka_jars.jars import ensure_spark_kafka_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.parity.plan import TopicRange
-from kmigrate.sandbox.jars import ensure_spark_kafka_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.spark.parity import verify_with
 from kmigrate.spark.session import spark_session

@@ -18,8 +18,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.topics import create_topics
 from tests.conformance.suite import BROKER_VERSION, Hidden, Outcome, Place, Results, execute
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kmigrate.errors import Failed, Refused
-from kmigrate.sandbox.cache import cached
+from kmigrate.kafka_jars.cache import cached
 
 __all__ = [
     "BROKER_VERSION",

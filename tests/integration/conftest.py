@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kmigrate.sandbox.jars import ensure_spark_kafka_jars
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.jars import ensure_spark_kafka_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, keep_classes
 from tests.conftest import Pair
 from tests.integration.migration import Migration

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION
 from tests.integration.migration import wait_until
 

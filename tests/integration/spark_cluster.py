@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.ports import free_ports
 from tests.integration.migration import wait_until
 

@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.history import read_history
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until

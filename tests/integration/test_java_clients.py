@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram, JavaReader
 from tests.integration.migration import Migration, fresh_migration, wait_until

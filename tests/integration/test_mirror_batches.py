@@ -17,10 +17,10 @@ from confluent_kafka import Message, Producer
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer import append_alone, read_tail
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.records.build import one_record_batch
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.mirror_world import (

@@ -18,12 +18,12 @@ from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.cluster.producer import append_alone
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import Snapshot, TopicStatus, snapshot

@@ -21,10 +21,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 from kmigrate.cli.commands.probes import probe_cluster
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_transactions
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CLOSED_SIZE
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections

@@ -20,12 +20,12 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyspark.sql import SparkSession
 
 from kmigrate.errors import Failed
+from kmigrate.kafka_jars.jars import ensure_spark_kafka_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
 from kmigrate.parity.verdict import Place
-from kmigrate.sandbox.jars import ensure_spark_kafka_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.findings import write_findings
 from kmigrate.spark.parity import verify_with

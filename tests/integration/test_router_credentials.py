@@ -24,9 +24,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.security import Permit
 from tests.integration.migration import wait_until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.java import find_java
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.unit.router.fetch.test_passing_fetch import SHOWN, answered, cut, leaders, passed
 

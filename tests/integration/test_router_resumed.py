@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.final_read import read_topic
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from tests.integration.java_clients import SOURCES
 from tests.integration.router_world import ends, link_between, quietly, router

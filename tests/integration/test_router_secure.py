@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclBindingFilter, AdminClient, NewTopic
 
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.security import Permit
 from tests.hostile.requests import request

@@ -23,6 +23,8 @@ from confluent_kafka.admin import (
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import add_partition, open_topics
+from kmigrate.kafka_jars.jars import ensure_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord
 from kmigrate.protocol.api import entity
@@ -30,8 +32,6 @@ from kmigrate.protocol.codes import Code
 from kmigrate.router.wire.transactions import partition_codes, partitions_request
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from kmigrate.workflow.controller.keepalive import IdKeeper
 from tests.integration.migration import Migration, fresh_migration, wait_until

@@ -11,9 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kmigrate.sandbox.class_archives import archive_path
-from kmigrate.sandbox.distribution import Distribution
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.java import find_java
+from kmigrate.sandbox.distribution import Distribution, archive_path
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 
 

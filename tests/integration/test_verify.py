@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from kmigrate.cli.app import app
-from kmigrate.sandbox.jars import ensure_spark_kafka_jars
+from kmigrate.kafka_jars.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.command_line import program
 from tests.integration.migration import Cli, Migration, wait_until

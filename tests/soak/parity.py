@@ -20,10 +20,10 @@ from typing import Any
 
 from rich.console import Console
 
+from kmigrate.kafka_jars.jars import ensure_spark_kafka_jars
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.verdict import Anomaly
-from kmigrate.sandbox.jars import ensure_spark_kafka_jars
-from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.parity import verify
 from kmigrate.spark.source import KafkaOptions

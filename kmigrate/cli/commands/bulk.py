@@ -18,13 +18,13 @@ from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cli.views.bulk import progress_text, ranges_view, rounds_view
 from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.errors import Refused, UsageError
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.mirror.bulk.ranges import Choice, CopyRange, Key, cautions, choose
 from kmigrate.mirror.bulk.remaining import left_to_copy
 from kmigrate.mirror.upkeep.activation import remembers_long, request_limit
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
-from kmigrate.sandbox.java import find_java
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.remaining import copied_up_to

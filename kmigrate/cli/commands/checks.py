@@ -129,8 +129,8 @@ async def job_of(call: Call, asked: Asked, waiting: Waiting) -> Job:
 def session(choice: SparkChoice, waiting: Waiting) -> Iterator[SparkSession]:
     """Start Spark with a Kafka connector: the user's where --conf names a connector, else ours, downloaded once."""
     # PySpark takes a second to import, so only a check that reads something imports PySpark.
-    from kmigrate.sandbox.jars import JarProgress, ensure_spark_kafka_jars
-    from kmigrate.sandbox.java import find_java
+    from kmigrate.kafka_jars.jars import JarProgress, ensure_spark_kafka_jars
+    from kmigrate.kafka_jars.java import find_java
     from kmigrate.spark.session import brings_connector, spark_session
 
     def on_jars(progress: JarProgress) -> None:

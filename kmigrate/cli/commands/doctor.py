@@ -22,8 +22,8 @@ from kmigrate.cli.commands.probes import probe_cluster, probe_settings
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Refused, UsageError
+from kmigrate.kafka_jars.java import find_java
 from kmigrate.net.tasks import together
-from kmigrate.sandbox.java import find_java
 from kmigrate.workflow.base.broker_settings import BrokerSettings, compare_settings
 from kmigrate.workflow.base.plan import Finding
 

@@ -27,11 +27,11 @@ from kmigrate.cli.views.migration import migration_view
 from kmigrate.cli.views.tables import table
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, UsageError
+from kmigrate.kafka_jars.jars import JarProgress
 from kmigrate.model.records import RouterRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.client_specs import demo_clients
 from kmigrate.sandbox.estate import DEFAULT_FOLDER, Sandbox, SandboxStatus
-from kmigrate.sandbox.jars import JarProgress
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from kmigrate.kafka_jars.jars import message_schemas
 from kmigrate.router.session.login import SASL_APIS
 from kmigrate.router.wire.addresses import REWRITTEN
 from kmigrate.router.wire.admin import ADMIN_APIS
@@ -20,7 +21,6 @@ from kmigrate.router.wire.offered import CAPPED, HIDDEN, OFFERED
 from kmigrate.router.wire.quorum import QUORUM_APIS
 from kmigrate.router.wire.transactions import TRANSACTION_APIS
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
-from kmigrate.sandbox.schemas import message_schemas
 
 __all__ = ["client_apis", "with_table"]
 

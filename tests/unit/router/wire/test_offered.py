@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kmigrate.cli.reference.apis import client_apis, with_table
+from kmigrate.kafka_jars.jars import message_schemas
 from kmigrate.protocol.api import known_versions
 from kmigrate.router.wire.addresses import REWRITTEN_FIELDS
 from kmigrate.router.wire.offered import CAPPED, HIDDEN, OFFERED
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
-from kmigrate.sandbox.schemas import message_schemas
 
 LEFT_ALONE = {
     "request.ReplicaId": "−1 from every client; only followers set it, and they do not come through a router",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.errors import Refused
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.java import find_java
 
 
 def _home(folder: Path, version: str | None, says: str = "") -> Path:

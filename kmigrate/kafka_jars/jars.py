@@ -5,17 +5,21 @@ Neither Maven nor a Kafka distribution is needed: PySpark brings Ivy, Ivy brings
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from kmigrate.errors import Failed
-from kmigrate.sandbox.cache import cache_folder, cached
-from kmigrate.sandbox.java import find_java
+from kmigrate.kafka_jars.cache import cache_folder, cached
+from kmigrate.kafka_jars.java import find_java
 
 __all__ = [
     "SPARK_CONNECTOR_VERSION",
@@ -23,6 +27,7 @@ __all__ = [
     "OnProgress",
     "ensure_jars",
     "ensure_spark_kafka_jars",
+    "message_schemas",
 ]
 
 # The version of Spark's Kafka connector: 4.0.0 works with every PySpark 4.0.x.
@@ -87,6 +92,20 @@ def ensure_spark_kafka_jars(on_progress: OnProgress | None = None) -> list[Path]
     )
     shipped = {_artifact(jar) for jar in _spark_jars().glob("*.jar")}
     return sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
+
+
+@cache
+def message_schemas(version: str) -> dict[int, dict[str, Any]]:
+    """Return the request and response schema of each API, by API key, from the kafka-clients jar of a version."""
+    jar = next(ensure_jars("kafka", version).glob("kafka-clients-*.jar"))
+    out: dict[int, dict[str, Any]] = {}
+    with zipfile.ZipFile(jar) as archive:
+        for name in archive.namelist():
+            if name.startswith("common/message/") and name.endswith(("Request.json", "Response.json")):
+                text = re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE)
+                schema = json.loads(text)
+                out.setdefault(schema["apiKey"], {})[schema["type"]] = schema
+    return out
 
 
 def _artifact(jar: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.errors import Failed
-from kmigrate.sandbox.jars import JarProgress, ensure_jars, ensure_spark_kafka_jars
+from kmigrate.kafka_jars.jars import JarProgress, ensure_jars, ensure_spark_kafka_jars
 
 # Writes two jars where `-retrieve` says, prints as Ivy does, and counts the runs in $0.runs.
 _IVY = r"""#!/bin/bash
@@ -119,7 +119,7 @@ def test_ctrl_c_while_jars_are_fetched_ends_in_one_sentence_and_leaves_nothing(c
     script = (
         "import signal, sys\n"
         "from kmigrate.cli.base.call import Call, run_to_end\n"
-        "from kmigrate.sandbox.jars import ensure_jars\n"
+        "from kmigrate.kafka_jars.jars import ensure_jars\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "fetch = lambda: ensure_jars('kafka', '9.9.9', lambda told: print(told, flush=True))\n"
         "sys.exit(run_to_end(Call(), fetch))\n"

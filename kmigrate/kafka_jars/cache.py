@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from kmigrate.sandbox.locks import exclusive
-
-__all__ = ["cache_folder", "cached"]
+__all__ = ["cache_folder", "cached", "exclusive"]
 
 
 def cache_folder() -> Path:
@@ -35,3 +35,15 @@ def cached(name: str, build: Callable[[Path], None]) -> Path:
                 build(made)
                 made.rename(folder)
     return folder
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Lock a file. A second caller, in this process or another, waits.
+
+    The kernel releases the lock when the process is gone.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
