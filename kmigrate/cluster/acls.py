@@ -12,12 +12,12 @@ from typing import Any
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused
 from kmigrate.model.acls import GROUP, LITERAL, PREFIXED, TOPIC, Acl
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import code_of, row
 
 __all__ = ["read_acls"]
 
-_DESCRIBE_ACLS, _VERSION = 29, 1
+_VERSION = 1
 _SECURITY_DISABLED = 54
 _ANY = 1
 _ALLOW = 3
@@ -38,7 +38,7 @@ _OPERATIONS = {
 
 async def read_acls(client: ClusterClient, node: int | None = None) -> frozenset[Acl] | None:
     """Return the ACLs on topics and groups; None if the cluster has no authorizer."""
-    request = entity(_DESCRIBE_ACLS, _VERSION, "request")
+    request = entity(ApiKey.DESCRIBE_ACLS, _VERSION, "request")
     answer: Any = await client.call(
         request(
             resource_type_filter=_ANY,

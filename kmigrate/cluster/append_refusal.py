@@ -15,8 +15,9 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code, row
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.build import one_record_batch
 
 __all__ = ["Takes", "asked_to_append"]
@@ -56,7 +57,7 @@ async def _ask(client: ClusterClient, node: int, topic: str, partitions: Sequenc
     # acks=1: with acks=-1, a partition that misses replicas reports that first, and the size check stays unknown.
     body = encode_produce([(topic, partition, batch) for partition in partitions], acks=1)
     frame = await connection.call_raw(
-        PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=client.settings.request_timeout_s
+        ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=client.settings.request_timeout_s
     )
     out: dict[int, Takes] = {}
     for (_, partition), answer in decode_produce(frame).items():

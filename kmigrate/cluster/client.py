@@ -17,7 +17,6 @@ from kmigrate.cluster.broker_health import BrokerHealth, first_answer
 from kmigrate.cluster.leadership_check import LeadershipCrossCheck
 from kmigrate.cluster.logins import Logins
 from kmigrate.cluster.metadata import (
-    METADATA,
     METADATA_VERSION,
     Layout,
     Metadata,
@@ -34,7 +33,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner, together
-from kmigrate.protocol.api import element_type, entity, millis_of
+from kmigrate.protocol.api import ApiKey, element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = [
@@ -175,7 +174,7 @@ class ClusterClient:
     async def _told_by_any(self, asked: Topics, hear: Callable[[bytearray], _T]) -> _T:
         question = ask_about(asked)
         return await self._first_answer(
-            lambda connection: connection.send(METADATA, METADATA_VERSION, [question], flexible=True), hear
+            lambda connection: connection.send(ApiKey.METADATA, METADATA_VERSION, [question], flexible=True), hear
         )
 
     async def _first_answer(
@@ -186,7 +185,7 @@ class ClusterClient:
     async def _layout_told_by(self, node: int, topics: Topics) -> bytearray:
         connection = await self.connection(node)
         return await connection.call_raw(
-            METADATA,
+            ApiKey.METADATA,
             METADATA_VERSION,
             [ask_about(topics)],
             flexible=True,
@@ -395,7 +394,7 @@ class ClusterClient:
 
     async def init_producer_id(self, transactional_id: str | None = None, timeout_ms: int = 60_000) -> tuple[int, int]:
         """Return a producer id and epoch of this cluster (M7: a transactional id needs FindCoordinator first)."""
-        request = entity(22, 4, "request")
+        request = entity(ApiKey.INIT_PRODUCER_ID, 4, "request")
         deadline = monotonic() + self.settings.request_timeout_s
         while True:
             node = None if transactional_id is None else await self.find_coordinator(transactional_id, kind=1)
@@ -416,7 +415,7 @@ class ClusterClient:
 
     async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
         """Return the node id of the coordinator of a group (kind 0) or a transactional id (kind 1)."""
-        request = entity(10, 3, "request")
+        request = entity(ApiKey.FIND_COORDINATOR, 3, "request")
         deadline = monotonic() + self.settings.request_timeout_s
         while True:
             answer = await self.call(request(key=key, key_type=kind))
@@ -438,7 +437,7 @@ class ClusterClient:
 
     async def describe_producers(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Producers]]:
         """Return error code and active producers of each partition, from its leader (Kafka ≥ 2.8)."""
-        request = entity(61, 0, "request")
+        request = entity(ApiKey.DESCRIBE_PRODUCERS, 0, "request")
         topic_type = element_type(request, "topics")
         out: dict[tuple[str, int], tuple[int, Producers]] = {}
         by_leader = await self._by_leader(keys)
@@ -494,7 +493,7 @@ class ClusterClient:
 
         The code does not say how many markers were written; only the log end does.
         """
-        request = entity(27, 1, "request")
+        request = entity(ApiKey.WRITE_TXN_MARKERS, 1, "request")
         marker_type = element_type(request, "markers")
         topic_type = element_type(marker_type, "topics")
         marker = marker_type(
@@ -517,7 +516,7 @@ class ClusterClient:
         self, transactional_id: str, producer: tuple[int, int], topic: str, partition: int, count: int
     ) -> int:
         """Write `count` markers without CLUSTER_ACTION, slowly: as transactions without records (A12)."""
-        add, end = entity(24, 3, "request"), entity(26, 3, "request")
+        add, end = entity(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "request"), entity(ApiKey.END_TXN, 3, "request")
         topic_type = element_type(add, "v3_and_below_topics")
         node = await self.find_coordinator(transactional_id, kind=1)
         deadline = monotonic() + self.settings.request_timeout_s
@@ -558,7 +557,7 @@ class ClusterClient:
 
     async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, int]]:
         """Move log starts up to the given offsets; return error code and low watermark by partition."""
-        request = entity(21, 2, "request")
+        request = entity(ApiKey.DELETE_RECORDS, 2, "request")
         topic_type = element_type(request, "topics")
         part_type = element_type(topic_type, "partitions")
         out: dict[int, tuple[int, int]] = {}
@@ -581,7 +580,7 @@ class ClusterClient:
 
         With `only_ask`, only check the permission. A broker also accepts unknown keys (`cluster.producer_expiration`).
         """
-        request = entity(44, 1, "request")
+        request = entity(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, "request")
         resource_type = element_type(request, "resources")
         config_type = element_type(resource_type, "configs")
         config = config_type(name=key, config_operation=0 if value is not None else 1, value=value)

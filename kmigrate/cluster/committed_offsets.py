@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Unreachable
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = ["CommittedOffset", "read_positions", "write_positions"]
 
-_COMMIT = entity(8, 8, "request")
-_FETCH = entity(9, 7, "request")
+_COMMIT = entity(ApiKey.OFFSET_COMMIT, 8, "request")
+_FETCH = entity(ApiKey.OFFSET_FETCH, 7, "request")
 _ELSEWHERE = frozenset({Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE})
 _PAUSE_S = 0.1
 _FRESH_S = 1.5

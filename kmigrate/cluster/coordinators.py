@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, Unreachable
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 
@@ -58,7 +58,9 @@ class Now:
 async def now_at(client: ClusterClient, name: str) -> Now | None:
     """Return producer and state of a transactional id; None if the cluster knows no such id (Kafka ≥ 3.0)."""
     node = await _coordinator(client, name)
-    told = (await client.call(entity(65, 0, "request")(transactional_ids=(name,)), node)).transaction_states[0]
+    told = (
+        await client.call(entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")(transactional_ids=(name,)), node)
+    ).transaction_states[0]
     code = code_of(told.error_code)
     if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(told.transaction_state) == _GONE):
         return None
@@ -74,7 +76,7 @@ async def end_as(client: ClusterClient, identity: Identity, *, committed: bool) 
     For a transaction that has already ended the same way the code is 0, otherwise INVALID_TXN_STATE.
     """
     name, producer_id, epoch = identity
-    ending = entity(26, 3, "request")
+    ending = entity(ApiKey.END_TXN, 3, "request")
     message = ending(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=committed)
     code = code_of((await client.call(message, await _coordinator(client, name))).error_code)
     _refuse_denied(client, name, code)
@@ -87,7 +89,7 @@ async def raise_epoch(client: ClusterClient, identity: Identity) -> int:
     A producer that was faster keeps its newer epoch.
     """
     name, producer_id, epoch = identity
-    init = entity(22, 4, "request")
+    init = entity(ApiKey.INIT_PRODUCER_ID, 4, "request")
     message = init(
         transactional_id=name, transaction_timeout=_USUAL_TIMEOUT, producer_id=producer_id, producer_epoch=epoch
     )

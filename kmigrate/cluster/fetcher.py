@@ -19,10 +19,9 @@ from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import Unreachable
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import (
-    FETCH,
     FETCH_BY_ID_VERSION,
     FETCH_VERSION,
     FetchAnswer,
@@ -39,7 +38,7 @@ SESSION_ERRORS = frozenset(
 )
 """Error codes for a session that the broker has dropped: the next fetch begins another session."""
 _MAX_EPOCH = (1 << 31) - 1
-_API_VERSIONS = 18
+
 _LEAST_REST_S = 0.05
 
 Key = tuple[str, int]
@@ -95,7 +94,7 @@ class FetchSession:
             session, epoch = self._session, self._epoch
         try:
             frame = await connection.call_raw(
-                FETCH,
+                ApiKey.FETCH,
                 FETCH_VERSION if named is None else FETCH_BY_ID_VERSION,
                 encode_fetch(
                     send,
@@ -147,8 +146,8 @@ class FetchSession:
 
 
 async def _takes_ids(connection: BrokerConnection) -> bool:
-    answer = await connection.call(entity(_API_VERSIONS, 0, "request")())
-    return newest_versions(answer).get(FETCH, -1) >= FETCH_BY_ID_VERSION
+    answer = await connection.call(entity(ApiKey.API_VERSIONS, 0, "request")())
+    return newest_versions(answer).get(ApiKey.FETCH, -1) >= FETCH_BY_ID_VERSION
 
 
 def _goes_on(before: dict[str, bytes] | None, now: dict[str, bytes] | None) -> bool:
@@ -171,7 +170,7 @@ async def fetch_full(
     """Send a fetch that belongs to no session."""
     connection = await client.connection(node, purpose)
     frame = await connection.call_raw(
-        FETCH,
+        ApiKey.FETCH,
         FETCH_VERSION,
         encode_fetch(parts, max_wait_ms=max_wait_ms, max_bytes=max_bytes, read_committed=read_committed),
         flexible=True,

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import Code, code_of
 
 __all__ = ["GroupHold", "without_hold"]
 
 _INSTANCE = "kmigrate-hold"
 _PROTOCOL_TYPE = "kmigrate"
-_JOIN = entity(11, 5, "request")
-_SYNC = entity(14, 3, "request")
-_LEAVE = entity(13, 3, "request")
+_JOIN = entity(ApiKey.JOIN_GROUP, 5, "request")
+_SYNC = entity(ApiKey.SYNC_GROUP, 3, "request")
+_LEAVE = entity(ApiKey.LEAVE_GROUP, 3, "request")
 _ANY_MEMBER = ""
 _SESSION_TIMEOUTS_S = (1800, 300, 60, 30, 10)
 """Session timeouts to try, longest first.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 
 __all__ = ["CONSUMERS", "protocol_type"]
 
 CONSUMERS = "consumer"
-_DESCRIBE = entity(15, 0, "request")
+_DESCRIBE = entity(ApiKey.DESCRIBE_GROUPS, 0, "request")
 
 
 async def protocol_type(client: ClusterClient, group: str) -> str:

@@ -12,12 +12,12 @@ from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.versions import newest_versions
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 
 __all__ = ["group_members"]
 
-_API_VERSIONS, _DESCRIBE_GROUPS, _CONSUMER_GROUP_DESCRIBE = 18, 15, 69
+
 _DEAD = "Dead"
 _PAUSE_S = 0.1
 
@@ -30,10 +30,10 @@ async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember,
     deadline = monotonic() + client.settings.request_timeout_s
     while True:
         node = await client.find_coordinator(group)
-        told = (await client.call(entity(_DESCRIBE_GROUPS, 1, "request")(groups=(group,)), node)).groups[0]
+        told = (await client.call(entity(ApiKey.DESCRIBE_GROUPS, 1, "request")(groups=(group,)), node)).groups[0]
         code = code_of(told.error_code)
         if not code and told.group_state == _DEAD and await _serves_consumer_groups(client, node):
-            request = entity(_CONSUMER_GROUP_DESCRIBE, 0, "request")
+            request = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")
             answer = await client.call(request(group_ids=(group,), include_authorized_operations=False), node)
             told = answer.groups[0]
             code = code_of(told.error_code)
@@ -44,8 +44,8 @@ async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember,
 
 
 async def _serves_consumer_groups(client: ClusterClient, node: int) -> bool:
-    answer = await client.call(entity(_API_VERSIONS, 0, "request")(), node)
-    return _CONSUMER_GROUP_DESCRIBE in newest_versions(answer)
+    answer = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")(), node)
+    return ApiKey.CONSUMER_GROUP_DESCRIBE in newest_versions(answer)
 
 
 def _member(told: Any) -> GroupMember:

@@ -16,11 +16,11 @@ from uuid import NAMESPACE_URL, uuid5
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import KmigrateError
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 
 __all__ = ["GroupPlace", "is_mixed", "place_of"]
 
-_API_VERSIONS, _HEARTBEAT, _DESCRIBE = 18, 68, 69
+
 _JOINS, _LEAVES = 0, -1
 _CLASSIC = 0
 _OWNS_NOTHING = dt.timedelta(seconds=1)
@@ -34,10 +34,10 @@ async def is_mixed(client: ClusterClient, group: str) -> bool:
     counts. A broker without the new protocol has no such group.
     """
     node = await client.find_coordinator(group)
-    version = await _version(client, node, _DESCRIBE)
+    version = await _version(client, node, ApiKey.CONSUMER_GROUP_DESCRIBE)
     if version < 0:
         return False
-    request = entity(_DESCRIBE, min(version, 1), "request")
+    request = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, min(version, 1), "request")
     answer = await client.call(request(group_ids=(group,), include_authorized_operations=False), node)
     members = (member for told in answer.groups for member in told.members)
     return any(int(getattr(member, "member_type", _CLASSIC)) == _CLASSIC for member in members)
@@ -70,9 +70,9 @@ class GroupPlace:
     async def _say(self, epoch: int, **fields: Any) -> None:
         with suppress(KmigrateError):
             node = await self._client.find_coordinator(self._group)
-            version = await _version(self._client, node, _HEARTBEAT)
+            version = await _version(self._client, node, ApiKey.CONSUMER_GROUP_HEARTBEAT)
             if version >= 0:
-                request = entity(_HEARTBEAT, 0, "request")
+                request = entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, "request")
                 await self._client.call(
                     request(group_id=self._group, member_id=self._member, member_epoch=epoch, **fields), node
                 )
@@ -83,5 +83,5 @@ async def _version(client: ClusterClient, node: int, api_key: int) -> int:
 
     A broker closes the connection on an unknown request.
     """
-    answer = await client.call(entity(_API_VERSIONS, 0, "request")(), node)
+    answer = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")(), node)
     return newest_versions(answer).get(api_key, -1)

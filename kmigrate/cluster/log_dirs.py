@@ -15,12 +15,12 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import BrokerRefused, Failed, KmigrateError
 from kmigrate.net.tasks import together
-from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = ["LogDir", "log_dirs", "read_log_dirs", "topic_bytes"]
 
-_DESCRIBE_LOG_DIRS, _API_VERSIONS = 35, 18
+
 _OLDEST, _NEWEST = 2, 4
 _PURPOSE = "log-dirs"
 """A separate connection: a broker with many partitions needs some time for its answer."""
@@ -58,12 +58,12 @@ async def read_log_dirs(
 
 async def log_dirs(client: ClusterClient, node: int, topics: Sequence[tuple[str, Sequence[int]]]) -> list[LogDir]:
     """Return a broker's log directories; raise BrokerRefused or Unreachable."""
-    versions = await client.call(entity(_API_VERSIONS, 0, "request")(), node, purpose=_PURPOSE)
-    version = min(_NEWEST, newest_versions(versions).get(_DESCRIBE_LOG_DIRS, -1))
+    versions = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")(), node, purpose=_PURPOSE)
+    version = min(_NEWEST, newest_versions(versions).get(ApiKey.DESCRIBE_LOG_DIRS, -1))
     if version < _OLDEST:
         what = f"broker {node} of cluster {client.settings.name} does not know DescribeLogDirs"
         raise BrokerRefused("log-dirs-unknown", what, code=Code.UNSUPPORTED_VERSION)
-    request = entity(_DESCRIBE_LOG_DIRS, version, "request")
+    request = entity(ApiKey.DESCRIBE_LOG_DIRS, version, "request")
     part = element_type(request, "topics")
     wanted = tuple(part(topic=topic, partitions=tuple(partitions)) for topic, partitions in topics)
     answer = await client.call(request(topics=wanted), node, purpose=_PURPOSE)

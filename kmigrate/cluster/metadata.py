@@ -12,12 +12,11 @@ from typing import Any
 from uuid import UUID
 
 from kmigrate.errors import Unreachable
-from kmigrate.protocol.api import decode_body, element_type, encode_body, entity
+from kmigrate.protocol.api import ApiKey, decode_body, element_type, encode_body, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import response_body_offset
 
 __all__ = [
-    "METADATA",
     "METADATA_VERSION",
     "Layout",
     "Metadata",
@@ -28,7 +27,7 @@ __all__ = [
     "names_told",
 ]
 
-METADATA, METADATA_VERSION = 3, 10
+METADATA_VERSION = 10
 _MOST_ANSWERS = 256
 _MOST_AT_ONCE = 1_000
 """Most partitions per response if nobody waits for the response: decoding a response holds up everything else."""
@@ -77,7 +76,7 @@ class Metadata:
 
 def ask_about(topics: Topics) -> bytes:
     """Return the body of a Metadata request that creates no topic (D11)."""
-    request = entity(METADATA, METADATA_VERSION, "request")
+    request = entity(ApiKey.METADATA, METADATA_VERSION, "request")
     part = element_type(request, "topics")
     return encode_body(
         request(
@@ -92,7 +91,7 @@ def ask_about(topics: Topics) -> bytes:
 def names_told(frame: bytearray) -> frozenset[str]:
     """Return the names in a response, except topics that the response calls unknown."""
     at = response_body_offset(frame, flexible=True)
-    answer = decode_body(entity(METADATA, METADATA_VERSION, "response"), frame, at)
+    answer = decode_body(entity(ApiKey.METADATA, METADATA_VERSION, "response"), frame, at)
     return frozenset(
         str(topic.name) for topic in answer.topics if code_of(topic.error_code) != Code.UNKNOWN_TOPIC_OR_PARTITION
     )
@@ -185,7 +184,7 @@ class Layout:
 
     def _answer(self, frame: bytearray) -> Any:
         at = response_body_offset(frame, flexible=True)
-        answer = decode_body(entity(METADATA, METADATA_VERSION, "response"), frame, at)
+        answer = decode_body(entity(ApiKey.METADATA, METADATA_VERSION, "response"), frame, at)
         ours, theirs = self.known.cluster_id, answer.cluster_id or ""
         if ours and theirs and ours != theirs:
             raise Unreachable("other-cluster", f"a broker of cluster {theirs} answers in place of one of {ours}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.model.ids import LARGEST
-from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import code_of
 
 __all__ = ["FIRST_WITH_LARGEST", "LogOffset", "ask_for_offsets", "offsets_told"]
@@ -34,7 +34,7 @@ def ask_for_offsets(
     read_committed: bool,
 ) -> Any:
     """Return a request with a timestamp per partition, and with the leader epoch of partitions in `epochs`."""
-    request = entity(2, FIRST_WITH_LARGEST if LARGEST in wanted.values() else 5, "request")
+    request = entity(ApiKey.LIST_OFFSETS, FIRST_WITH_LARGEST if LARGEST in wanted.values() else 5, "request")
     topic_type = element_type(request, "topics")
     part_type = element_type(topic_type, "partitions")
     topics: dict[str, list[Any]] = {}

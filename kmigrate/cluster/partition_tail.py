@@ -12,8 +12,9 @@ from kmigrate.cluster.leader_request import while_it_leads
 from kmigrate.cluster.missing_rights import DENIED, denied
 from kmigrate.errors import Failed, KmigrateError, StateLogBroken, Unreachable
 from kmigrate.net.clock import sleep
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code, row
-from kmigrate.protocol.hot import FETCH, FETCH_VERSION, FetchPartition, decode_fetch, encode_fetch
+from kmigrate.protocol.hot import FETCH_VERSION, FetchPartition, decode_fetch, encode_fetch
 from kmigrate.records.batch import Batch, walk
 
 __all__ = ["PlaceLostError", "Tail"]
@@ -155,7 +156,7 @@ class Tail:
         connection = await self._client.connection(node, self._purpose)
         wanted = FetchPartition(self._topic, self._partition, self.position, 8 << 20, -1, self._epoch)
         return await connection.call_raw(
-            FETCH, FETCH_VERSION, encode_fetch([wanted], max_wait_ms=max_wait_ms), flexible=True
+            ApiKey.FETCH, FETCH_VERSION, encode_fetch([wanted], max_wait_ms=max_wait_ms), flexible=True
         )
 
     async def _refresh_quietly(self) -> None:

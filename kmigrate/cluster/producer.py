@@ -12,16 +12,9 @@ from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.errors import Diverged, Unreachable
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import row
-from kmigrate.protocol.hot import (
-    PRODUCE,
-    PRODUCE_VERSION,
-    Buffer,
-    FetchPartition,
-    ProduceAnswer,
-    decode_produce,
-    encode_produce,
-)
+from kmigrate.protocol.hot import PRODUCE_VERSION, Buffer, FetchPartition, ProduceAnswer, decode_produce, encode_produce
 from kmigrate.records.batch import Batch, next_sequence, walk
 
 __all__ = ["LogTail", "append_alone", "read_tail", "settled_end"]
@@ -196,7 +189,7 @@ async def append_alone(
         raise Unreachable("no-leader", f"{topic}-{partition} has no leader now")
     connection = await client.connection(node, purpose)
     frame = await connection.call_raw(
-        PRODUCE,
+        ApiKey.PRODUCE,
         PRODUCE_VERSION,
         encode_produce([(topic, partition, batch)], timeout_ms=int(timeout_s * 1000)),
         flexible=True,

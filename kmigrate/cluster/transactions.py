@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.net.tasks import together
-from kmigrate.protocol.api import element_type, entity, millis_of
+from kmigrate.protocol.api import ApiKey, element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 
@@ -34,7 +34,7 @@ __all__ = [
     "transaction_timeouts",
 ]
 
-_API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
+
 _OF_TRANSACTIONS = 1
 _MOST_DESCRIBED = 1_000
 """Most transactional ids of a DescribeTransactions request."""
@@ -85,10 +85,10 @@ async def open_transactions(
     if not keys:
         return {}
     apis = await _apis(client)
-    if _DESCRIBE_PRODUCERS not in apis:
+    if ApiKey.DESCRIBE_PRODUCERS not in apis:
         return {}
     found = await _begun(client, keys)
-    if not found or not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= apis:
+    if not found or not {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= apis:
         return found
     named = await _named(client, {each.producer_id for each in found.values()})
     if named is None:
@@ -114,7 +114,7 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
     """
     if not names:
         return {}
-    if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+    if not {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= await _apis(client):
         return None
     if not client.metadata.brokers:
         await client.refresh([])
@@ -151,7 +151,7 @@ async def group_transactions(client: ClusterClient, group: str, names: Collectio
     These are the transactions of `names`, and the transactions with the group's partition of the offsets topic. Raise
     BrokerRefused or Unreachable.
     """
-    if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+    if not {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= await _apis(client):
         return []
     offsets = await client.topic(_OFFSETS)
     own = (_OFFSETS, group_partition(group, len(offsets.partitions))) if offsets and offsets.partitions else None
@@ -182,7 +182,7 @@ async def open_writers(client: ClusterClient, topic: str, partitions: int) -> di
     producer id, as the partitions know them.
     """
     found: dict[str, frozenset[int]] = {}
-    if {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+    if {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= await _apis(client):
         if not client.metadata.brokers:
             await client.refresh([])
         coordinators = sorted(client.metadata.brokers)
@@ -199,7 +199,7 @@ async def open_writers(client: ClusterClient, topic: str, partitions: int) -> di
 
 async def tells_transactions(client: ClusterClient) -> bool:
     """Return whether a cluster's coordinators describe their transactions (Kafka ≥ 3.0)."""
-    return _DESCRIBE_TRANSACTIONS in await _apis(client)
+    return ApiKey.DESCRIBE_TRANSACTIONS in await _apis(client)
 
 
 async def listed_ids(client: ClusterClient) -> set[str]:
@@ -208,11 +208,11 @@ async def listed_ids(client: ClusterClient) -> set[str]:
     The list may be incomplete. A cluster lists no id before Kafka 3.0. Later a cluster lists no id without DESCRIBE on
     that id, and no id that moves to another coordinator.
     """
-    if _LIST_TRANSACTIONS not in await _apis(client):
+    if ApiKey.LIST_TRANSACTIONS not in await _apis(client):
         return set()
     if not client.metadata.brokers:
         await client.refresh([])
-    listing = entity(_LIST_TRANSACTIONS, 0, "request")
+    listing = entity(ApiKey.LIST_TRANSACTIONS, 0, "request")
     found: set[str] = set()
     for node in sorted(client.metadata.brokers):
         listed = await client.call(listing(state_filters=(), producer_id_filters=()), node)
@@ -223,11 +223,13 @@ async def listed_ids(client: ClusterClient) -> set[str]:
 
 async def transaction_timeouts(client: ClusterClient) -> dict[str, int]:
     """Return the transaction.timeout.ms of each transactional id that the cluster lists; none before Kafka 3.0."""
-    if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+    if not {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= await _apis(client):
         return {}
     if not client.metadata.brokers:
         await client.refresh([])
-    listing, describing = (entity(key, 0, "request") for key in (_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS))
+    listing, describing = (
+        entity(key, 0, "request") for key in (ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS)
+    )
     found: dict[str, int] = {}
     for node in sorted(client.metadata.brokers):
         listed = await client.call(listing(state_filters=(), producer_id_filters=()), node)
@@ -248,9 +250,9 @@ async def last_begun(client: ClusterClient, name: str) -> int | None:
     Return −1 for no transaction, also if the cluster cannot tell (before Kafka 3.0, or without DESCRIBE on the id).
     Return STILL_OPEN for an open transaction.
     """
-    if _DESCRIBE_TRANSACTIONS not in await _apis(client):
+    if ApiKey.DESCRIBE_TRANSACTIONS not in await _apis(client):
         return -1
-    describing = entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    describing = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
     try:
         node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
     except BrokerRefused as refused:
@@ -274,7 +276,7 @@ async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int,
     """
     await client.find_coordinator(_NOBODYS_GROUP)  # creates that topic if it is missing
     node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
-    add, end = entity(25, 3, "request"), entity(26, 3, "request")
+    add, end = entity(ApiKey.ADD_OFFSETS_TO_TXN, 3, "request"), entity(ApiKey.END_TXN, 3, "request")
     holder = {"transactional_id": name, "producer_id": producer[0], "producer_epoch": producer[1]}
     added = await client.call(add(**holder, group_id=_NOBODYS_GROUP), node)
     if code := code_of(added.error_code):
@@ -286,7 +288,7 @@ async def add_partition(client: ClusterClient, holder: tuple[str, int, int], top
     """Add a partition to a transaction of `holder` (transactional id, producer id, epoch); return the broker's code."""
     name, producer_id, epoch = holder
     node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
-    add = entity(24, 3, "request")
+    add = entity(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "request")
     topic_type = element_type(add, "v3_and_below_topics")
     answer = await client.call(
         add(
@@ -323,7 +325,10 @@ class _Open:
 
 async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | None = None) -> dict[str, _Open]:
     """Return the open transactions of a coordinator, of these ids or of all ids."""
-    listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    listing, describing = (
+        entity(ApiKey.LIST_TRANSACTIONS, 0, "request"),
+        entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request"),
+    )
     listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
     if code_of(listed.error_code):
         raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
@@ -347,7 +352,7 @@ async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | Non
 
 async def _apis(client: ClusterClient) -> set[int]:
     """Return the API keys of a broker, because an older broker closes the connection on an unknown request."""
-    request = entity(_API_VERSIONS, 3, "request")
+    request = entity(ApiKey.API_VERSIONS, 3, "request")
     answer = await client.call(request(client_software_name="kmigrate", client_software_version="1"))
     return {int(api.api_key) for api in answer.api_keys}
 
@@ -371,14 +376,14 @@ async def _named(client: ClusterClient, producers: set[int]) -> dict[int, tuple[
 async def _of_coordinator(
     client: ClusterClient, node: int, producers: Iterable[int]
 ) -> dict[int, tuple[str, int]] | None:
-    listing = entity(_LIST_TRANSACTIONS, 0, "request")
+    listing = entity(ApiKey.LIST_TRANSACTIONS, 0, "request")
     listed = await client.call(listing(state_filters=(), producer_id_filters=tuple(producers)), node)
     if code_of(listed.error_code):
         return None
     open_ = {str(each.transactional_id) for each in listed.transaction_states if _is_open(each.transaction_state)}
     if not open_:
         return {}
-    describing = entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    describing = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
     described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
     return {
         int(each.producer_id): (str(each.transactional_id), millis_of(each.transaction_start_time))

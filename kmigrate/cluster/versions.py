@@ -9,25 +9,26 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kmigrate.cluster.metadata import METADATA, METADATA_VERSION
+from kmigrate.cluster.metadata import METADATA_VERSION
 from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.protocol.api import API_NAMES, decode_body, encode_body, entity
+from kmigrate.protocol.api import API_NAMES, ApiKey, decode_body, encode_body, entity
 from kmigrate.protocol.frames import response_body_offset
-from kmigrate.protocol.hot import FETCH, FETCH_VERSION, PRODUCE, PRODUCE_VERSION
+from kmigrate.protocol.hot import FETCH_VERSION, PRODUCE_VERSION
 
 __all__ = ["OLDEST", "ask_versions", "newest_versions", "refuse_too_old"]
 
 OLDEST = "2.8"
 """The first Kafka version with all needed API versions: Metadata 10 brought topic ids (KIP-516)."""
-_NEEDED = {METADATA: METADATA_VERSION, FETCH: FETCH_VERSION, PRODUCE: PRODUCE_VERSION}
-_API_VERSIONS = 18
+_NEEDED = {ApiKey.METADATA: METADATA_VERSION, ApiKey.FETCH: FETCH_VERSION, ApiKey.PRODUCE: PRODUCE_VERSION}
 
 
 def ask_versions(connection: BrokerConnection) -> asyncio.Future[bytearray]:
     """Send ApiVersions 0, which every broker knows."""
-    return connection.send(_API_VERSIONS, 0, [encode_body(entity(_API_VERSIONS, 0, "request")())], flexible=False)
+    return connection.send(
+        ApiKey.API_VERSIONS, 0, [encode_body(entity(ApiKey.API_VERSIONS, 0, "request")())], flexible=False
+    )
 
 
 def newest_versions(answer: Any) -> dict[int, int]:
@@ -37,7 +38,7 @@ def newest_versions(answer: Any) -> dict[int, int]:
 
 def refuse_too_old(told: memoryview, settings: ClusterSettings) -> None:
     """Raise Refused if the broker that sent this ApiVersions response is older than the oldest supported version."""
-    answer = decode_body(entity(_API_VERSIONS, 0, "response"), told, response_body_offset(told, flexible=False))
+    answer = decode_body(entity(ApiKey.API_VERSIONS, 0, "response"), told, response_body_offset(told, flexible=False))
     newest = newest_versions(answer)
     missing = [f"{API_NAMES[key]} {version}" for key, version in _NEEDED.items() if newest.get(key, -1) < version]
     if missing:

@@ -15,7 +15,7 @@ from typing import Any
 
 from kmigrate.errors import AuthenticationFailed
 from kmigrate.model.security import Bearer, Login
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.sasl import OAuthBearer, Plain, SaslMechanism, Scram
 
@@ -32,7 +32,7 @@ async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
     """Authenticate; return the seconds after which the broker wants a new login, 0 for never."""
     mechanism = await _mechanism(sasl)
     await _shake_hands(ask, mechanism.name, address)
-    authenticate = entity(36, 2, "request")
+    authenticate = entity(ApiKey.SASL_AUTHENTICATE, 2, "request")
     word: bytes | None = mechanism.first()
     for _ in range(_MAX_STEPS):
         answer = await ask(authenticate(auth_bytes=word))
@@ -52,7 +52,7 @@ async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
 
 
 async def _shake_hands(ask: Ask, name: str, address: str) -> None:
-    answer = await ask(entity(17, 1, "request")(mechanism=name))
+    answer = await ask(entity(ApiKey.SASL_HANDSHAKE, 1, "request")(mechanism=name))
     code = code_of(answer.error_code)
     if code == Code.ILLEGAL_SASL_STATE:
         raise AuthenticationFailed(

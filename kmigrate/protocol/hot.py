@@ -22,10 +22,8 @@ from kmigrate.protocol.primitives import (
 )
 
 __all__ = [
-    "FETCH",
     "FETCH_BY_ID_VERSION",
     "FETCH_VERSION",
-    "PRODUCE",
     "PRODUCE_VERSION",
     "FetchAnswer",
     "FetchPartition",
@@ -38,8 +36,8 @@ __all__ = [
     "encode_produce",
 ]
 
-PRODUCE, PRODUCE_VERSION = 0, 9
-FETCH, FETCH_VERSION, FETCH_BY_ID_VERSION = 1, 12, 13
+PRODUCE_VERSION = 9
+FETCH_VERSION, FETCH_BY_ID_VERSION = 12, 13
 
 Buffer = bytes | bytearray | memoryview
 

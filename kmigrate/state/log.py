@@ -32,8 +32,9 @@ from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code, row
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, ProduceAnswer, decode_produce, encode_produce
+from kmigrate.protocol.hot import PRODUCE_VERSION, ProduceAnswer, decode_produce, encode_produce
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
 from kmigrate.state.codec import (
@@ -701,7 +702,7 @@ class StateLog:
     async def _written(self, node: int, topic: str, batch: bytearray) -> bytearray:
         connection = await self._client.connection(node, "state-write")
         return await connection.call_raw(
-            PRODUCE,
+            ApiKey.PRODUCE,
             PRODUCE_VERSION,
             encode_produce([(topic, 0, batch)], timeout_ms=10_000),
             flexible=True,

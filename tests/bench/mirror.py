@@ -39,7 +39,8 @@ from rich.console import Console
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetcher import FetchSession
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
+from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.hot import PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
 from kmigrate.records.batch import TRANSACTIONAL, stamp, walk
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
@@ -379,7 +380,7 @@ async def _produce_all(target: KafkaCluster, topic: str, sample: list[bytearray]
                 done += count
                 parts.append((topic, partition, batch))
             body = encode_produce(parts)
-            waiting.append(connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True))
+            waiting.append(connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True))
             await connection.drain()
             if len(waiting) == 5:
                 _raise_refused(await waiting.pop(0))
@@ -405,7 +406,7 @@ async def _pad(source: KafkaCluster, topic: str, offsets: int) -> None:
                 1_000_000, timestamp=int(time.time() * 1000), producer_id=producer, epoch=epoch, sequence=at
             )
             frame = await connection.call_raw(
-                PRODUCE, PRODUCE_VERSION, encode_produce([(topic, 0, batch)]), flexible=True, timeout=60
+                ApiKey.PRODUCE, PRODUCE_VERSION, encode_produce([(topic, 0, batch)]), flexible=True, timeout=60
             )
             _raise_refused(frame)
         await client.delete_records(topic, {0: offsets})

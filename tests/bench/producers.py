@@ -19,7 +19,8 @@ from typing import Any
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer_load import ENTRY_BYTES, producer_load
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from tests.bench.load import make_topic
@@ -59,7 +60,7 @@ async def write_ids(bootstrap: str, topic: str, ids: range, sequence: int) -> No
 def _send(connection: BrokerConnection, topic: str, producer: int, sequence: int) -> asyncio.Future[bytearray]:
     data = one_record_batch(b"k", b"v", timestamp=1, producer_id=producer, epoch=0, sequence=sequence)
     body = encode_produce([(topic, 0, data)], timeout_ms=10_000)
-    return connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True)
+    return connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True)
 
 
 def _check(topic: str, frame: bytearray) -> None:

@@ -19,13 +19,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from kmigrate.protocol.api import encode_body, entity, is_flexible
+from kmigrate.protocol.api import ApiKey, encode_body, entity, is_flexible
 from kmigrate.records.build import one_record_batch
 from kmigrate.router.wire.offered import OFFERED
 
 __all__ = ["HARMLESS", "Nonsense", "framed", "request"]
 
-PRODUCE = 0
+
 HARMLESS = frozenset({0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 22, 23, 24, 26, 28, 32, 60, 61, 65, 66, 68, 69})
 """APIs that change nothing but what the names in the request stand for. These may be sent to clusters of others."""
 _LENGTHS = (-(1 << 31), -2, -1, 0, 1, 0x7F, 0x80, 0xFFFF, 100_001, 1 << 24, (1 << 31) - 1)
@@ -63,7 +63,7 @@ class Nonsense:
 
     def next(self) -> bytes:
         chance = self._chance
-        api = chance.choice(self._apis) if chance.random() < 0.7 else PRODUCE
+        api = chance.choice(self._apis) if chance.random() < 0.7 else ApiKey.PRODUCE
         version = chance.randint(*OFFERED[api])
         whole = bytearray(
             request(

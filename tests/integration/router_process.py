@@ -35,8 +35,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.frames import SIZE
-from kmigrate.protocol.hot import PRODUCE
 from kmigrate.router.process import server
 from kmigrate.router.process.listeners import ClientConnection
 from kmigrate.router.process.server import Router
@@ -56,7 +56,7 @@ def open_source(link: LinkRecord) -> ClusterClient:
     return ClusterClient(cluster_settings(link.source.name, link.source.bootstrap))
 
 
-STOP_AT = int(os.environ.get("STOP_AT") or PRODUCE)
+STOP_AT = int(os.environ.get("STOP_AT") or ApiKey.PRODUCE)
 
 
 class StoppingConnection(ClientConnection):

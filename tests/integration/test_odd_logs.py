@@ -21,7 +21,8 @@ from kmigrate.cluster.producer import append_alone
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
+from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.hot import PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
@@ -227,7 +228,7 @@ async def _write_without_coordinator(cluster: KafkaCluster, topic: str) -> None:
     async with ClusterClient(settings_of("source", cluster.bootstrap)) as client:
         await client.refresh([topic])
         connection = await client.connection(client.leader(topic, 0))
-        frame = await connection.call_raw(PRODUCE, PRODUCE_VERSION, body, flexible=True)
+        frame = await connection.call_raw(ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True)
         assert decode_produce(frame)[(topic, 0)].error == 0
 
 

@@ -23,8 +23,9 @@ from confluent_kafka.admin import (
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.ids import OWN_PREFIX
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.hot import FETCH, FETCH_BY_ID_VERSION, FetchPartition, decode_fetch, encode_fetch
+from kmigrate.protocol.hot import FETCH_BY_ID_VERSION, FetchPartition, decode_fetch, encode_fetch
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
 from tests.integration.java_clients import JavaProgram
@@ -206,7 +207,7 @@ def _fetched_by_id(bootstrap: str, target: KafkaCluster) -> set[int]:
             connection = await routed.connection(node, "test")
             wanted = [FetchPartition(name, 0, 0, 1 << 20, -1, -1) for name in ids]
             body = encode_fetch(wanted, max_wait_ms=10, session_epoch=-1, ids=ids)
-            frame = await connection.call_raw(FETCH, FETCH_BY_ID_VERSION, body, flexible=True)
+            frame = await connection.call_raw(ApiKey.FETCH, FETCH_BY_ID_VERSION, body, flexible=True)
         told = decode_fetch(frame, {each: name for name, each in ids.items()})
         assert not any(part.records for part in told.partitions)
         return {part.error for part in told.partitions}

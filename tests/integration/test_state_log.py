@@ -25,7 +25,8 @@ from kmigrate.model.records import SCHEMA, ClusterRef, LeaseRecord, LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
+from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.hot import PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.final_read import read_topic
@@ -149,7 +150,7 @@ async def raw_append(client: ClusterClient, *, at: int, sequence: int, term: int
     await client.refresh([STATE_TOPIC])
     connection = await client.connection(client.leader(STATE_TOPIC, 0))
     frame = await connection.call_raw(
-        PRODUCE, PRODUCE_VERSION, encode_produce([(STATE_TOPIC, 0, batch)]), flexible=True
+        ApiKey.PRODUCE, PRODUCE_VERSION, encode_produce([(STATE_TOPIC, 0, batch)]), flexible=True
     )
     answer = decode_produce(frame)[(STATE_TOPIC, 0)]
     return answer.error, answer.base_offset
@@ -259,7 +260,7 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
             )
             connection = await client.connection(client.leader(STATE_TOPIC, 0))
             await connection.call_raw(
-                PRODUCE, PRODUCE_VERSION, encode_produce([(STATE_TOPIC, 0, batch)]), flexible=True
+                ApiKey.PRODUCE, PRODUCE_VERSION, encode_produce([(STATE_TOPIC, 0, batch)]), flexible=True
             )
             await StateLog(client).open()
 

@@ -19,7 +19,8 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import ControllerPresence, RouterPresence
 from kmigrate.model.records import LeaseRecord
 from kmigrate.model.state import State
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.state.codec import Envelope, encode_envelope
@@ -174,7 +175,7 @@ def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so
             await client.refresh([STATE_TOPIC])
             connection = await client.connection(client.leader(STATE_TOPIC, 0), "test")
             body = encode_produce([(STATE_TOPIC, 0, data)], timeout_ms=5000)
-            frame = await connection.call_raw(PRODUCE, PRODUCE_VERSION, body, flexible=True)
+            frame = await connection.call_raw(ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True)
             answer = decode_produce(frame)[STATE_TOPIC, 0]
             return (answer.error, answer.base_offset) == (0, envelope.at)  # A duplicate is answered without an error.
 

@@ -13,7 +13,7 @@ from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import row
 from kmigrate.state.create import check_state_log
 from kmigrate.state.log import STATE_TOPIC
@@ -28,9 +28,7 @@ _SECONDS = 12.0
 _STRAYS_S = 4.0
 """Maximum seconds for the search for strays, which reads all of kmigrate's topics."""
 _NO_TOPIC = "__kmigrate_probe.no-such-topic"
-_DELETE_RECORDS, _WRITE_TXN_MARKERS, _DESCRIBE_ACLS, _DESCRIBE_PRODUCERS = 21, 27, 29, 61
-_DESCRIBE_TRANSACTIONS = 65
-_CONSUMER_GROUP_HEARTBEAT, _API_VERSIONS = 68, 18
+
 
 _METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27: "4.1", 30: "4.3"}
 """Released Kafka versions by finalised metadata.version, as far as settled; other levels are shown as a number."""
@@ -76,7 +74,7 @@ async def _probe(client: ClusterClient) -> list[Finding]:
         return found
     found.append(
         _either(
-            _DESCRIBE_PRODUCERS in apis,
+            ApiKey.DESCRIBE_PRODUCERS in apis,
             "describe-producers",
             "DescribeProducers: writers that pass the router by are seen at once",
             "no DescribeProducers (Kafka < 2.8): promote cannot prove that nobody writes past the router",
@@ -84,7 +82,7 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     )
     found.append(
         _either(
-            _DESCRIBE_TRANSACTIONS in apis,
+            ApiKey.DESCRIBE_TRANSACTIONS in apis,
             "describe-transactions",
             "DescribeTransactions: an open transaction that the mirror waits for is named",
             "no DescribeTransactions (Kafka < 3.0): an open transaction is known by its producer id only",
@@ -93,7 +91,7 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     found.append(await _markers(client, apis))
     found.append(
         _either(
-            _DELETE_RECORDS in apis,
+            ApiKey.DELETE_RECORDS in apis,
             "delete-records",
             "DeleteRecords: log starts can be aligned",
             "no DeleteRecords: a topic whose log does not start at 0 cannot keep its offsets here",
@@ -102,7 +100,7 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     found.append(await _memory(client))
     found.append(
         _either(
-            _CONSUMER_GROUP_HEARTBEAT in apis,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT in apis,
             "kip-848",
             "new consumer groups (KIP-848) are served",
             "no KIP-848 groups: clients with group.protocol=consumer cannot move here",
@@ -135,7 +133,7 @@ def _either(there: bool, ref: str, yes: str, no: str) -> Finding:
 
 async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
     """Return API keys with their highest version, and the finalised metadata.version (−1 without)."""
-    request = entity(_API_VERSIONS, 3, "request")
+    request = entity(ApiKey.API_VERSIONS, 3, "request")
     answer = await client.call(request(client_software_name="kmigrate", client_software_version="doctor"))
     apis = newest_versions(answer)
     levels = {str(f.name): int(f.max_version_level) for f in getattr(answer, "finalized_features", ())}
@@ -145,7 +143,7 @@ async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
 async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
     """Return whether kmigrate may write control markers, tested with a topic that does not exist."""
     cost = "holes are filled by empty transactions (1 to 6 ms each)"
-    if _WRITE_TXN_MARKERS not in apis:
+    if ApiKey.WRITE_TXN_MARKERS not in apis:
         return Finding("warn", "write-txn-markers", f"no WriteTxnMarkers: {cost}")
     node = min(client.metadata.brokers)
     code = await client.write_markers(node, _NO_TOPIC, 0, 1, producer_id=0, epoch=0, coordinator_epoch=0, commit=False)
@@ -163,7 +161,7 @@ async def _memory(client: ClusterClient) -> Finding:
 
 
 async def _authorizer(client: ClusterClient, apis: dict[int, int]) -> Finding:
-    if _DESCRIBE_ACLS not in apis:
+    if ApiKey.DESCRIBE_ACLS not in apis:
         return Finding("ok", "authorizer", "no ACLs: none have to be moved")
     try:
         rules = await read_acls(client)

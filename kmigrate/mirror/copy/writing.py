@@ -25,13 +25,8 @@ from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
-from kmigrate.protocol.hot import (
-    PRODUCE,
-    PRODUCE_VERSION,
-    ProduceAnswer,
-    decode_throttled_produce,
-    encode_produce,
-)
+from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.hot import PRODUCE_VERSION, ProduceAnswer, decode_throttled_produce, encode_produce
 
 __all__ = ["TargetWriter"]
 
@@ -253,7 +248,7 @@ class TargetWriter:
             timeout_ms=int(_PRODUCE_TIMEOUT_S * 1000),
         )
         size = sum([len(step.view) for _, step in batches])
-        future = connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True)
+        future = connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True)
         in_flight.add(future, connection, batches)
 
         def answered(done: asyncio.Future[bytearray]) -> None:

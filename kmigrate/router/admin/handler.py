@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.admin.create_topics import create_topics
 from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
-from kmigrate.router.wire.addresses import LIST_GROUPS, ONE_BROKERS, decode_request, encode_request, none_here
-from kmigrate.router.wire.admin import ADMIN_APIS, CREATE_TOPICS, answer_with, make_nodes_real, split_mirrored
+from kmigrate.router.wire.addresses import ONE_BROKERS, decode_request, encode_request, none_here
+from kmigrate.router.wire.admin import ADMIN_APIS, answer_with, make_nodes_real, split_mirrored
 from kmigrate.router.wire.blank import frame_answer
-from kmigrate.router.wire.broker_names import (
-    BROKER_CONFIG_APIS,
-    LIST_CONFIG_RESOURCES,
-    asked_brokers,
-    show_names,
-)
-from kmigrate.router.wire.configs import DESCRIBE_CONFIGS, show_own_configs
-from kmigrate.router.wire.groups import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, leaves_group
+from kmigrate.router.wire.broker_names import BROKER_CONFIG_APIS, asked_brokers, show_names
+from kmigrate.router.wire.configs import show_own_configs
+from kmigrate.router.wire.groups import leaves_group
 from kmigrate.router.wire.listed import (
     DESCRIBE,
     DESCRIBE_NEW,
@@ -36,18 +32,12 @@ from kmigrate.router.wire.listed import (
     without_followed,
 )
 from kmigrate.router.wire.quorum import QUORUM_APIS, show_nodes
-from kmigrate.router.wire.share import (
-    SHARE_GROUP_HEARTBEAT,
-    ask_for_subscription,
-    refuse_share,
-    share_accepted,
-    subscription_told,
-)
+from kmigrate.router.wire.share import ask_for_subscription, refuse_share, share_accepted, subscription_told
 from kmigrate.router.wire.transactions import read_answer
 
 __all__ = ["ADMINISTRATIVE", "AdminHandler"]
 
-ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {SHARE_GROUP_HEARTBEAT}
+ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {ApiKey.SHARE_GROUP_HEARTBEAT}
 Reply = Callable[[Buffer], None]
 
 
@@ -67,9 +57,9 @@ class AdminHandler:
             reply(none_here(head))
             return
         request = decode_request(frame, head)
-        if head.api_key == LIST_GROUPS and self._shared.table.followed:
+        if head.api_key == ApiKey.LIST_GROUPS and self._shared.table.followed:
             self._list_groups(head, frame, request, reply, broker)
-        elif head.api_key == SHARE_GROUP_HEARTBEAT:
+        elif head.api_key == ApiKey.SHARE_GROUP_HEARTBEAT:
             self._share(head, frame, request, reply)
         else:
             self._ask(head, frame, request, reply)
@@ -93,9 +83,9 @@ class AdminHandler:
         """Return the answer with the names and topics that the client knows."""
         if head.api_key in QUORUM_APIS:
             return show_nodes(answer, head, self._shared.book, self._shared.hidden())
-        if head.api_key == DESCRIBE_CONFIGS and self._shared.table.mirroring:
+        if head.api_key == ApiKey.DESCRIBE_CONFIGS and self._shared.table.mirroring:
             answer = show_own_configs(answer, head, self._shared.table.topics)
-        if asked or head.api_key == LIST_CONFIG_RESOURCES:
+        if asked or head.api_key == ApiKey.LIST_CONFIG_RESOURCES:
             return show_names(answer, head, self._shared.book, asked)
         return answer
 
@@ -113,7 +103,7 @@ class AdminHandler:
 
         if told:
             frame = encode_request(frame, head, rest)
-        if head.api_key == CREATE_TOPICS:
+        if head.api_key == ApiKey.CREATE_TOPICS:
             create_topics(self._shared, self._client, head, frame, rest, answered)
         else:
             self._client.to_target([frame], head.correlation_id, answered)
@@ -176,7 +166,7 @@ class AdminHandler:
                 listed(answer)
                 return
             self._follow.take(
-                head._replace(api_key=DESCRIBE_GROUPS, version=DESCRIBE_VERSION),
+                head._replace(api_key=ApiKey.DESCRIBE_GROUPS, version=DESCRIBE_VERSION),
                 describe_request(followed),
                 lambda described: classic(answer, read_answer(DESCRIBE, bytearray(described))),
             )
@@ -190,7 +180,7 @@ class AdminHandler:
             def new(frame: Buffer) -> None:
                 listed(with_followed(request, answer, described, read_answer(DESCRIBE_NEW, bytearray(frame))))
 
-            asked = head._replace(api_key=CONSUMER_GROUP_DESCRIBE, version=0)
+            asked = head._replace(api_key=ApiKey.CONSUMER_GROUP_DESCRIBE, version=0)
             self._follow.take(asked, describe_new_request(left), new)
 
         self._client.to_target([frame], head.correlation_id, told)

@@ -24,9 +24,9 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import TARGET, ClientLink, SharedState
 from kmigrate.router.shared.time_lookups import Found, TimeAnswers, times_asked
 
-__all__ = ["LIST_OFFSETS", "ListOffsetsHandler"]
+__all__ = ["ListOffsetsHandler"]
 
-LIST_OFFSETS = 2
+
 _OF_THE_END = frozenset({-1, -3})
 """Timestamps of the end and of the record with the largest time; other negative timestamps are near the start."""
 _COPIED = frozenset({Serve.FORWARD, Serve.HOLD})

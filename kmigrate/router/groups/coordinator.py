@@ -9,21 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
 from kmigrate.router.wire.followed import codes_in, source_request
-from kmigrate.router.wire.groups import JOIN_GROUP, SYNC_GROUP, group_error
+from kmigrate.router.wire.groups import group_error
 from kmigrate.router.wire.transactions import frame_request, read_answer
 
 __all__ = ["ELSEWHERE", "GroupCoordinatorClient", "GroupRequest", "Told"]
 
 ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
-_FIND_COORDINATOR = entity(10, 3, "request")
+_FIND_COORDINATOR = entity(ApiKey.FIND_COORDINATOR, 3, "request")
 _TO_MEMBERS = frozenset({Code.NONE, Code.REBALANCE_IN_PROGRESS})
 """Codes that a coordinator gives to members alone; any other client gets another error."""
-_WAITING = frozenset({JOIN_GROUP, SYNC_GROUP})
+_WAITING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs whose answer waits at the coordinator for other members' joins, or for the leader's assignment."""
 Told = Callable[[Any], None]
 

@@ -40,7 +40,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kmigrate.model.routes import GroupRoute, Serve
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.groups.coordinator import ELSEWHERE, GroupCoordinatorClient, GroupRequest, Told
@@ -62,21 +62,7 @@ from kmigrate.router.wire.followed import (
     topics_of,
     without_epochs,
 )
-from kmigrate.router.wire.groups import (
-    CONSUMER_GROUP_DESCRIBE,
-    CONSUMER_GROUP_HEARTBEAT,
-    DELETES,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    OFFSET_COMMIT,
-    OFFSET_DELETE,
-    OFFSET_FETCH,
-    SYNC_GROUP,
-    asking_again,
-    group_error,
-    groups_of,
-)
+from kmigrate.router.wire.groups import DELETES, asking_again, group_error, groups_of
 from kmigrate.router.wire.heartbeats import with_target_names
 from kmigrate.router.wire.transactions import frame_request, read_answer
 
@@ -98,9 +84,9 @@ _ASKED_AGAIN = ELSEWHERE | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.UNSTABLE_OFF
 """Errors of a source's answer after which the router asks for committed offsets again."""
 _MOST_MEMBERS = 16
 """Maximum members whose generation a connection remembers: a member has connections of its own."""
-_HEARTBEAT = entity(HEARTBEAT, 0, "request")
-_COMMITS = DELETES | {OFFSET_COMMIT}
-_WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
+_HEARTBEAT = entity(ApiKey.HEARTBEAT, 0, "request")
+_COMMITS = DELETES | {ApiKey.OFFSET_COMMIT}
+_WITH_POSITIONS = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE})
 
 
 class GroupHandler:
@@ -141,7 +127,7 @@ class GroupHandler:
 
     def understands(self, head: RequestHead, request: Any) -> bool:
         """Return whether the source of a group that follows understands the request: old ones lack the new protocol."""
-        if head.api_key != CONSUMER_GROUP_HEARTBEAT:
+        if head.api_key != ApiKey.CONSUMER_GROUP_HEARTBEAT:
             return True
         route = self._shared.table.followed.get(groups_of(request)[0])
         return route is None or self._heartbeats.can(route.link, request)
@@ -220,23 +206,23 @@ class GroupHandler:
         key = word.head.api_key
         if key in _WITH_POSITIONS and self._differs(topics_of(word.request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-        elif key == JOIN_GROUP:
+        elif key == ApiKey.JOIN_GROUP:
             self._join(word)
-        elif key == SYNC_GROUP:
+        elif key == ApiKey.SYNC_GROUP:
             self._sync(word)
-        elif key == HEARTBEAT:
+        elif key == ApiKey.HEARTBEAT:
             self._talk.ask(word, lambda answer: self._beaten(word, answer))
         elif key in _COMMITS:
             self._commit(word)
-        elif key == OFFSET_FETCH:
+        elif key == ApiKey.OFFSET_FETCH:
             word.until = self._client.now() + _TRIED_S
             word.told = self._noting(word)
             self._fetch(word)
-        elif key == LEAVE_GROUP:
+        elif key == ApiKey.LEAVE_GROUP:
             self._talk.ask(word, lambda answer: self._left(word, answer))
-        elif key == CONSUMER_GROUP_HEARTBEAT:
+        elif key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
             self._heartbeats.take(word)
-        elif key == CONSUMER_GROUP_DESCRIBE:
+        elif key == ApiKey.CONSUMER_GROUP_DESCRIBE:
             self._describe(word)
         else:
             self._talk.ask(word, word.told)
@@ -258,7 +244,7 @@ class GroupHandler:
 
         Before Kafka 4.0 no such group exists; a client that is told so asks for a group of the classic protocol.
         """
-        if self._shared.backend.source_version(word.link, CONSUMER_GROUP_DESCRIBE) < 0:
+        if self._shared.backend.source_version(word.link, ApiKey.CONSUMER_GROUP_DESCRIBE) < 0:
             word.fail(Code.GROUP_ID_NOT_FOUND)
         else:
             self._talk.ask(word, lambda answer: word.told(with_target_names(answer, self._shared.ids)))
@@ -286,7 +272,7 @@ class GroupHandler:
         if word.head.api_key not in DELETES:
             word.request = without_epochs(word.request)
         self._shared.followers.leave(word.group)
-        if word.head.api_key == OFFSET_COMMIT:
+        if word.head.api_key == ApiKey.OFFSET_COMMIT:
             word.until = self._client.now() + _TRIED_S
         if self._late or self._trying is not None:
             self._late.append(word)
@@ -299,7 +285,7 @@ class GroupHandler:
     def _forward(self, word: GroupRequest) -> None:
         """Send a commit to the source's coordinator, after the comparison that rule G may demand."""
         wanted = {} if word.head.api_key in DELETES else committed_in(word.request)
-        member = word.head.api_key != OFFSET_COMMIT or bool(word.member_id)
+        member = word.head.api_key != ApiKey.OFFSET_COMMIT or bool(word.member_id)
         marked = self._shared.untold.marked(word.group, wanted, id(self), self._client.now(), of_member=member)
         if not marked:
             self._talk.ask(word, lambda answer: self._resolved(word, answer))
@@ -368,7 +354,7 @@ class GroupHandler:
 
         For an OffsetFetch, `_fetched` decides, because the source's own answer may have the same error.
         """
-        commits = word.head.api_key != OFFSET_FETCH
+        commits = word.head.api_key != ApiKey.OFFSET_FETCH
         if commits and code in ELSEWHERE and self._client.now() < word.until and not self._talk.gone:
             self._put_off(word)
         else:
@@ -523,7 +509,7 @@ class GroupHandler:
 
     def _leave(self, word: GroupRequest, member_id: str) -> None:
         self._generations.pop((word.group, member_id), None)
-        newest = self._shared.backend.source_version(word.link, LEAVE_GROUP)
+        newest = self._shared.backend.source_version(word.link, ApiKey.LEAVE_GROUP)
         if newest >= 0:
             self._talk.tell(word, leave_request(word.group, member_id, newest))
 

@@ -35,10 +35,11 @@ from typing import Any
 from uuid import UUID
 
 from kmigrate.model.routes import RoutingTable
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.groups.coordinator import GroupCoordinatorClient, GroupRequest
 from kmigrate.router.shared.state import ClientLink, SharedState
-from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, leaves_group
+from kmigrate.router.wire.groups import leaves_group
 from kmigrate.router.wire.heartbeats import (
     Partitions,
     leaving,
@@ -99,8 +100,8 @@ class HeartbeatHandler:
 
     def can(self, link: str, heartbeat: Any) -> bool:
         """Return whether a link's source understands the heartbeat; before Kafka 4.0 brokers lack the new protocol."""
-        newest = self._shared.backend.source_version(link, CONSUMER_GROUP_HEARTBEAT)
-        if newest < 0 and self._shared.backend.source_version(link, HEARTBEAT) < 0:
+        newest = self._shared.backend.source_version(link, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+        if newest < 0 and self._shared.backend.source_version(link, ApiKey.HEARTBEAT) < 0:
             self._shared.backend.refresh_source(link)
         return newest >= needs_regex(heartbeat)
 

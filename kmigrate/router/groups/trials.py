@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.model.presences import RefusedMember
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import ClientLink, SharedState
 from kmigrate.router.wire.addresses import decode_request
-from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, groups_of
+from kmigrate.router.wire.groups import groups_of
 from kmigrate.router.wire.transactions import frame_request, read_answer
 from kmigrate.router.wire.trials import JOINING, lets_in, refusal_in, says_subscription, trial_of
 
@@ -93,7 +94,7 @@ class TrialJoins:
     def joined(self, head: RequestHead, frame: bytearray, answer: bytearray, groups: Collection[str]) -> None:
         """Note the target's answer to a join of one of these groups, which have opened."""
         request = decode_request(frame, head)
-        later = head.api_key == CONSUMER_GROUP_HEARTBEAT and int(request.member_epoch) != 0
+        later = head.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT and int(request.member_epoch) != 0
         if later or groups_of(request)[0] not in groups:
             return
         self.outcome(head, request, code_of(read_answer(type(request), answer).error_code))

@@ -19,21 +19,19 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.router.fetch.list_offsets import LIST_OFFSETS
 from kmigrate.router.process.copy_progress import wait_copied
 from kmigrate.router.shared.deferred_partitions import Holder
 from kmigrate.router.shared.gate import GateKey, ring_distance
 from kmigrate.router.shared.state import TARGET, StoredBatch
 from kmigrate.router.shared.time_lookups import Found
 from kmigrate.router.wire.offered import OFFERED, common_api_versions
-from kmigrate.router.wire.produce import PRODUCE
 
 __all__ = ["Clusters"]
 
 _log = logging.getLogger("kmigrate.router")
-_DESCRIBE_TRANSACTIONS, _API_VERSIONS = 65, 18
+
 _REFRESH_PAUSE_S = 0.05
 """Pause between two metadata reads of one source: after a moved leader, every client asks at once."""
 _SPARE_TOPICS = 100
@@ -71,8 +69,8 @@ class _Source:
         await self.client.refresh(topics)
         if self.produce_version < 0:
             self.spans = spans = await _spans(self.client)
-            self.tells_transactions = _DESCRIBE_TRANSACTIONS in spans
-            self.produce_version = spans[PRODUCE]
+            self.tells_transactions = ApiKey.DESCRIBE_TRANSACTIONS in spans
+            self.produce_version = spans[ApiKey.PRODUCE]
         self.answered()
 
     def answered(self) -> None:
@@ -98,7 +96,7 @@ def _reaches(state: ProducerState, stored: StoredBatch) -> bool:
 
 async def _spans(client: ClusterClient) -> dict[int, int]:
     """Return the highest version of each API of a cluster's brokers."""
-    answer = await client.call(entity(18, 0, "request")())
+    answer = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")())
     return newest_versions(answer)
 
 
@@ -145,9 +143,9 @@ class Clusters:
     async def learn_target(self) -> None:
         """Read the API versions of all brokers of the target that answer."""
         spans = await _spans(self.target)
-        self._target_tells = _DESCRIBE_TRANSACTIONS in spans
-        newest = min(spans[_API_VERSIONS], OFFERED[_API_VERSIONS][1])
-        question = entity(_API_VERSIONS, newest, "request")
+        self._target_tells = ApiKey.DESCRIBE_TRANSACTIONS in spans
+        newest = min(spans[ApiKey.API_VERSIONS], OFFERED[ApiKey.API_VERSIONS][1])
+        question = entity(ApiKey.API_VERSIONS, newest, "request")
         request = question(client_software_name="kmigrate", client_software_version="router")
         answers = []
         for node in sorted(self.target.metadata.brokers):
@@ -359,7 +357,7 @@ class Clusters:
             for name, info in metadata.topics.items()
             if (known := self._source_ids.get(name)) is not None and not info.is_other_than(known)
         }
-        tells_largest = source.spans.get(LIST_OFFSETS, 0) >= FIRST_WITH_LARGEST
+        tells_largest = source.spans.get(ApiKey.LIST_OFFSETS, 0) >= FIRST_WITH_LARGEST
         asked = {key: time for key, time in times.items() if key[0] in same and (time >= 0 or tells_largest)}
         starts = await source.client.list_offsets(dict.fromkeys(asked, EARLIEST))
         told = await source.client.list_offsets(asked, read_committed=read_committed)

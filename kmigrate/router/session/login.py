@@ -20,20 +20,19 @@ from typing import Any
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.listener_access import Identity, ListenerAccess
 from kmigrate.model.security import Bearer, Login
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import ApiKey, decode_answer, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.protocol.sasl import MIN_ITERATIONS
 from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.wire.blank import blank, frame_answer
-from kmigrate.router.wire.offered import API_VERSIONS
 
 __all__ = ["SASL_APIS", "ClientLogin"]
 
-_HANDSHAKE, _AUTHENTICATE = 17, 36
-SASL_APIS = frozenset({_HANDSHAKE, _AUTHENTICATE})
-_BEFORE = SASL_APIS | {API_VERSIONS}
+
+SASL_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+_BEFORE = SASL_APIS | {ApiKey.API_VERSIONS}
 _SALT_SEED = secrets.token_bytes(32)
 _A_MOMENT_S = 1.0
 _REFUSAL_S = 0.1
@@ -84,13 +83,13 @@ class ClientLogin:
 
     def begins_again(self, head: RequestHead) -> bool:
         """Return whether a request is the first request of a renewal that goes to the target."""
-        return head.api_key == _HANDSHAKE and self.accepted and self._access.asks and not self._access.mapped
+        return head.api_key == ApiKey.SASL_HANDSHAKE and self.accepted and self._access.asks and not self._access.mapped
 
     def relays(self, head: RequestHead, request: Any) -> bool:
         """Return whether a login request goes to the target; name and credential are read on the way."""
         if self._access.mapped or not self._access.asks:
             return False
-        if head.api_key == _HANDSHAKE:
+        if head.api_key == ApiKey.SASL_HANDSHAKE:
             self._mechanism, self._claim = str(request.mechanism), None
             return self._relayed(head, self._mechanism)
         if self._claim is None:
@@ -104,7 +103,7 @@ class ClientLogin:
         """Return the target's answer to a relayed request unchanged, after reading the result."""
         kind = entity(head.api_key, head.version, "response")
         answer = decode_answer(kind, frame)
-        if head.api_key == _HANDSHAKE or self._claim is None:
+        if head.api_key == ApiKey.SASL_HANDSHAKE or self._claim is None:
             return frame
         if code_of(answer.error_code):
             self._claim = None
@@ -121,7 +120,7 @@ class ClientLogin:
 
     def answer(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
         """Answer a login request that is not relayed."""
-        if head.api_key == _HANDSHAKE:
+        if head.api_key == ApiKey.SASL_HANDSHAKE:
             self._shake_hands(head, str(request.mechanism), reply)
         elif not self._mechanism:
             self._refuse(head, Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first", reply)
@@ -131,7 +130,7 @@ class ClientLogin:
             self._scram_word(head, bytes(request.auth_bytes), reply)
 
     def _shake_hands(self, head: RequestHead, mechanism: str, reply: Callable[[Buffer], None]) -> None:
-        access, kind = self._access, entity(_HANDSHAKE, head.version, "response")
+        access, kind = self._access, entity(ApiKey.SASL_HANDSHAKE, head.version, "response")
         self._mechanism, self._scram = "", None
         error, why = int(Code.NONE), ""
         if not access.asks:
@@ -213,7 +212,9 @@ class ClientLogin:
 
 
 def _authenticate_answer(head: RequestHead, **values: Any) -> bytes:
-    return frame_answer(blank(entity(_AUTHENTICATE, head.version, "response"), **values), head.correlation_id)
+    return frame_answer(
+        blank(entity(ApiKey.SASL_AUTHENTICATE, head.version, "response"), **values), head.correlation_id
+    )
 
 
 def _claimed(mechanism: str, word: bytes) -> tuple[str | None, Login | Bearer | None]:

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import is_flexible
+from kmigrate.protocol.api import ApiKey, is_flexible
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.admin.create_topics import ask_layout
 from kmigrate.router.admin.handler import ADMINISTRATIVE, AdminHandler
 from kmigrate.router.fetch.handler import FetchHandler
-from kmigrate.router.fetch.list_offsets import LIST_OFFSETS, ListOffsetsHandler
+from kmigrate.router.fetch.list_offsets import ListOffsetsHandler
 from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.groups.trials import TrialJoins
 from kmigrate.router.produce.handler import ProduceHandler
@@ -25,17 +25,13 @@ from kmigrate.router.session.login import SASL_APIS, ClientLogin
 from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
-from kmigrate.router.wire.addresses import LIST_GROUPS, METADATA, REWRITTEN, decode_request, rewrite_answer
+from kmigrate.router.wire.addresses import REWRITTEN, decode_request, rewrite_answer
 from kmigrate.router.wire.blank import frame_answer
-from kmigrate.router.wire.fetch import FETCH
 from kmigrate.router.wire.followed import FOLLOWED_APIS, as_no_member
 from kmigrate.router.wire.groups import (
     DELETES,
     HEARTBEATS,
     HELD_APIS,
-    JOIN_GROUP,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
     group_error,
     groups_of,
     leaves_group,
@@ -43,9 +39,8 @@ from kmigrate.router.wire.groups import (
 )
 from kmigrate.router.wire.heartbeats import from_target
 from kmigrate.router.wire.node_ids import AddressBook
-from kmigrate.router.wire.not_ready import OFFSET_FOR_LEADER_EPOCH, cut_offsets
+from kmigrate.router.wire.not_ready import cut_offsets
 from kmigrate.router.wire.offered import (
-    API_VERSIONS,
     OFFERED,
     check_offered,
     filter_api_versions,
@@ -53,15 +48,15 @@ from kmigrate.router.wire.offered import (
     unsupported_api_versions,
 )
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
-from kmigrate.router.wire.produce import PRODUCE, read_produce
-from kmigrate.router.wire.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
+from kmigrate.router.wire.produce import read_produce
+from kmigrate.router.wire.producer_ids import given_id, is_refused_id
 from kmigrate.router.wire.share import SHARE_READS, show_leaders
-from kmigrate.router.wire.transactions import END_TXN, TRANSACTION_APIS, error_answer
+from kmigrate.router.wire.transactions import TRANSACTION_APIS, error_answer
 from kmigrate.router.wire.trials import JOINING
 
 __all__ = ["Session"]
 
-_OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
+_OF_PRODUCERS = TRANSACTION_APIS | {ApiKey.INIT_PRODUCER_ID}
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _COORDINATED = _OF_PRODUCERS | HEARTBEATS
 _COMMIT_ROUNDS = 4
@@ -81,7 +76,7 @@ _FIRST_WITH_SOFTWARE = 3
 
 def _unanswered(head: RequestHead, frame: bytearray) -> bool:
     """Return whether a request is a write that asks for no answer."""
-    return head.api_key == PRODUCE and read_produce(frame, head).acks == 0
+    return head.api_key == ApiKey.PRODUCE and read_produce(frame, head).acks == 0
 
 
 class Session:
@@ -126,7 +121,7 @@ class Session:
     def frame(self, frame: bytearray) -> None:
         """Take a request that has arrived."""
         head = peek_request(frame)
-        if head.api_key != API_VERSIONS:
+        if head.api_key != ApiKey.API_VERSIONS:
             check_offered(head.api_key, head.version)
         if (self._parted or self._cut_off) and not _unanswered(head, frame):
             return
@@ -256,7 +251,7 @@ class Session:
     def _take(self, head: RequestHead, frame: bytearray, arrived: float) -> bool:
         """Handle the first request; return False where the request has to wait."""
         key = head.api_key
-        if key == PRODUCE:
+        if key == ApiKey.PRODUCE:
             parting = self._shared.table.finished and (self.leaving or self._told)
             return self._writes.take(head, frame, arrived, parting=parting)
         if self.gone:
@@ -285,7 +280,7 @@ class Session:
                 frame, change, before = guarded.rest, guarded.change, self._order.next_change
                 if change is not None:
                     self._order.next_change = lambda answer: change(bytearray(before(answer) if before else answer))
-        return self._reads.take(head, frame) if key == FETCH else self._take_other(head, frame)
+        return self._reads.take(head, frame) if key == ApiKey.FETCH else self._take_other(head, frame)
 
     def _note_refused(self, head: RequestHead, names: Collection[str]) -> None:
         """Count a refusal, and log the connection's first refusal."""
@@ -311,13 +306,13 @@ class Session:
                 frame,
                 lambda answer: answer if self._told else show_leaders(answer, head, self._shared.book, unready),
             )
-        elif key == API_VERSIONS:
+        elif key == ApiKey.API_VERSIONS:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
             return self._sasl(head, frame)
         elif key in _OF_PRODUCERS and (self._shared.table.topics or self._shared.table.held_groups):
             self._of_producer(head, frame)
-        elif key == LIST_OFFSETS and self._shared.table.topics:
+        elif key == ApiKey.LIST_OFFSETS and self._shared.table.topics:
             self._ends(head, frame)
         elif key in ADMINISTRATIVE:
             return self._administrative(head, frame)
@@ -333,7 +328,9 @@ class Session:
             if leaves_group(request):
                 return False
             answer = frame_answer(group_error(head, request, Code.NOT_COORDINATOR), head.correlation_id)
-        elif head.api_key == END_TXN or (head.api_key == INIT_PRODUCER_ID and request.transactional_id is None):
+        elif head.api_key == ApiKey.END_TXN or (
+            head.api_key == ApiKey.INIT_PRODUCER_ID and request.transactional_id is None
+        ):
             return False
         else:
             answer = error_answer(head, request, Code.NOT_COORDINATOR)
@@ -357,9 +354,9 @@ class Session:
         """
         if head.api_key in JOINING:
             self._joining(self._decodable(head, frame), frame)
-        elif head.api_key == OFFSET_FETCH and (lately := self._shared.followers.opened(self._client.now())):
+        elif head.api_key == ApiKey.OFFSET_FETCH and (lately := self._shared.followers.opened(self._client.now())):
             self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
-        elif head.api_key == OFFSET_FOR_LEADER_EPOCH:
+        elif head.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
             since = self._shared.table.epoch
             self._pass(head, frame, lambda answer: self._ready(head, answer, since))
         else:
@@ -373,7 +370,7 @@ class Session:
         def answered(answer: bytearray) -> Buffer:
             if watched:
                 self._trials.joined(head, frame, answer, watched)
-            return answer if head.api_key == JOIN_GROUP else from_target(head, frame, answer, opened)
+            return answer if head.api_key == ApiKey.JOIN_GROUP else from_target(head, frame, answer, opened)
 
         self._pass(head, frame, answered)
 
@@ -413,7 +410,7 @@ class Session:
         self._part()
 
     def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
-        if not 0 <= head.version <= OFFERED[API_VERSIONS][1]:
+        if not 0 <= head.version <= OFFERED[ApiKey.API_VERSIONS][1]:
             self._answer(frame, unsupported_api_versions(head.correlation_id))
             return
         if head.version >= _FIRST_WITH_SOFTWARE:
@@ -429,7 +426,7 @@ class Session:
         """Handle a producer's request: for a transaction by `TransactionHandler`, or else by asking for a producer
         id."""
         request = decode_request(frame, self._decodable(head, frame))
-        if head.api_key == INIT_PRODUCER_ID and request.transactional_id is None:
+        if head.api_key == ApiKey.INIT_PRODUCER_ID and request.transactional_id is None:
             self._producer_id(head, frame)
             return
         slot = self._order.take(len(frame))
@@ -488,7 +485,7 @@ class Session:
             else:
                 self._shared.fallbacks.book(self.home, lambda book: self._show(slot, answer, head, book))
 
-        if head.api_key == METADATA:
+        if head.api_key == ApiKey.METADATA:
             ask_layout(self._shared, self._client, full, frame, decode_request(frame, full), answered)
         else:
             self._client.to_target([frame], head.correlation_id, answered)
@@ -519,7 +516,7 @@ class Session:
         return cut_offsets(answer, head, unready.judge(since)) if unready.concerns(since) else answer
 
     def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
-        if head.api_key == LIST_GROUPS and self._shared.table.followed and not self._alone():
+        if head.api_key == ApiKey.LIST_GROUPS and self._shared.table.followed and not self._alone():
             # groups that follow are asked about at their sources, so the request is taken alone, as in `_group`
             return False
         slot = self._order.take(len(frame))
@@ -544,7 +541,7 @@ class Session:
         """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._shared.table.held_groups, self._shared.table.followed, groups_of(request)
-        if head.api_key == JOIN_GROUP and (groups[0] in held or groups[0] in followed):
+        if head.api_key == ApiKey.JOIN_GROUP and (groups[0] in held or groups[0] in followed):
             timeout_ms = round(request.session_timeout.total_seconds() * 1000)
             self._shared.join_book.asked(groups[0], head.client_id or "", timeout_ms, self._client.now())
         if groups:
@@ -554,7 +551,7 @@ class Session:
         if (
             head.api_key not in HELD_APIS
             or held.isdisjoint(groups)
-            or (head.api_key == JOIN_GROUP and groups[0] in followed)
+            or (head.api_key == ApiKey.JOIN_GROUP and groups[0] in followed)
         ):
             self._group_deadline = None
             if head.api_key in FOLLOWED_APIS and not followed.keys().isdisjoint(groups):
@@ -571,7 +568,7 @@ class Session:
         now = self._client.now()
         self._shared.held.asked(held.intersection(groups), now)
         if self._group_deadline is None:
-            rounds = _COMMIT_ROUNDS if head.api_key == OFFSET_COMMIT else 1
+            rounds = _COMMIT_ROUNDS if head.api_key == ApiKey.OFFSET_COMMIT else 1
             self._group_deadline = now + rounds * self._shared.settings.group_hold_s
             self._client.wake_at(self._group_deadline)
         if now < self._group_deadline:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.shared.deferred_partitions import Holder
 from kmigrate.router.shared.state import ClientLink, SharedState
@@ -23,7 +23,7 @@ from kmigrate.router.wire.transactions import (
 
 __all__ = ["AddPartitionsHandler"]
 
-_ADD = entity(24, 3, "request")
+_ADD = entity(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "request")
 
 
 @dataclass(slots=True, eq=False)

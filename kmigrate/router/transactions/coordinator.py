@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
 from kmigrate.router.wire.transactions import frame_request, read_answer
@@ -21,7 +21,7 @@ __all__ = ["TxnCoordinatorClient"]
 Told = Callable[[Any, int], None]
 """Callback with the answer and 0, or with None and the code for the client."""
 
-_FIND_COORDINATOR = entity(10, 3, "request")
+_FIND_COORDINATOR = entity(ApiKey.FIND_COORDINATOR, 3, "request")
 _OF_TRANSACTIONS = 1
 _MOST_COORDINATORS = 64
 """Maximum coordinators that a connection remembers.

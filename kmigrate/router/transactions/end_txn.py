@@ -9,7 +9,7 @@ from typing import Any
 
 from kmigrate.model.records import LastEnd, TransactionRecord
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.shared.state import TARGET, SharedState
 from kmigrate.router.transactions.identities import ProducerIdentities
@@ -19,7 +19,7 @@ from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER
 
 __all__ = ["EndTxnHandler"]
 
-_END = entity(26, 3, "request")
+_END = entity(ApiKey.END_TXN, 3, "request")
 _ENDED = {
     LastEnd.COMMITTED: Code.NONE,
     LastEnd.ABORTED: Code.INVALID_TXN_STATE,

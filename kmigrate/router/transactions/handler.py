@@ -45,7 +45,7 @@ from typing import Any
 
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import GroupRoute, Serve
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.groups.handler import GroupHandler
@@ -59,11 +59,6 @@ from kmigrate.router.transactions.locate import TransactionLocator
 from kmigrate.router.transactions.request import TxnRequest
 from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER, SourceIdentities
 from kmigrate.router.wire.transactions import (
-    ADD_OFFSETS,
-    ADD_PARTITIONS,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    TXN_OFFSET_COMMIT,
     holder_of,
     partition_codes,
     partitions_answer,
@@ -73,8 +68,8 @@ from kmigrate.router.wire.transactions import (
 
 __all__ = ["TransactionHandler"]
 
-_ADD = entity(24, 3, "request")
-_OFFSETS = entity(25, 3, "request")
+_ADD = entity(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "request")
+_OFFSETS = entity(ApiKey.ADD_OFFSETS_TO_TXN, 3, "request")
 
 
 def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
@@ -135,28 +130,28 @@ class TransactionHandler:
         if self._gone:
             return
         key = txn.head.api_key
-        if key == INIT_PRODUCER_ID:
+        if key == ApiKey.INIT_PRODUCER_ID:
             self._init(txn)
-        elif key != END_TXN and self._identities.cut_off(txn):
-            txn.fail(Code.ILLEGAL_GENERATION if key == TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
-        elif key == TXN_OFFSET_COMMIT:
+        elif key != ApiKey.END_TXN and self._identities.cut_off(txn):
+            txn.fail(Code.ILLEGAL_GENERATION if key == ApiKey.TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
+        elif key == ApiKey.TXN_OFFSET_COMMIT:
             self._commit_offsets(txn)
         elif not self._shared.table.mirroring:
             self._at_target_alone(txn)
         elif not self._places.knows(txn.name):
             self._look_first(txn)
-        elif key == ADD_PARTITIONS:
+        elif key == ApiKey.ADD_PARTITIONS_TO_TXN:
             self._add_partitions(txn)
-        elif key == ADD_OFFSETS:
+        elif key == ApiKey.ADD_OFFSETS_TO_TXN:
             self._add_offsets(txn)
         else:
             self._ending.take(txn)
 
     def _at_target_alone(self, txn: TxnRequest) -> None:
         """Handle a request while nothing is mirrored any more, or yet."""
-        if txn.head.api_key == END_TXN:
+        if txn.head.api_key == ApiKey.END_TXN:
             self._ending.take(txn)
-        elif txn.head.api_key == ADD_PARTITIONS:
+        elif txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
             self._add_at_target(txn)
         else:
             self._begin_at_target(txn)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import TARGET, SharedState
@@ -30,8 +30,8 @@ from kmigrate.router.wire.transactions import frame_request, read_answer
 
 __all__ = ["ProducerIdentities"]
 
-_INIT = entity(22, 4, "request")
-_DESCRIBE = entity(65, 0, "request")
+_INIT = entity(ApiKey.INIT_PRODUCER_ID, 4, "request")
+_DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _DISOWNED = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
 _USUAL_TIMEOUT = dt.timedelta(seconds=60)
 """Clients' default of transaction.timeout.ms, for an id that was requested before any topic was mirrored."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
@@ -22,7 +22,7 @@ from kmigrate.router.transactions.identities import ProducerIdentities
 
 __all__ = ["TransactionLocator"]
 
-_DESCRIBE = entity(65, 0, "request")
+_DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _MOST_KNOWN = 16
 """Maximum ids without an open transaction that a connection remembers: a producer has one id and its own connections.
 

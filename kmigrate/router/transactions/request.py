@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import Buffer
-from kmigrate.router.wire.transactions import ADD_PARTITIONS, error_answer, partition_codes, read_answer
+from kmigrate.router.wire.transactions import error_answer, partition_codes, read_answer
 
 __all__ = ["TxnRequest"]
 
@@ -48,7 +49,7 @@ class TxnRequest:
     def codes_in(self, answer: Buffer) -> set[int]:
         """Return the codes of an answer; 0 among them lets something into the transaction."""
         told = self.read(bytearray(answer))
-        if self.head.api_key == ADD_PARTITIONS:
+        if self.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
             return set(partition_codes(told).values())
         return {code_of(told.error_code)}
 

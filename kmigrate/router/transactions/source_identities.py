@@ -16,17 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.router.shared.state import SharedState
 from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
 from kmigrate.router.transactions.request import TxnRequest
-from kmigrate.router.wire.transactions import END_TXN
 
 __all__ = ["NOT_THE_HOLDER", "SourceIdentities"]
 
-_END = entity(26, 3, "request")
-_DESCRIBE = entity(65, 0, "request")
+_END = entity(ApiKey.END_TXN, 3, "request")
+_DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _OTHER_EPOCH = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 NOT_THE_HOLDER = _OTHER_EPOCH | {Code.INVALID_PRODUCER_ID_MAPPING}
 """Error codes of a coordinator that knows another holder of a transactional id, or none."""
@@ -60,7 +59,7 @@ class SourceIdentities:
         """Refuse an identity that the target does not know (`refused`), unless a source has handed the identity out."""
         if not self.is_strange(txn):
             refused()
-        elif txn.head.api_key == END_TXN:
+        elif txn.head.api_key == ApiKey.END_TXN:
             self._end(txn, refused)
         else:
             self._look(txn, refused)
@@ -93,7 +92,7 @@ class SourceIdentities:
     def _look(self, txn: TxnRequest, refused: Callable[[], None]) -> None:
         """Have the client abort if a source knows the identity."""
         backend, sources = self.shared.backend, self.shared.table.sources
-        unknown = [link for link in sources if backend.source_version(link, END_TXN) < 0]
+        unknown = [link for link in sources if backend.source_version(link, ApiKey.END_TXN) < 0]
         for link in unknown:
             backend.refresh_source(link)
         links = [link for link in sources if backend.tells_transactions(link)]

@@ -13,7 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from kmigrate.model.ids import is_own_topic
-from kmigrate.protocol.api import decode_answer, decode_body, encode_body, entity
+from kmigrate.protocol.api import ApiKey, decode_answer, decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.blank import blank, frame_answer
@@ -32,16 +32,14 @@ __all__ = [
     "rewrite_answer",
 ]
 
-METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 3, 10, 60
-LIST_GROUPS, LIST_TRANSACTIONS = 16, 66
 
-ONE_BROKERS = frozenset({LIST_GROUPS, LIST_TRANSACTIONS})
+ONE_BROKERS = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS})
 """APIs whose answers tell of a single broker alone. Clients ask every broker that Metadata names.
 
 A fallback router's listener (`shared.fallback_routers`) stands for no broker of the target, and answers an empty list.
 """
 
-REWRITTEN = frozenset({METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER})
+REWRITTEN = frozenset({ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER})
 
 REWRITTEN_FIELDS: dict[int, frozenset[str]] = {
     0: frozenset({"response.Responses.PartitionResponses.CurrentLeader", "response.NodeEndpoints"}),
@@ -52,9 +50,9 @@ REWRITTEN_FIELDS: dict[int, frozenset[str]] = {
             "response.NodeEndpoints",
         }
     ),
-    METADATA: frozenset({"response.Brokers", "response.ControllerId", "response.Topics.Partitions"}),
-    FIND_COORDINATOR: frozenset({"response.NodeId", "response.Host", "response.Port", "response.Coordinators"}),
-    DESCRIBE_CLUSTER: frozenset({"response.ControllerId", "response.Brokers"}),
+    ApiKey.METADATA: frozenset({"response.Brokers", "response.ControllerId", "response.Topics.Partitions"}),
+    ApiKey.FIND_COORDINATOR: frozenset({"response.NodeId", "response.Host", "response.Port", "response.Coordinators"}),
+    ApiKey.DESCRIBE_CLUSTER: frozenset({"response.ControllerId", "response.Brokers"}),
     19: frozenset({"request.Topics.Assignments"}),
     37: frozenset({"request.Topics.Assignments"}),
     **SHOWN_FIELDS,
@@ -79,7 +77,7 @@ def rewrite_answer(
 ) -> tuple[bytes, bool]:
     """Return the answer as the client may see it, and whether the answer named a broker that has no listener yet."""
     kind = entity(head.api_key, head.version, "response")
-    apart = show_topics(frame, head.version, book, hidden) if head.api_key == METADATA else None
+    apart = show_topics(frame, head.version, book, hidden) if head.api_key == ApiKey.METADATA else None
     message = decode_answer(kind, apart[0] if apart is not None else frame)
     change = _CHANGES[head.api_key]
     changed, stranger = change(message, book, hidden)
@@ -163,4 +161,8 @@ def _cluster(message: Any, book: AddressBook, _: Collection[str]) -> tuple[Any, 
 
 
 _Change = Callable[[Any, AddressBook, Collection[str]], tuple[Any, bool]]
-_CHANGES: dict[int, _Change] = {METADATA: _metadata, FIND_COORDINATOR: _coordinator, DESCRIBE_CLUSTER: _cluster}
+_CHANGES: dict[int, _Change] = {
+    ApiKey.METADATA: _metadata,
+    ApiKey.FIND_COORDINATOR: _coordinator,
+    ApiKey.DESCRIBE_CLUSTER: _cluster,
+}

@@ -13,25 +13,24 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import ApiKey, decode_answer, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.broker_names import make_names_real
 from kmigrate.router.wire.node_ids import AddressBook
-from kmigrate.router.wire.quorum import ALTER_REASSIGNMENTS, make_replicas_real
+from kmigrate.router.wire.quorum import make_replicas_real
 
-__all__ = ["ADMIN_APIS", "CREATE_TOPICS", "Split", "answer_with", "make_nodes_real", "split_mirrored"]
+__all__ = ["ADMIN_APIS", "Split", "answer_with", "make_nodes_real", "split_mirrored"]
 
-CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 19, 20, 21
-ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 33, 37, 44
-_ANSWERS = {
-    CREATE_TOPICS: "topics",
-    DELETE_TOPICS: "responses",
-    DELETE_RECORDS: "topics",
-    ALTER_CONFIGS: "responses",
-    CREATE_PARTITIONS: "results",
-    INCREMENTAL_ALTER_CONFIGS: "responses",
+
+_ANSWERS: dict[int, str] = {
+    ApiKey.CREATE_TOPICS: "topics",
+    ApiKey.DELETE_TOPICS: "responses",
+    ApiKey.DELETE_RECORDS: "topics",
+    ApiKey.ALTER_CONFIGS: "responses",
+    ApiKey.CREATE_PARTITIONS: "results",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "responses",
 }
 """Name of the array in an answer, by API."""
 ADMIN_APIS = frozenset(_ANSWERS)
@@ -60,7 +59,7 @@ def split_mirrored(head: RequestHead, request: Any, mirrored: Mapping[str, str])
     others = tuple(each for name, each in elements if name not in mirrored)
     own = [(name, each) for name, each in elements if name in mirrored]
     rest = dataclasses.replace(request, **{asked: others}) if others or not own else None
-    refused = () if head.api_key == CREATE_TOPICS else tuple(sorted({name for name, _ in own}))
+    refused = () if head.api_key == ApiKey.CREATE_TOPICS else tuple(sorted({name for name, _ in own}))
     return Split(rest, tuple(_told(head, name, each) for name, each in own), refused)
 
 
@@ -80,7 +79,7 @@ def make_nodes_real(head: RequestHead, request: Any, book: AddressBook, asked: C
 
     `asked` are the brokers that configuration resources name.
     """
-    if head.api_key == ALTER_REASSIGNMENTS:
+    if head.api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS:
         return make_replicas_real(request, book)
     if asked:
         return make_names_real(request, book)
@@ -108,11 +107,11 @@ def _topic(asked: Any, names: Mapping[str, str]) -> str:
 def _told(head: RequestHead, name: str, asked: Any) -> Any:
     kind = element(entity(head.api_key, head.version, "response"), _ANSWERS[head.api_key])
     named = {field: getattr(asked, field) for field in _NAMED_BY if hasattr(asked, field)} or {"name": asked}
-    if head.api_key == CREATE_TOPICS:
+    if head.api_key == ApiKey.CREATE_TOPICS:
         text = f"Topic '{name}' already exists: kmigrate mirrors it"
         return blank(kind, **named, error_code=Code.TOPIC_ALREADY_EXISTS, error_message=text)
     refused = Code.POLICY_VIOLATION
-    if head.api_key == DELETE_RECORDS:
+    if head.api_key == ApiKey.DELETE_RECORDS:
         part_type = element(kind, "partitions")
         parts = (
             blank(part_type, partition_index=part.partition_index, low_watermark=-1, error_code=refused)

@@ -10,20 +10,22 @@ import dataclasses
 from typing import Any
 
 from kmigrate.model.digits import whole_number
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import ApiKey, decode_answer, entity
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.blank import frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 
-__all__ = ["BROKER_CONFIG_APIS", "LIST_CONFIG_RESOURCES", "asked_brokers", "make_names_real", "show_names"]
+__all__ = ["BROKER_CONFIG_APIS", "asked_brokers", "make_names_real", "show_names"]
 
-DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES = 32, 33, 44, 74
-BROKER_CONFIG_APIS = frozenset({DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES})
-_ANSWERS = {
-    DESCRIBE_CONFIGS: "results",
-    ALTER_CONFIGS: "responses",
-    INCREMENTAL_ALTER_CONFIGS: "responses",
-    LIST_CONFIG_RESOURCES: "config_resources",
+
+BROKER_CONFIG_APIS = frozenset(
+    {ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.LIST_CONFIG_RESOURCES}
+)
+_ANSWERS: dict[int, str] = {
+    ApiKey.DESCRIBE_CONFIGS: "results",
+    ApiKey.ALTER_CONFIGS: "responses",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "responses",
+    ApiKey.LIST_CONFIG_RESOURCES: "config_resources",
 }
 Buffer = bytes | bytearray | memoryview
 _OF_BROKERS = frozenset({4, 8})
@@ -55,7 +57,7 @@ def show_names(answer: bytearray, head: RequestHead, book: AddressBook, asked: f
         name = str(each.resource_name)
         node = whole_number(name)
         other = name if node is None else str(book.shown(node))
-        told = other in asked or head.api_key == LIST_CONFIG_RESOURCES
+        told = other in asked or head.api_key == ApiKey.LIST_CONFIG_RESOURCES
         shown.append(_named(each, other) if told else each)
     return frame_answer(dataclasses.replace(message, **{where: tuple(shown)}), head.correlation_id)
 

@@ -16,9 +16,9 @@ from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.blank import frame_answer
 
-__all__ = ["DESCRIBE_CONFIGS", "show_own_configs"]
+__all__ = ["show_own_configs"]
 
-DESCRIBE_CONFIGS = 32
+
 _TOPIC_RESOURCE = 2
 _OF_THE_TOPIC = 1
 """Source type of a value that is set on the topic itself."""

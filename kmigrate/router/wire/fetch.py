@@ -21,9 +21,9 @@ from kmigrate.protocol.frames import SIZE, skip_tags
 from kmigrate.protocol.primitives import read_compact_string, read_uvarint, write_compact_string, write_uvarint
 from kmigrate.router.wire.node_ids import AddressBook
 
-__all__ = ["FETCH", "PassingFetch", "ShownFetch", "rewrite_fetch"]
+__all__ = ["PassingFetch", "ShownFetch", "rewrite_fetch"]
 
-FETCH = 1
+
 _LOG_STARTS, _SESSIONS, _PREFERS_REPLICAS, _FLEXIBLE, _TOPIC_IDS = 5, 7, 11, 12, 13
 """First version of an answer with each of these fields; no version below 4 is offered (`offered`)."""
 _CURRENT_LEADER_TAG, _ENDPOINTS_TAG = 1, 0

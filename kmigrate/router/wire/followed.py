@@ -11,24 +11,11 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import ApiKey, decode_body, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.wire.blank import blank, element
-from kmigrate.router.wire.groups import (
-    CONSUMER_GROUP_DESCRIBE,
-    CONSUMER_GROUP_HEARTBEAT,
-    DELETE_GROUPS,
-    DESCRIBE_GROUPS,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    OFFSET_COMMIT,
-    OFFSET_DELETE,
-    OFFSET_FETCH,
-    SYNC_GROUP,
-    groups_of,
-)
+from kmigrate.router.wire.groups import groups_of
 from kmigrate.router.wire.recast import recast
 from kmigrate.router.wire.transactions import frame_request
 
@@ -52,10 +39,19 @@ __all__ = [
 
 FOLLOWED_APIS = frozenset(
     {
-        OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, DELETE_GROUPS,
-        OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
     }
-)  # fmt: skip
+)
 _EPOCH = "committed_leader_epoch"
 _FIRST_BATCHED = 8
 _LAST_OF_ONE_GROUP = 7
@@ -150,13 +146,13 @@ def told_and_left_out(request: Any, answer: Any) -> tuple[set[tuple[str, int]], 
 
 def question_for(group: str, partitions: Iterable[tuple[str, int]], client_id: str | None) -> tuple[RequestHead, Any]:
     """Return an OffsetFetch request about partitions of a group, and its head."""
-    kind = entity(OFFSET_FETCH, _LAST_OF_ONE_GROUP, "request")
+    kind = entity(ApiKey.OFFSET_FETCH, _LAST_OF_ONE_GROUP, "request")
     topic_type = element(kind, "topics")
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
     topics = tuple(blank(topic_type, name=name, partition_indexes=tuple(parts)) for name, parts in by_topic.items())
-    head = RequestHead(OFFSET_FETCH, _LAST_OF_ONE_GROUP, 0, client_id, 0)
+    head = RequestHead(ApiKey.OFFSET_FETCH, _LAST_OF_ONE_GROUP, 0, client_id, 0)
     return head, blank(kind, group_id=group, topics=topics)
 
 
@@ -201,7 +197,7 @@ def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
     if head.version <= newest:
         return Asked(request, answer_kind)
     kind = entity(head.api_key, newest, "request")
-    if head.api_key == OFFSET_FETCH and head.version >= _FIRST_BATCHED > newest:
+    if head.api_key == ApiKey.OFFSET_FETCH and head.version >= _FIRST_BATCHED > newest:
         (group,) = request.groups
         message = recast(group, kind)
         if hasattr(message, "require_stable"):
@@ -216,14 +212,14 @@ def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened:
     None where the target knows all members, or where the rejected members belong to groups other than `opened`, the
     groups that have opened a moment ago.
     """
-    if head.api_key != OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
+    if head.api_key != ApiKey.OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
         return None
-    kind = entity(OFFSET_FETCH, head.version, "response")
+    kind = entity(ApiKey.OFFSET_FETCH, head.version, "response")
     told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
     unknown = {str(g.group_id) for g in told.groups if code_of(g.error_code) == Code.UNKNOWN_MEMBER_ID} & set(opened)
     if not unknown:
         return None
-    request = decode_body(entity(OFFSET_FETCH, head.version, "request"), frame, head.body)
+    request = decode_body(entity(ApiKey.OFFSET_FETCH, head.version, "request"), frame, head.body)
     groups = tuple(
         dataclasses.replace(group, member_id=None, member_epoch=type(group.member_epoch)(-1))
         if str(group.group_id) in unknown
@@ -236,6 +232,6 @@ def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened:
 def leave_request(group: str, member_id: str, newest: int) -> Any:
     """Return a LeaveGroup request for a member, in a version that the source speaks."""
     if newest < _LEAVE_VERSION:
-        return blank(entity(LEAVE_GROUP, 0, "request"), group_id=group, member_id=member_id)
-    kind = entity(LEAVE_GROUP, _LEAVE_VERSION, "request")
+        return blank(entity(ApiKey.LEAVE_GROUP, 0, "request"), group_id=group, member_id=member_id)
+    kind = entity(ApiKey.LEAVE_GROUP, _LEAVE_VERSION, "request")
     return blank(kind, group_id=group, members=(blank(element(kind, "members"), member_id=member_id),))

@@ -20,26 +20,15 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.blank import blank, element, frame_answer
 
 __all__ = [
-    "CONSUMER_GROUP_DESCRIBE",
-    "CONSUMER_GROUP_HEARTBEAT",
     "DELETES",
-    "DELETE_GROUPS",
-    "DESCRIBE_GROUPS",
-    "HEARTBEAT",
     "HEARTBEATS",
     "HELD_APIS",
-    "JOIN_GROUP",
-    "LEAVE_GROUP",
-    "OFFSET_COMMIT",
-    "OFFSET_DELETE",
-    "OFFSET_FETCH",
-    "SYNC_GROUP",
     "asking_again",
     "group_error",
     "groups_of",
@@ -47,22 +36,25 @@ __all__ = [
     "wait_answer",
 ]
 
-OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
-DESCRIBE_GROUPS, TXN_OFFSET_COMMIT, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 15, 28, 42, 47, 68
-CONSUMER_GROUP_DESCRIBE, SHARE_GROUP_HEARTBEAT = 69, 76
 
 HELD_APIS = frozenset(
     {
-        OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, SYNC_GROUP, DELETE_GROUPS, OFFSET_DELETE,
-        CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.SYNC_GROUP,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
     }
-)  # fmt: skip
-HEARTBEATS = frozenset({HEARTBEAT, CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBEAT})
+)
+HEARTBEATS = frozenset({ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT})
 """Requests of members that ask for nothing: a client repeats them at another coordinator."""
-DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
+DELETES = frozenset({ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE})
 """Held APIs that delete committed offsets."""
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
-_OF_MEMBERS = {SYNC_GROUP: Code.REBALANCE_IN_PROGRESS, HEARTBEAT: Code.NONE}
+_OF_MEMBERS: dict[int, Code] = {ApiKey.SYNC_GROUP: Code.REBALANCE_IN_PROGRESS, ApiKey.HEARTBEAT: Code.NONE}
 _FETCH_BATCHED = 8
 _FETCH_FIRST_UNSTABLE = 7
 """First version in which OffsetFetch knows UNSTABLE_OFFSET_COMMIT."""
@@ -197,10 +189,10 @@ def _named(kind: type[Any], topic: Any, **values: Any) -> Any:
 
 _Shape = Callable[[type[Any], Any, int, int], Any]
 _SHAPES: dict[int, _Shape] = {
-    OFFSET_COMMIT: _commit,
-    OFFSET_FETCH: _fetch,
-    DESCRIBE_GROUPS: _describe,
-    CONSUMER_GROUP_DESCRIBE: _describe,
-    TXN_OFFSET_COMMIT: _commit,
-    DELETE_GROUPS: _delete,
+    ApiKey.OFFSET_COMMIT: _commit,
+    ApiKey.OFFSET_FETCH: _fetch,
+    ApiKey.DESCRIBE_GROUPS: _describe,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe,
+    ApiKey.TXN_OFFSET_COMMIT: _commit,
+    ApiKey.DELETE_GROUPS: _delete,
 }

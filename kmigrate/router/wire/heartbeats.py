@@ -14,11 +14,11 @@ from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import ApiKey, decode_body, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.wire.blank import blank, frame_answer, part
-from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, group_error
+from kmigrate.router.wire.groups import group_error
 from kmigrate.router.wire.topic_ids import TopicIds
 
 __all__ = [
@@ -109,7 +109,7 @@ def sooner(answer: Any) -> Any:
 
 def leaving(heartbeat: Any) -> Any:
     """Return the heartbeat by which a member leaves for good; a static member's place is not kept, either."""
-    kind = entity(CONSUMER_GROUP_HEARTBEAT, 0, "request")
+    kind = entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, "request")
     return blank(
         kind,
         group_id=heartbeat.group_id,
@@ -122,7 +122,7 @@ def leaving(heartbeat: Any) -> Any:
 
 def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
     """Return the target's answer to a heartbeat as the member gets it; `opened` are groups that opened a moment ago."""
-    kind = entity(CONSUMER_GROUP_HEARTBEAT, head.version, "response")
+    kind = entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, head.version, "response")
     told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
     code = code_of(told.error_code)
     if code == Code.GROUP_ID_NOT_FOUND:
@@ -158,7 +158,7 @@ def _as_one_that_comes(head: RequestHead, request: Any, answer: bytearray) -> by
 
 
 def _heartbeat(head: RequestHead, frame: bytearray) -> Any:
-    return decode_body(entity(CONSUMER_GROUP_HEARTBEAT, head.version, "request"), frame, head.body)
+    return decode_body(entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, head.version, "request"), frame, head.body)
 
 
 def with_target_names(answer: Any, ids: TopicIds) -> Any:

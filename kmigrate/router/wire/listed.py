@@ -10,10 +10,9 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.wire.blank import blank, element
-from kmigrate.router.wire.groups import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
 
 __all__ = [
     "DESCRIBE",
@@ -27,8 +26,8 @@ __all__ = [
 ]
 
 DESCRIBE_VERSION = 5
-DESCRIBE = entity(DESCRIBE_GROUPS, DESCRIBE_VERSION, "request")
-DESCRIBE_NEW = entity(CONSUMER_GROUP_DESCRIBE, 0, "request")
+DESCRIBE = entity(ApiKey.DESCRIBE_GROUPS, DESCRIBE_VERSION, "request")
+DESCRIBE_NEW = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")
 _DEAD = "Dead"
 _CLASSIC, _NEW = "classic", "consumer"
 _CONSUMERS = "consumer"

@@ -20,9 +20,8 @@ from kmigrate.protocol.frames import SIZE, RequestHead, response_body_offset, sk
 from kmigrate.protocol.primitives import read_uvarint
 from kmigrate.router.wire.blank import blank, frame_answer
 
-__all__ = ["OFFSET_FOR_LEADER_EPOCH", "IsUnready", "cut_fetch", "cut_offsets"]
+__all__ = ["IsUnready", "cut_fetch", "cut_offsets"]
 
-OFFSET_FOR_LEADER_EPOCH = 23
 
 IsUnready = Callable[[bytes, int], bool]
 """Tells whether a partition of a topic (named by the topic's name or target id) is not ready."""

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import ApiKey, decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.wire.blank import blank, element
 from kmigrate.router.wire.recast import recast
 
 __all__ = [
-    "API_VERSIONS",
     "CAPPED",
     "HIDDEN",
     "OFFERED",
@@ -29,7 +28,6 @@ __all__ = [
     "unsupported_api_versions",
 ]
 
-API_VERSIONS = 18
 
 OFFERED: dict[int, tuple[int, int]] = {
     0: (3, 11),  # Produce
@@ -150,7 +148,7 @@ def filter_api_versions(frame: bytearray, version: int) -> bytes:
     """
     if frame[8:10] == Code.UNSUPPORTED_VERSION.to_bytes(2, "big"):
         version = 0
-    answer = decode_body(entity(API_VERSIONS, version, "response"), frame, 8)
+    answer = decode_body(entity(ApiKey.API_VERSIONS, version, "response"), frame, 8)
     keys = []
     for key in answer.api_keys:
         span = OFFERED.get(int(key.api_key))
@@ -170,7 +168,7 @@ def filter_api_versions(frame: bytearray, version: int) -> bytes:
 
 def told_api_versions(target: Any, version: int, correlation: int) -> bytes:
     """Return the answer to an ApiVersions request, made from the ApiVersions answers of the target's brokers."""
-    body = encode_body(recast(target, entity(API_VERSIONS, version, "response")))
+    body = encode_body(recast(target, entity(ApiKey.API_VERSIONS, version, "response")))
     frame = (len(body) + 4).to_bytes(4, "big") + correlation.to_bytes(4, "big", signed=True) + body
     return filter_api_versions(bytearray(frame), version)
 
@@ -190,8 +188,8 @@ def common_api_versions(answers: Sequence[Any]) -> Any:
 
 def unsupported_api_versions(correlation: int) -> bytes:
     """Return the answer to an ApiVersions request newer than the router knows: try again with this range (KIP-511)."""
-    answer_type = entity(API_VERSIONS, 0, "response")
-    span = OFFERED[API_VERSIONS]
-    key = element(answer_type, "api_keys")(api_key=API_VERSIONS, min_version=span[0], max_version=span[1])
+    answer_type = entity(ApiKey.API_VERSIONS, 0, "response")
+    span = OFFERED[ApiKey.API_VERSIONS]
+    key = element(answer_type, "api_keys")(api_key=ApiKey.API_VERSIONS, min_version=span[0], max_version=span[1])
     body = encode_body(blank(answer_type, error_code=Code.UNSUPPORTED_VERSION, api_keys=(key,)))
     return (len(body) + 4).to_bytes(4, "big") + correlation.to_bytes(4, "big", signed=True) + body

@@ -22,10 +22,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from kmigrate.model.ids import OWN_PREFIX, is_own_topic
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import ApiKey, decode_answer, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.addresses import METADATA, decode_request, encode_request
+from kmigrate.router.wire.addresses import decode_request, encode_request
 from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.metadata import put_topics, show_topics
 from kmigrate.router.wire.node_ids import AddressBook
@@ -33,22 +33,21 @@ from kmigrate.router.wire.node_ids import AddressBook
 __all__ = ["HIDING", "REFUSING", "Guarded", "guard", "hide", "mentions"]
 
 _PREFIX = OWN_PREFIX.encode()
-_ADD_PARTITIONS, _CREATE_ACLS, _DELETE_ACLS = 24, 30, 31
-_FETCH, _CONSUMER_HEARTBEAT, _SHARE_HEARTBEAT, _SHARE_FETCH, _SHARE_ACKNOWLEDGE = 1, 68, 76, 78, 79
+
 
 REFUSING: dict[int, tuple[tuple[str, ...], str]] = {
     1: (("topics", "forgotten_topics_data"), "responses"),
     2: (("topics",), "topics"),
-    METADATA: (("topics",), "topics"),
+    ApiKey.METADATA: (("topics",), "topics"),
     8: (("topics",), "topics"),
     19: (("topics",), "topics"),
     20: (("topics", "topic_names"), "responses"),
     21: (("topics",), "topics"),
     23: (("topics",), "topics"),
-    _ADD_PARTITIONS: (("v3_and_below_topics",), "results_by_topic_v3_and_below"),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (("v3_and_below_topics",), "results_by_topic_v3_and_below"),
     28: (("topics",), "topics"),
-    _CREATE_ACLS: (("creations",), "results"),
-    _DELETE_ACLS: (("filters",), "filter_results"),
+    ApiKey.CREATE_ACLS: (("creations",), "results"),
+    ApiKey.DELETE_ACLS: (("filters",), "filter_results"),
     32: (("resources",), "results"),
     33: (("resources",), "responses"),
     34: (("dirs",), "results"),
@@ -60,22 +59,33 @@ REFUSING: dict[int, tuple[tuple[str, ...], str]] = {
     46: (("topics",), ""),
     47: (("topics",), "topics"),
     61: (("topics",), "topics"),
-    _CONSUMER_HEARTBEAT: (("subscribed_topic_names",), ""),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (("subscribed_topic_names",), ""),
     75: (("topics",), "topics"),
-    _SHARE_HEARTBEAT: (("subscribed_topic_names",), ""),
-    _SHARE_FETCH: (("topics", "forgotten_topics_data"), "responses"),
-    _SHARE_ACKNOWLEDGE: (("topics",), "responses"),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (("subscribed_topic_names",), ""),
+    ApiKey.SHARE_FETCH: (("topics", "forgotten_topics_data"), "responses"),
+    ApiKey.SHARE_ACKNOWLEDGE: (("topics",), "responses"),
     91: (("topics",), "responses"),
     92: (("topics",), "responses"),
 }
 """Arrays of the request that name topics, and array of the response that takes refusals ('': none does), by API."""
 
-HIDING = frozenset({METADATA, 9, 35, 43, 46, _CONSUMER_HEARTBEAT, 69, 74, 75, _SHARE_HEARTBEAT, 77, 90})
+HIDING = frozenset(
+    {ApiKey.METADATA, 9, 35, 43, 46, ApiKey.CONSUMER_GROUP_HEARTBEAT, 69, 74, 75, ApiKey.SHARE_GROUP_HEARTBEAT, 77, 90}
+)
 """APIs whose responses name topics that the request did not name."""
 
-_STILL_SENT = frozenset({_FETCH, METADATA, _CONSUMER_HEARTBEAT, _SHARE_HEARTBEAT, _SHARE_FETCH, _SHARE_ACKNOWLEDGE})
+_STILL_SENT = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.METADATA,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        ApiKey.SHARE_FETCH,
+        ApiKey.SHARE_ACKNOWLEDGE,
+    }
+)
 """APIs whose requests go to the target even without a topic."""
-_POSITIONAL = frozenset({_CREATE_ACLS, _DELETE_ACLS})
+_POSITIONAL = frozenset({ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS})
 """APIs whose responses identify elements by their place in the request."""
 _NAMES = ("name", "topic", "topic_name", "resource_name", "resource_name_filter")
 _INDEXES = ("partition_index", "partition", "partition_id")
@@ -119,7 +129,7 @@ def guard(head: RequestHead, frame: bytearray, ids: Collection[bytes]) -> Guarde
     refused = tuple(sorted({_shown(each) for each in own}))
     asked = parts[next(name for name in fields if hasattr(request, name))]
     told = _refusals(head, where, asked, ids) if where else ()
-    alone = head.api_key == _ADD_PARTITIONS or not (asked[1] or head.api_key in _STILL_SENT)
+    alone = head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN or not (asked[1] or head.api_key in _STILL_SENT)
     if alone:
         answer = blank(entity(head.api_key, head.version, "response"), **({where: told} if where else {}))
         return Guarded(None, frame_answer(answer, head.correlation_id), None, refused)
@@ -134,7 +144,7 @@ def hide(head: RequestHead, answer: bytearray, ids: Collection[bytes]) -> bytes 
     """Return the target's answer without kmigrate's own topics."""
     if not mentions(answer, ids):
         return answer
-    if head.api_key == METADATA:
+    if head.api_key == ApiKey.METADATA:
         apart = show_topics(answer, head.version, AddressBook(0), ())
         if apart is not None:
             return put_topics(bytes(apart[0]), head.version, apart[1])
@@ -199,7 +209,7 @@ def _refusals(
 ) -> tuple[Any, ...]:
     kind = element(entity(head.api_key, head.version, "response"), where)
     told = tuple(_refusal(kind, each, _code(each)) for each in asked[0])
-    if head.api_key == _ADD_PARTITIONS:
+    if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
         told += tuple(_refusal(kind, each, Code.OPERATION_NOT_ATTEMPTED) for each in asked[1])
     return told
 

@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.frames import SIZE, RequestHead, correlation_id, encode_request_head, skip_tags
 from kmigrate.protocol.primitives import (
     read_compact_string,
@@ -28,7 +29,6 @@ from kmigrate.protocol.primitives import (
 
 __all__ = [
     "FLEXIBLE",
-    "PRODUCE",
     "PartitionAnswer",
     "ProducePart",
     "ProduceReader",
@@ -43,7 +43,7 @@ __all__ = [
     "without_hints",
 ]
 
-PRODUCE = 0
+
 FLEXIBLE = 9
 """First version with compact fields and tags."""
 _FIRST_WITH_HINTS = 10
@@ -286,7 +286,7 @@ def encode_request(
     topics: dict[str, list[ProducePart]] = {}
     for part in parts:
         topics.setdefault(part.topic, []).append(part)
-    head = encode_request_head(PRODUCE, version, correlation, (client_id or "").encode(), flexible)
+    head = encode_request_head(ApiKey.PRODUCE, version, correlation, (client_id or "").encode(), flexible)
     text = head + string(request.transactional_id) + _ACKS.pack(acks, request.timeout_ms)
     text += _array(len(topics), flexible)
     out: list[Buffer] = []

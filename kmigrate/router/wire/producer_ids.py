@@ -7,15 +7,13 @@ to write at the target yet (`model.acls`).
 
 from __future__ import annotations
 
-from kmigrate.protocol.api import decode_answer, entity, is_flexible
+from kmigrate.protocol.api import ApiKey, decode_answer, entity, is_flexible
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.wire.addresses import decode_request
 from kmigrate.router.wire.blank import blank, frame_answer
 
-__all__ = ["INIT_PRODUCER_ID", "given_id", "is_refused_id"]
-
-INIT_PRODUCER_ID = 22
+__all__ = ["given_id", "is_refused_id"]
 
 
 def is_refused_id(head: RequestHead, request: bytearray, answer: bytearray) -> bool:
@@ -23,15 +21,15 @@ def is_refused_id(head: RequestHead, request: bytearray, answer: bytearray) -> b
 
     Transactional producers need another right.
     """
-    kind = entity(INIT_PRODUCER_ID, head.version, "response")
+    kind = entity(ApiKey.INIT_PRODUCER_ID, head.version, "response")
     told = decode_answer(kind, answer)
     if code_of(told.error_code) != Code.CLUSTER_AUTHORIZATION_FAILED:
         return False
-    asked = decode_request(request, peek_request(request, is_flexible(INIT_PRODUCER_ID, head.version)))
+    asked = decode_request(request, peek_request(request, is_flexible(ApiKey.INIT_PRODUCER_ID, head.version)))
     return asked.transactional_id is None
 
 
 def given_id(head: RequestHead, producer_id: int) -> bytes:
     """Return the answer that gives a producer id."""
-    answer = blank(entity(INIT_PRODUCER_ID, head.version, "response"), producer_id=producer_id, producer_epoch=0)
+    answer = blank(entity(ApiKey.INIT_PRODUCER_ID, head.version, "response"), producer_id=producer_id, producer_epoch=0)
     return frame_answer(answer, head.correlation_id)

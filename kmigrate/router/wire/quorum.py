@@ -13,22 +13,29 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import ApiKey, decode_answer, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.blank import frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 
-__all__ = ["ALTER_REASSIGNMENTS", "QUORUM_APIS", "SHOWN_FIELDS", "make_replicas_real", "show_nodes"]
+__all__ = ["QUORUM_APIS", "SHOWN_FIELDS", "make_replicas_real", "show_nodes"]
 
-ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, DESCRIBE_TOPIC_PARTITIONS = 45, 46, 55, 75
-QUORUM_APIS = frozenset({ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM, DESCRIBE_TOPIC_PARTITIONS})
+
+QUORUM_APIS = frozenset(
+    {
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    }
+)
 
 SHOWN_FIELDS: dict[int, frozenset[str]] = {
-    ALTER_REASSIGNMENTS: frozenset({"request.Topics.Partitions.Replicas"}),
-    LIST_REASSIGNMENTS: frozenset({"response.Topics.Partitions"}),
-    DESCRIBE_QUORUM: frozenset({"response.Topics.Partitions", "response.Nodes.NodeId"}),
-    DESCRIBE_TOPIC_PARTITIONS: frozenset({"response.Topics.Partitions"}),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: frozenset({"request.Topics.Partitions.Replicas"}),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: frozenset({"response.Topics.Partitions"}),
+    ApiKey.DESCRIBE_QUORUM: frozenset({"response.Topics.Partitions", "response.Nodes.NodeId"}),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: frozenset({"response.Topics.Partitions"}),
 }
 
 _NODES = frozenset(
@@ -57,7 +64,7 @@ def show_nodes(answer: bytearray, head: RequestHead, book: AddressBook, hidden: 
     """Return the answer as the client may see it; a topic that still aligns has no layout yet."""
     kind = entity(head.api_key, head.version, "response")
     message = _shown(decode_answer(kind, answer), book)
-    if head.api_key == DESCRIBE_TOPIC_PARTITIONS:
+    if head.api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:
         not_yet = ErrorCode(Code.LEADER_NOT_AVAILABLE)
         topics = (
             dataclasses.replace(topic, error_code=not_yet, partitions=()) if str(topic.name) in hidden else topic

@@ -16,7 +16,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import ApiKey, decode_answer, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.wire.blank import blank, frame_answer
@@ -26,7 +26,6 @@ from kmigrate.router.wire.transactions import frame_request, read_answer
 
 __all__ = [
     "LEADER_FIELDS",
-    "SHARE_GROUP_HEARTBEAT",
     "SHARE_READS",
     "ask_for_subscription",
     "refuse_share",
@@ -35,9 +34,9 @@ __all__ = [
     "subscription_told",
 ]
 
-SHARE_GROUP_HEARTBEAT, SHARE_FETCH, SHARE_ACKNOWLEDGE = 76, 78, 79
-SHARE_READS = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE})
-_DESCRIBE = entity(77, 1, "request")
+
+SHARE_READS = frozenset({ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE})
+_DESCRIBE = entity(ApiKey.SHARE_GROUP_DESCRIBE, 1, "request")
 _LEADERS = frozenset({"response.Responses.Partitions.CurrentLeader", "response.NodeEndpoints"})
 LEADER_FIELDS: dict[int, frozenset[str]] = dict.fromkeys(SHARE_READS, _LEADERS)
 

@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kmigrate.protocol.api import decode_answer, encode_body, entity, is_flexible, response_type
+from kmigrate.protocol.api import ApiKey, decode_answer, encode_body, entity, is_flexible, response_type
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, encode_request_head
 from kmigrate.router.wire.blank import blank, element, frame_answer
 
 __all__ = [
-    "ADD_OFFSETS",
-    "ADD_PARTITIONS",
-    "END_TXN",
-    "INIT_PRODUCER_ID",
     "TRANSACTION_APIS",
-    "TXN_OFFSET_COMMIT",
     "error_answer",
     "fenced_code",
     "frame_request",
@@ -32,15 +27,22 @@ __all__ = [
     "read_answer",
 ]
 
-INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
-TRANSACTION_APIS = frozenset({ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT})
-_FIRST_WITH_FENCED = {INIT_PRODUCER_ID: 4, ADD_PARTITIONS: 2, ADD_OFFSETS: 2, END_TXN: 2}
+
+TRANSACTION_APIS = frozenset(
+    {ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT}
+)
+_FIRST_WITH_FENCED: dict[int, int] = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
 _NOT_ATTEMPTED = 55
 
 
 def holder_of(head: RequestHead, request: Any) -> tuple[str, int, int]:
     """Return transactional id, producer id and epoch of a request; −1 where the request has none."""
-    prefix = "v3_and_below_" if head.api_key == ADD_PARTITIONS else ""
+    prefix = "v3_and_below_" if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN else ""
     name = str(getattr(request, prefix + "transactional_id"))
     producer_id, epoch = (int(getattr(request, prefix + field, -1)) for field in ("producer_id", "producer_epoch"))
     return name, producer_id, epoch
@@ -74,11 +76,11 @@ def error_answer(head: RequestHead, request: Any, code: int) -> bytes:
     if code == Code.PRODUCER_FENCED:
         code = fenced_code(head)
     kind = entity(head.api_key, head.version, "response")
-    if head.api_key == ADD_PARTITIONS:
+    if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
         return partitions_answer(head, request, {}, code)
-    if head.api_key == TXN_OFFSET_COMMIT:
+    if head.api_key == ApiKey.TXN_OFFSET_COMMIT:
         return frame_answer(_commits(kind, request, code), head.correlation_id)
-    empty = {"producer_id": -1, "producer_epoch": -1} if code and head.api_key == INIT_PRODUCER_ID else {}
+    empty = {"producer_id": -1, "producer_epoch": -1} if code and head.api_key == ApiKey.INIT_PRODUCER_ID else {}
     return frame_answer(blank(kind, error_code=code, **empty), head.correlation_id)
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code, row
-from kmigrate.router.wire.groups import CONSUMER_GROUP_HEARTBEAT, JOIN_GROUP
 from kmigrate.router.wire.heartbeats import needs_regex
 
 __all__ = ["JOINING", "lets_in", "refusal_in", "says_subscription", "trial_of"]
 
-JOINING = frozenset({JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT})
+JOINING = frozenset({ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT})
 _STRANGER = "kmigrate-trial"
 _LATER_EPOCH = 1
 """Member epoch of a trial heartbeat; epoch 0 would make the unknown member a member."""

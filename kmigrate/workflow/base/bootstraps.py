@@ -18,13 +18,13 @@ from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.resolve import addresses_of
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.state.identity import is_other_cluster
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port", "takes_connections"]
 
-_API_VERSIONS, _WRITE_TXN_MARKERS = 18, 27
+
 """API keys. Every broker offers WriteTxnMarkers, which is an API between brokers; a router offers that API to nobody.
 """
 _ANSWER_S = 8.0
@@ -97,9 +97,9 @@ async def _ask_one(target: ClusterClient, address: str, host: str, port: int) ->
     settings: ClusterSettings = replace(target.settings, bootstrap=((host, port),))
     try:
         async with asyncio.timeout(_ANSWER_S), ClusterClient(settings) as client:
-            versions = await client.call(entity(_API_VERSIONS, 0, "request")())
+            versions = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")())
             cluster = (await client.refresh([])).cluster_id
-            is_broker = _WRITE_TXN_MARKERS in newest_versions(versions)
+            is_broker = ApiKey.WRITE_TXN_MARKERS in newest_versions(versions)
             other = cluster != wanted or (is_broker and await is_other_cluster(client, target))
     except TimeoutError:
         return Bootstrap(address, Leads.NOWHERE, f"nothing answers at {host}:{port} within {_ANSWER_S:g} s")

@@ -30,8 +30,9 @@ from kmigrate.model.records import LateRecord, LateWrites, LinkRecord, OnLate, T
 from kmigrate.model.state import State
 from kmigrate.net.clock import sleep
 from kmigrate.net.tasks import together
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import row
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.late import LateBatch
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.promote.late_batches import read_late
@@ -190,7 +191,7 @@ class LateWatch:
         connection = await self.target.connection(node, "late")
         body = encode_produce([(topic, partition, batch)], acks=-1)
         frame = await connection.call_raw(
-            PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=self.target.settings.request_timeout_s
+            ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=self.target.settings.request_timeout_s
         )
         answer = decode_produce(frame)[topic, partition]
         if answer.error:

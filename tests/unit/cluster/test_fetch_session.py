@@ -23,8 +23,8 @@ from kio.static.primitive import i32, i32Timedelta, i64
 from kmigrate.cluster import fetcher
 from kmigrate.cluster.fetcher import FetchSession, fetch_one
 from kmigrate.errors import ProtocolViolation, Unreachable
-from kmigrate.protocol.api import element_type, entity
-from kmigrate.protocol.hot import FETCH, FetchAnswer, FetchPartition
+from kmigrate.protocol.api import ApiKey, element_type, entity
+from kmigrate.protocol.hot import FetchAnswer, FetchPartition
 
 SESSION = 77
 REST_MS = 12_000
@@ -49,20 +49,22 @@ class Broker:
 
     async def call(self, request: Any) -> Any:
         assert type(request) is entity(18, 0, "request")
-        return SimpleNamespace(api_keys=(SimpleNamespace(api_key=FETCH, min_version=4, max_version=self.newest),))
+        return SimpleNamespace(
+            api_keys=(SimpleNamespace(api_key=ApiKey.FETCH, min_version=4, max_version=self.newest),)
+        )
 
     async def call_raw(
         self, api: int, version: int, body: list[bytes], *, flexible: bool, timeout: float = 0
     ) -> bytearray:
-        assert (api, flexible) == (FETCH, True)
+        assert (api, flexible) == (ApiKey.FETCH, True)
         assert version <= self.newest
-        request, size = entity_reader(entity(FETCH, version, "request"))(b"".join(body), 0)
+        request, size = entity_reader(entity(ApiKey.FETCH, version, "request"))(b"".join(body), 0)
         assert size == len(b"".join(body))
         self.asked.append(request)
         return self._answer(version, request)
 
     def _answer(self, version: int, request: Any) -> bytearray:
-        kind = entity(FETCH, version, "response")
+        kind = entity(ApiKey.FETCH, version, "response")
         topic_kind = element_type(kind, "responses")
         part = element_type(topic_kind, "partitions")(
             partition_index=i32(0),

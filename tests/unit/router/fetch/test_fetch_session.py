@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import ApiKey, decode_body, entity
 from kmigrate.protocol.frames import SIZE, encode_request_head, response_body_offset
-from kmigrate.protocol.hot import FETCH, FETCH_VERSION, FetchPartition, encode_fetch
+from kmigrate.protocol.hot import FETCH_VERSION, FetchPartition, encode_fetch
 from kmigrate.router.wire.blank import frame_answer
 from tests.unit.router.fetch.test_passing_fetch import answered
 from tests.unit.router.router_fakes import Stage, route
@@ -22,7 +22,7 @@ SESSION = 4711
 
 def asked(correlation: int, *parts: FetchPartition, epoch: int) -> bytes:
     body = b"".join(encode_fetch(parts, max_wait_ms=100, session_id=SESSION if epoch else 0, session_epoch=epoch))
-    whole = encode_request_head(FETCH, FETCH_VERSION, correlation, b"c", True) + body
+    whole = encode_request_head(ApiKey.FETCH, FETCH_VERSION, correlation, b"c", True) + body
     return SIZE.pack(len(whole)) + whole
 
 
@@ -33,7 +33,7 @@ def answer(correlation: int) -> bytearray:
 
 
 def read(frame: bytes | bytearray) -> Any:
-    kind = entity(FETCH, FETCH_VERSION, "response")
+    kind = entity(ApiKey.FETCH, FETCH_VERSION, "response")
     return decode_body(kind, bytearray(frame), response_body_offset(bytearray(frame), True))
 
 

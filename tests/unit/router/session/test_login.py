@@ -11,7 +11,7 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.model.listener_access import ClientEntry, Identity, ListenerAccess
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.model.security import Bearer, Login, Security
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import ApiKey, decode_body, encode_body, entity
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.protocol.sasl import OAuthBearer, Plain, Scram
@@ -20,7 +20,7 @@ from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.offered import common_api_versions
 from tests.unit.router.router_fakes import Stage, batch, route
 
-HANDSHAKE, AUTHENTICATE, VERSIONS, METADATA, JOIN = 17, 36, 18, 3, 11
+HANDSHAKE, AUTHENTICATE, VERSIONS, JOIN = 17, 36, 18, 11
 ORDERS = ClientEntry("orders", "pencil", upstream={"target": Security(sasl=Login("PLAIN", "o", "p"))})
 PASSING = ListenerAccess(mechanisms=("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"), clients={"orders": ORDERS})
 MAPPED = ListenerAccess(mechanisms=("PLAIN", "SCRAM-SHA-256"), mapped=True, clients={"orders": ORDERS})
@@ -75,7 +75,7 @@ class Talk(Stage):
 
 @pytest.mark.parametrize("access", [PASSING, MAPPED])
 def test_before_a_login_only_its_own_words_are_heard(access: ListenerAccess) -> None:
-    for key, version in ((METADATA, 9), (0, 9), (19, 5)):
+    for key, version in ((ApiKey.METADATA, 9), (0, 9), (19, 5)):
         with pytest.raises(ProtocolViolation, match="before it was logged in"):
             Talk(access=access).ask(key, version)
 
@@ -86,7 +86,7 @@ def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(access
     """A connection to the target per unauthenticated client would let anybody open connections there."""
     kind = entity(VERSIONS, 4, "response")
     keys, feature = element(kind, "api_keys"), element(kind, "finalized_features")
-    spans = {0: (3, 13), METADATA: (0, 10), 27: (0, 1), HANDSHAKE: (0, 1)}
+    spans = {0: (3, 13), ApiKey.METADATA: (0, 10), 27: (0, 1), HANDSHAKE: (0, 1)}
     named = tuple(blank(keys, api_key=key, min_version=low, max_version=high) for key, (low, high) in spans.items())
     hidden = (blank(feature, name="transaction.version", max_version_level=2),)
     talk = Talk(access=access)
@@ -95,7 +95,7 @@ def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(access
     frame, kind = talk.edge.replies[-1], entity(VERSIONS, version, "response")
     answer: Any = decode_body(kind, frame, 8)
     told = {int(key.api_key): (int(key.min_version), int(key.max_version)) for key in answer.api_keys}
-    assert told == {0: (3, 11), METADATA: (4, 10), HANDSHAKE: (0, 1)}
+    assert told == {0: (3, 11), ApiKey.METADATA: (4, 10), HANDSHAKE: (0, 1)}
     assert not getattr(answer, "finalized_features", ())
     assert talk.edge.sent == []
 
@@ -152,7 +152,7 @@ def test_a_name_is_worth_nothing_until_the_target_has_had_its_last_word() -> Non
     talk.relay("OAUTHBEARER", (OAuthBearer("a.b.c").first(), b'{"status":"invalid_token"}'))
     assert not talk.session.logged_in
     with pytest.raises(ProtocolViolation):
-        talk.ask(METADATA, 9)
+        talk.ask(ApiKey.METADATA, 9)
 
 
 def test_a_session_that_the_target_bounds_ends_also_for_writes_that_never_reach_it() -> None:

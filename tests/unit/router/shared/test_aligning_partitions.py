@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve, TopicRoute
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import ApiKey, decode_body, encode_body, entity, is_flexible
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.wire.blank import blank, element, frame_answer, part
 from kmigrate.router.wire.not_ready import cut_fetch
@@ -18,8 +18,8 @@ from tests.unit.router.fetch.test_passing_fetch import answered, read
 from tests.unit.router.router_fakes import Stage, route
 
 ID, OTHER = uuid.UUID(int=77), uuid.UUID(int=78)
-FETCH, LIST_OFFSETS, LEADER_EPOCH, NOT_LEADER = 1, 2, 23, 6
-VERSIONS = range(OFFERED[FETCH][0], OFFERED[FETCH][1] + 1)
+LEADER_EPOCH, NOT_LEADER = 23, 6
+VERSIONS = range(OFFERED[ApiKey.FETCH][0], OFFERED[ApiKey.FETCH][1] + 1)
 
 
 def aligning(topic: str = "t") -> TopicRoute:
@@ -37,12 +37,12 @@ def send(stage: Stage, key: int, version: int, **values: Any) -> None:
 
 
 def fetch(stage: Stage, version: int = 16, **values: Any) -> None:
-    send(stage, FETCH, version, **{"session_epoch": -1, "max_bytes": 50 << 20, **values})
+    send(stage, ApiKey.FETCH, version, **{"session_epoch": -1, "max_bytes": 50 << 20, **values})
 
 
 def records(version: int, topic: str = "t", topic_id: uuid.UUID = ID, session: int = 0) -> bytearray:
     """Return an answer with records of partitions 0 and 1 of a topic."""
-    kind = entity(FETCH, version, "response")
+    kind = entity(ApiKey.FETCH, version, "response")
     topic_type = element(kind, "responses")
     part_type = element(topic_type, "partitions")
     parts = tuple(blank(part_type, partition_index=n, high_watermark=9, records=bytes(70)) for n in (0, 1))
@@ -120,15 +120,15 @@ def test_requests_ask_for_less_while_answers_are_held_whole(version: int) -> Non
     fetch(stage, version)
     stage.swap(mirrored())
     fetch(stage, version)
-    kind = entity(FETCH, version, "request")
+    kind = entity(ApiKey.FETCH, version, "request")
     limits = []
     for sent in stage.edge.sent:
-        head = 4 + 8 + 2 + 1 + (1 if is_flexible(FETCH, version) else 0)
+        head = 4 + 8 + 2 + 1 + (1 if is_flexible(ApiKey.FETCH, version) else 0)
         limits.append(int(decode_body(kind, sent.frame, head).max_bytes))
     assert limits == [1 << 20, 50 << 20]
 
 
-@pytest.mark.parametrize("key", [LIST_OFFSETS, LEADER_EPOCH])
+@pytest.mark.parametrize("key", [ApiKey.LIST_OFFSETS, LEADER_EPOCH])
 def test_where_a_topic_that_is_filled_up_begins_and_ends_is_told_to_nobody(key: int) -> None:
     version = OFFERED[key][1]
     stage = Stage(aligning())
@@ -136,8 +136,8 @@ def test_where_a_topic_that_is_filled_up_begins_and_ends_is_told_to_nobody(key: 
     kind = entity(key, version, "response")
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
-    end = {"offset": 500} if key == LIST_OFFSETS else {"end_offset": 500}
-    named = "name" if key == LIST_OFFSETS else "topic"
+    end = {"offset": 500} if key == ApiKey.LIST_OFFSETS else {"end_offset": 500}
+    named = "name" if key == ApiKey.LIST_OFFSETS else "topic"
     topics = tuple(blank(topic_type, **{named: t}, partitions=(blank(part_type, **end),)) for t in ("t", "other"))
     stage.edge.sent.pop().answered_with(bytearray(frame_answer(blank(kind, topics=topics), 7)))
     reply = stage.edge.replies.pop()

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import decode_answer, encode_body, entity, is_flexible, response_type
+from kmigrate.protocol.api import ApiKey, decode_answer, encode_body, entity, is_flexible, response_type
 from kmigrate.protocol.frames import encode_request_head
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.client_handoff import Handoff, grouped, mark
@@ -23,7 +23,6 @@ from kmigrate.router.wire.offered import OFFERED
 from tests.unit.router.router_fakes import FakeClientLink, Stage, batch, route
 
 NOT_LEADER = 6
-METADATA, API_VERSIONS = 3, 18
 
 
 def _stage(*, finished: bool = True) -> Stage:
@@ -62,11 +61,11 @@ def _ask(session: Session, request: Any, client_id: bytes = b"c") -> None:
 
 
 def _ask_metadata(session: Session) -> None:
-    _ask(session, blank(entity(METADATA, 9, "request"), topics=()))
+    _ask(session, blank(entity(ApiKey.METADATA, 9, "request"), topics=()))
 
 
 def _metadata_answer() -> bytearray:
-    kind = entity(METADATA, 9, "response")
+    kind = entity(ApiKey.METADATA, 9, "response")
     broker = blank(element(kind, "brokers"), node_id=1, host="real", port=9)
     return bytearray(frame_answer(blank(kind, brokers=(broker,), controller_id=1), 77))
 
@@ -413,7 +412,7 @@ def test_who_was_told_is_remembered_within_bounds() -> None:
 
 def test_a_client_tells_its_library_and_its_name() -> None:
     stage = _stage(finished=False)
-    kind = entity(API_VERSIONS, 3, "request")
+    kind = entity(ApiKey.API_VERSIONS, 3, "request")
     _ask(stage.session, blank(kind, client_software_name="librdkafka", client_software_version="2.8.0"))
     assert (stage.session.software, stage.session.client_id) == ("librdkafka 2.8.0", "c")
 
@@ -421,7 +420,7 @@ def test_a_client_tells_its_library_and_its_name() -> None:
 def test_of_what_a_client_calls_itself_no_more_is_kept_than_is_told() -> None:
     """Ten thousand connections would otherwise keep 96 KB each, far beyond the memory limit."""
     stage = _stage(finished=False)
-    kind = entity(API_VERSIONS, 3, "request")
+    kind = entity(ApiKey.API_VERSIONS, 3, "request")
     message = blank(kind, client_software_name="s" * 32_000, client_software_version="v" * 32_000)
     _ask(stage.session, message, b"c" * 32_000)
     assert (stage.session.software, stage.session.client_id) == ("s" * 256, "c" * 256)

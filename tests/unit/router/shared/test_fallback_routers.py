@@ -13,7 +13,7 @@ import pytest
 from kmigrate.errors import Refused
 from kmigrate.model.presences import RouterPresence
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import ApiKey, decode_body, encode_body, entity, is_flexible
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.process.ports import Ports
 from kmigrate.router.process.reachability import Reach
@@ -22,8 +22,6 @@ from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 from tests.unit.router.router_fakes import Stage
-
-METADATA, FIND_COORDINATOR, LIST_GROUPS, DESCRIBE_CLUSTER, LIST_TRANSACTIONS = 3, 10, 16, 60, 66
 
 
 def presence(home: str, *others: str, name: str = "") -> RouterPresence:
@@ -116,7 +114,7 @@ def at_b() -> Stage:
 
 def _answer_brokers(stage: Stage, key: int, version: int) -> None:
     kind = entity(key, version, "response")
-    named = {"node_id": 1} if key == METADATA else {"broker_id": 1}
+    named = {"node_id": 1} if key == ApiKey.METADATA else {"broker_id": 1}
     broker = blank(element(kind, "brokers"), host="real", port=9, rack="r", **named)
     stage.edge.sent[-1].answered_with(bytearray(frame_answer(blank(kind, brokers=(broker,)), 77)))
 
@@ -124,43 +122,43 @@ def _answer_brokers(stage: Stage, key: int, version: int) -> None:
 @pytest.mark.parametrize(("answers", "host"), [(True, "b"), (False, "router")])
 def test_the_client_of_another_router_is_told_that_ones_addresses_while_it_answers(answers: bool, host: str) -> None:
     stage = at_b()
-    _ask(stage, METADATA, 9, topics=())
-    _answer_brokers(stage, METADATA, 9)
+    _ask(stage, ApiKey.METADATA, 9, topics=())
+    _answer_brokers(stage, ApiKey.METADATA, 9)
     assert stage.edge.replies == [], "whether its own router answers is not known yet"
     ((home, then),) = stage.asked
     assert home == "b:9000"
     then(answers)
-    shown = [(int(b.node_id), b.host, int(b.port), b.rack) for b in _reply(stage, METADATA, 9).brokers]
+    shown = [(int(b.node_id), b.host, int(b.port), b.rack) for b in _reply(stage, ApiKey.METADATA, 9).brokers]
     assert shown[0] == (1_000_001, host, 9001, "r")
     assert [(b[1], b[2], b[3]) for b in shown[1:]] == [("router", 9100, None)]
 
 
 def test_so_it_is_with_its_coordinator() -> None:
     stage = at_b()
-    _ask(stage, FIND_COORDINATOR, 3, key="g")
-    found = blank(entity(FIND_COORDINATOR, 3, "response"), node_id=1, host="real", port=9)
+    _ask(stage, ApiKey.FIND_COORDINATOR, 3, key="g")
+    found = blank(entity(ApiKey.FIND_COORDINATOR, 3, "response"), node_id=1, host="real", port=9)
     stage.edge.sent[-1].answered_with(bytearray(frame_answer(found, 77)))
     stage.asked[0][1](True)
-    told = _reply(stage, FIND_COORDINATOR, 3)
+    told = _reply(stage, ApiKey.FIND_COORDINATOR, 3)
     assert (int(told.node_id), told.host, int(told.port)) == (1_000_001, "b", 9001)
 
 
 def test_a_router_that_is_not_heard_of_is_not_asked_for() -> None:
     stage = at_b()
     stage.shared.fallbacks.follow("router:9000", [])
-    _ask(stage, METADATA, 9, topics=())
-    _answer_brokers(stage, METADATA, 9)
-    assert [b.host for b in _reply(stage, METADATA, 9).brokers] == ["router"]
+    _ask(stage, ApiKey.METADATA, 9, topics=())
+    _answer_brokers(stage, ApiKey.METADATA, 9)
+    assert [b.host for b in _reply(stage, ApiKey.METADATA, 9).brokers] == ["router"]
     assert stage.asked == []
 
 
-@pytest.mark.parametrize("key", [LIST_GROUPS, LIST_TRANSACTIONS])
+@pytest.mark.parametrize("key", [ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS])
 def test_what_each_broker_tells_of_itself_is_not_told_twice(key: int) -> None:
     stage = at_b()
     _ask(stage, key, 0)
     assert stage.edge.sent == []
     told = _reply(stage, key, 0)
-    assert int(told.error_code) == 0 and not (told.groups if key == LIST_GROUPS else told.transaction_states)
+    assert int(told.error_code) == 0 and not (told.groups if key == ApiKey.LIST_GROUPS else told.transaction_states)
     stage.session.home = ""
     _ask(stage, key, 0)
     assert len(stage.edge.sent) == 1
@@ -170,9 +168,9 @@ def test_a_description_of_the_cluster_lists_its_brokers_alone() -> None:
     stage = Stage()
     stage.shared.fallbacks.follow("router:9000", [presence("b:9000", "router:9000")])
     assert stage.shared.book.spares
-    _ask(stage, DESCRIBE_CLUSTER, 0)
-    _answer_brokers(stage, DESCRIBE_CLUSTER, 0)
-    assert [int(b.broker_id) for b in _reply(stage, DESCRIBE_CLUSTER, 0).brokers] == [1_000_001]
+    _ask(stage, ApiKey.DESCRIBE_CLUSTER, 0)
+    _answer_brokers(stage, ApiKey.DESCRIBE_CLUSTER, 0)
+    assert [int(b.broker_id) for b in _reply(stage, ApiKey.DESCRIBE_CLUSTER, 0).brokers] == [1_000_001]
 
 
 # Ports
