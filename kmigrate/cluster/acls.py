@@ -1,4 +1,4 @@
-"""A cluster's ACLs as a single broker knows them.
+"""ACLs as a single broker knows them, and the name of the right that a refused request lacks.
 
 The wire client reads ACLs, because a promote asks every broker of the target. An ACL that the controller accepted is
 not yet in force on a broker that has not received the ACL. A producer that writes there in between gets
@@ -12,10 +12,44 @@ from typing import Any
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused
 from kmigrate.model.acls import GROUP, LITERAL, PREFIXED, TOPIC, Acl
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import ApiKey, entity
-from kmigrate.protocol.codes import code_of, row
+from kmigrate.protocol.codes import Code, code_of, row
 
-__all__ = ["read_acls"]
+__all__ = ["DENIED", "Right", "denied", "is_denied", "read_acls"]
+
+DENIED = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""Error codes of a broker whose authorizer refused a request."""
+
+Right = tuple[str, str]
+"""An operation and a resource, by Kafka's names: ("READ", "topic orders")."""
+
+
+def is_denied(error: BaseException | None) -> bool:
+    """Return whether an authorizer caused the error."""
+    return isinstance(error, BrokerRefused) and error.code in DENIED
+
+
+def denied(settings: ClusterSettings, code: int, right: Right, *, still_true: str = "") -> BrokerRefused:
+    """Return the error of a request that the authorizer refused."""
+    operation, resource = right
+    who = settings.security.principal
+    return BrokerRefused(
+        "access-denied",
+        f"cluster {settings.name} refused {operation} on {resource} to {who}",
+        code=code,
+        still_true=still_true or "nothing was changed by this request",
+        next_step=f"add an ACL on {settings.name}: allow {who} {operation} on {resource} "
+        "(docs/security.md lists all rights that kmigrate needs)",
+    )
+
 
 _VERSION = 1
 _SECURITY_DISABLED = 54

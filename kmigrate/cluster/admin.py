@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kmigrate.cluster.missing_rights import DENIED, Right, denied
+from kmigrate.cluster.acls import DENIED, Right, denied
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, KmigrateError, Unreachable, UsageError
 from kmigrate.model.acls import Acl
 from kmigrate.model.security import Bearer, Login

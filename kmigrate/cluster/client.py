@@ -13,9 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kmigrate.cluster.broker_health import BrokerHealth, first_answer
-from kmigrate.cluster.leadership_check import LeadershipCrossCheck
-from kmigrate.cluster.logins import Logins
+from kmigrate.cluster.health import BrokerHealth, LeadershipCrossCheck, Logins, first_answer
 from kmigrate.cluster.metadata import (
     METADATA_VERSION,
     Layout,
@@ -25,9 +23,14 @@ from kmigrate.cluster.metadata import (
     ask_about,
     names_told,
 )
-from kmigrate.cluster.offsets import LogOffset, ask_for_offsets, offsets_told
-from kmigrate.cluster.request_batcher import RequestBatcher
-from kmigrate.cluster.versions import ask_versions, refuse_too_old
+from kmigrate.cluster.requests import (
+    LogOffset,
+    RequestBatcher,
+    ask_for_offsets,
+    ask_versions,
+    offsets_told,
+    refuse_too_old,
+)
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection

@@ -189,7 +189,7 @@ class MirrorEngine:
         )
         age = 0 if forgets else OLD_MS
         clients = self._target, link.copy, self._settings, self._source
-        aligner = Aligner(*clients, filler_age_ms=age, place=copier.place_of)
+        aligner = Aligner(*clients, filler_age_ms=age, place=copier.placeholder_id)
         self._trouble = ""
         self._forgets = forgets
         self._applied = -1

@@ -1,7 +1,7 @@
 """Produce and Fetch as our own client sends them, down to the partitions; records stay views.
 
 Only two versions: Produce 9 and Fetch 12 (flexible, by topic name), which Kafka 2.8 to 4.x all support. Fetch 13 has
-topic ids in place of names (KIP-516) and is used for fetch sessions: see `cluster.fetcher`. The router reads clients'
+topic ids in place of names (KIP-516) and is used for fetch sessions: see `cluster.fetch`. The router reads clients'
 Produce requests of every version itself (`kmigrate.router.apis`).
 """
 

@@ -6,13 +6,13 @@ from array import array
 
 from kmigrate.sandbox.history import ABORTED, Event
 
-__all__ = ["ACKED", "INDEFINITE", "REFUSED", "WAS_ABORTED", "Reads", "Sends", "Slot", "place_of"]
+__all__ = ["ACKED", "INDEFINITE", "REFUSED", "WAS_ABORTED", "Reads", "Sends", "Slot", "placeholder_id"]
 
 Slot = tuple[str, int]  # topic, partition
 INDEFINITE, ACKED, REFUSED, WAS_ABORTED = range(4)
 
 
-def place_of(slot: Slot, offset: int) -> str:
+def placeholder_id(slot: Slot, offset: int) -> str:
     return f"{slot[0]}-{slot[1]} at {offset}" if offset >= 0 else f"{slot[0]}-{slot[1]}"
 
 
@@ -74,7 +74,7 @@ class Sends:
         return numbers
 
     def place(self, number: int) -> str:
-        return f"{self.ids[number]} ({place_of(self.slot_names[self.slot[number]], self.offset[number])})"
+        return f"{self.ids[number]} ({placeholder_id(self.slot_names[self.slot[number]], self.offset[number])})"
 
     def ackedplace_of(self, slot: int, offset: int) -> int | None:
         """Return the acknowledged record that belongs at this offset.

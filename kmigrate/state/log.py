@@ -21,10 +21,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from kmigrate.cluster.acls import DENIED, denied, is_denied
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
-from kmigrate.cluster.leader_request import while_it_leads
-from kmigrate.cluster.missing_rights import DENIED, denied, is_denied
-from kmigrate.cluster.partition_tail import PlaceLostError, Tail
+from kmigrate.cluster.fetch import PlaceLostError, Tail
+from kmigrate.cluster.leaders import while_it_leads
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record

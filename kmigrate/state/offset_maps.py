@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import LATEST, ClusterClient
-from kmigrate.cluster.partition_tail import PlaceLostError, Tail
-from kmigrate.cluster.producer import append_alone
+from kmigrate.cluster.fetch import PlaceLostError, Tail
 from kmigrate.errors import Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.offset_map_ledger import (

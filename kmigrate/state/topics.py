@@ -6,9 +6,9 @@ error code of the topic names the reason. Only a topic without an error can have
 
 from __future__ import annotations
 
+from kmigrate.cluster.acls import denied
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.metadata import TopicInfo
-from kmigrate.cluster.missing_rights import denied
 from kmigrate.errors import Failed, Refused, Unreachable
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code, row

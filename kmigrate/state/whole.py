@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.partition_tail import PlaceLostError, Tail
+from kmigrate.cluster.fetch import PlaceLostError, Tail
 from kmigrate.errors import KmigrateError
 from kmigrate.state.fold import Fold, state_producer_id
 

@@ -37,7 +37,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from rich.console import Console
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.fetcher import FetchSession
+from kmigrate.cluster.fetch import FetchSession
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.hot import PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.producer_load import ENTRY_BYTES, producer_load
+from kmigrate.cluster.producer_expiration import ENTRY_BYTES, producer_load
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import ProducerState
-from kmigrate.cluster.coordinators import Identity, Now
+from kmigrate.cluster.transactions import Identity, Now
 from kmigrate.errors import BrokerRefused
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow.promote import revoking, sealing

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as Spec
 
 from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.producer import append_alone
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.engine import MirrorEngine

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.newest_batches import RecentBatches
+from kmigrate.cluster.log_probes import RecentBatches
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, RouterPresence

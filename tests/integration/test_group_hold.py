@@ -16,8 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, write_positions
-from kmigrate.cluster.group_hold import GroupHold, without_hold
-from kmigrate.cluster.group_members import group_members
+from kmigrate.cluster.groups import GroupHold, group_members, without_hold
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.bench.load import make_topic
 from tests.integration.migration import Migration, fresh_migration, wait_until

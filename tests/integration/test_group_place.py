@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, write_positions
-from kmigrate.cluster.group_place import GroupPlace, is_mixed
+from kmigrate.cluster.groups import PlaceholderMember, is_mixed
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.bench.load import make_topic
 from tests.integration.mirror_world import settings_of
@@ -37,11 +37,11 @@ def test_positions_can_be_written_only_while_no_place_is_held(
     before, after = ({(topic, 0): CommittedOffset(offset, "m")} for offset in (5, 7))
 
     async def work(client: ClusterClient) -> None:
-        place = GroupPlace(client, group)
+        place = PlaceholderMember(client, group)
         await place.leave()  # The group does not exist yet.
         assert await write_positions(client, group, before, fine) == {}
         await place.take()
-        await GroupPlace(client, group).take()  # Another process takes over the placeholder.
+        await PlaceholderMember(client, group).take()  # Another process takes over the placeholder.
         assert await write_positions(client, group, after, fine) == {(topic, 0): "UNKNOWN_MEMBER_ID"}
         assert await read_positions(client, group) == before
         await place.leave()
@@ -59,7 +59,7 @@ def test_members_of_both_protocols_join_behind_a_place_and_are_told_apart(
     common = {"bootstrap.servers": target.bootstrap, "group.id": group, "log_level": 0}
 
     async def work(client: ClusterClient) -> None:
-        await GroupPlace(client, group).take()
+        await PlaceholderMember(client, group).take()
         mixed: list[bool] = []
         with ExitStack() as until_the_end:
             members: list[Consumer] = []
@@ -85,7 +85,7 @@ def test_a_cluster_that_does_not_know_the_new_protocol_is_left_as_it_is(
     group = unique_name("group")
 
     async def work(client: ClusterClient) -> None:
-        await GroupPlace(client, group).take()
+        await PlaceholderMember(client, group).take()
         assert not await is_mixed(client, group)
         assert await read_positions(client, group) == {}
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message, Producer
 
+from kmigrate.cluster.append import append_alone, read_tail
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.producer import append_alone, read_tail
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase

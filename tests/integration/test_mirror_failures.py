@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 )
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.fetcher import fetch_full, fetch_one
+from kmigrate.cluster.fetch import fetch_full, fetch_one
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase

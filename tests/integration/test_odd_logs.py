@@ -15,9 +15,9 @@ from crc32c import crc32c
 from rich.console import Console
 
 from kmigrate.cli.views.snapshots import snapshot_view
+from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
-from kmigrate.cluster.producer import append_alone
+from kmigrate.cluster.fetch import fetch_one
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase

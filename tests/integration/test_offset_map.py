@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.producer import append_alone
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offset_map import OffsetMap, Run

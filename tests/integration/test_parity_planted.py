@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
+from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.fetcher import FetchSession
-from kmigrate.cluster.producer import append_alone
+from kmigrate.cluster.fetch import FetchSession
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
 from kmigrate.protocol.codes import Code

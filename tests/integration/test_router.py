@@ -22,7 +22,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.group_kinds import protocol_type
+from kmigrate.cluster.groups import protocol_type
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, PartitionBarrier
 from kmigrate.protocol.api import element_type, entity

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import read_positions, write_positions
-from kmigrate.cluster.group_hold import GroupHold
+from kmigrate.cluster.groups import GroupHold
 from kmigrate.model.grants import GRANTS
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.witnesses import witnessed_ends
+from kmigrate.cluster.leaders import witnessed_ends
 from kmigrate.protocol.codes import Code
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster

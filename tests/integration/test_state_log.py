@@ -17,8 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
-from kmigrate.cluster.partition_tail import PlaceLostError
+from kmigrate.cluster.fetch import PlaceLostError, fetch_one
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import SCHEMA, ClusterRef, LeaseRecord, LinkRecord

@@ -33,7 +33,7 @@ from confluent_kafka import KafkaException, Producer
 from rich.console import Console
 
 from kmigrate.cluster.client import EARLIEST, ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.cluster.fetch import fetch_one
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.old_messages import walk_all
 from kmigrate.sandbox.final_read import read_topic

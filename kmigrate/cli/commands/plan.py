@@ -20,7 +20,7 @@ from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cli.views.lags import bytes_text
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import full_width, table
-from kmigrate.cluster.advertised import refuse_unreachable_brokers
+from kmigrate.cluster.brokers import refuse_unreachable_brokers
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Refused, Unreachable

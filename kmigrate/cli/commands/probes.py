@@ -6,10 +6,10 @@ import asyncio
 
 from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.advertised import advertised_faults
+from kmigrate.cluster.brokers import advertised_faults
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME, short_memory
-from kmigrate.cluster.versions import newest_versions
+from kmigrate.cluster.requests import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings

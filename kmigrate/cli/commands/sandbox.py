@@ -58,7 +58,7 @@ Six brokers and their replicas take all of two cores at 1,500 a second, and a mi
 more.
 """
 _OLDEST = (2, 8)
-"""The oldest Kafka that kmigrate supports (`cluster.versions`) and that starts on the Java that kmigrate needs."""
+"""The oldest Kafka that kmigrate supports (`cluster.requests`) and that starts on the Java that kmigrate needs."""
 _OLDEST_SECURE = (3, 5)
 """The oldest Kafka whose brokers have SCRAM users without a ZooKeeper (KIP-900)."""
 _PRELOAD = "preload.jsonl"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Container, Mapping
 
 from kmigrate.cluster.client import LATEST, ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.cluster.fetch import fetch_one
 from kmigrate.errors import KmigrateError
 from kmigrate.mirror.bulk.ranges import Caution, CopyRange, Key
 from kmigrate.mirror.settings import OLD_MS

@@ -295,10 +295,10 @@ class Copier:
             live_from=topic.began.get(partition, -1),
         )
 
-    def place_of(self, key: Key, offset: int) -> int:
+    def placeholder_id(self, key: Key, offset: int) -> int:
         """Return the target offset of a mapped partition's first record from a source offset on; −1 if unknown."""
         lane = self.lanes.get(key)
-        return lane.place_of(offset) if isinstance(lane, MappedLane) else -1
+        return lane.placeholder_id(offset) if isinstance(lane, MappedLane) else -1
 
     def _room_changed(self) -> None:
         """Make lanes wait for room on the target, or let them continue."""

@@ -17,8 +17,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+from kmigrate.cluster.brokers import LogDir, read_log_dirs, topic_bytes
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.log_dirs import LogDir, read_log_dirs, topic_bytes
 from kmigrate.errors import Failed
 from kmigrate.mirror.partition.lane import Key
 from kmigrate.mirror.settings import MirrorSettings

@@ -22,8 +22,8 @@ import asyncio
 from typing import NamedTuple
 from zlib import crc32
 
+from kmigrate.cluster.append import settled_end
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient
-from kmigrate.cluster.producer import settled_end
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.partition.steps import Hole
 from kmigrate.mirror.settings import HoleFiller

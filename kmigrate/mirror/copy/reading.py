@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
-from kmigrate.cluster.fetcher import SESSION_ERRORS, FetchSession, fetch_one
+from kmigrate.cluster.fetch import SESSION_ERRORS, FetchSession, fetch_one
 from kmigrate.errors import Failed
 from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.copy.request_size import AdaptiveRequestSize

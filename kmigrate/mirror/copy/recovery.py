@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kmigrate.cluster.append import LogTail, read_tail, settled_end
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
-from kmigrate.cluster.producer import LogTail, read_tail, settled_end
+from kmigrate.cluster.fetch import fetch_one
 from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import Warrant

@@ -25,8 +25,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from kmigrate.cluster.append import LogTail, append_alone, read_tail
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
-from kmigrate.cluster.producer import LogTail, append_alone, read_tail
 from kmigrate.errors import BrokerRefused, Diverged, Failed, Refused, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity, TopicRecord

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.client import LATEST, ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
-from kmigrate.cluster.gap_probe import has_wide_gap
+from kmigrate.cluster.fetch import fetch_one
+from kmigrate.cluster.log_probes import has_wide_gap
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.partition.steps import Append, Hole, read_steps
 from kmigrate.mirror.settings import MirrorSettings

@@ -7,11 +7,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from kmigrate.cluster.batch_search import find_batch
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, ProducerState
-from kmigrate.cluster.offsets import FIRST_WITH_LARGEST
+from kmigrate.cluster.log_probes import find_batch
+from kmigrate.cluster.requests import FIRST_WITH_LARGEST, newest_versions
 from kmigrate.cluster.transactions import add_partition, open_topics
-from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.records import LinkRecord, ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve

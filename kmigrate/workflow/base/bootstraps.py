@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.versions import newest_versions
+from kmigrate.cluster.requests import newest_versions
 from kmigrate.errors import KmigrateError, Unreachable, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings

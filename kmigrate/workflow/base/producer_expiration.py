@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.cluster.producer_expiration import (
+    ENTRY_BYTES,
     ONE_AT_A_TIME,
     RAISED_EXPIRATION,
+    producer_load,
     producer_memory,
     restore_memory,
     short_memory,
 )
-from kmigrate.cluster.producer_load import ENTRY_BYTES, producer_load
 from kmigrate.errors import KmigrateError
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State

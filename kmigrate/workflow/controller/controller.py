@@ -16,8 +16,7 @@ from itertools import islice
 from typing import Any
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.cluster.group_members import group_members
-from kmigrate.cluster.group_place import GroupPlace
+from kmigrate.cluster.groups import PlaceholderMember, group_members
 from kmigrate.errors import Failed, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.offset_map import OffsetMap
@@ -284,7 +283,7 @@ class Controller:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
                     record.link, record.group, self._log, opened, carry,
-                    GroupPlace(self._estate.target, record.group), admits, gather_s, drain_s,
+                    PlaceholderMember(self._estate.target, record.group), admits, gather_s, drain_s,
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return

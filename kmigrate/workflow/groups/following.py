@@ -15,9 +15,9 @@ C  A group whose offsets were committed in transactions is frozen between two tr
    new protocol give all partitions back before, as in A, if they do so in time. So they own no partition when they
    learn that the group is open. The group opens when the topics that these transactions write are promoted. These
    topics are fenced only when the group's positions are on the target (`staged`). So at no moment are offsets and
-   records of one transaction on two clusters. A group may have members of both protocols. Then `GroupPlace` joins the
-   group at the target as a member of the new protocol, from just before the group opens. So the target refuses nobody,
-   whichever member comes first.
+   records of one transaction on two clusters. A group may have members of both protocols. Then `PlaceholderMember`
+   joins the group at the target as a member of the new protocol, from just before the group opens. So the target
+   refuses nobody, whichever member comes first.
 D  Once the flip of these topics names the group there is no way but forward (`unit`).
 """
 
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin, GroupMember
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.group_place import GroupPlace, is_mixed
+from kmigrate.cluster.groups import PlaceholderMember, is_mixed
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
@@ -66,7 +66,7 @@ class FollowHandover:
     """The link's source; not needed where positions stand on the target already."""
     carry: Callable[[], Awaitable[HandedOver]]
     """Reads the positions on the source and writes the positions on the target."""
-    place: GroupPlace
+    place: PlaceholderMember
     """A placeholder member in the group at the target."""
     admits: Callable[[], Awaitable[None]]
     """Raises Refused where the target would not take the positions, or not admit the members."""

@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import read_positions
-from kmigrate.cluster.group_hold import without_hold
-from kmigrate.cluster.group_members import group_members
-from kmigrate.cluster.group_place import place_of
+from kmigrate.cluster.groups import group_members, placeholder_id, without_hold
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.members import member_mark
@@ -81,7 +79,7 @@ def not_former(members: Sequence[GroupMember], record: GroupRecord) -> tuple[Gro
 
 async def members_at_target(target: ClusterClient, group: str) -> tuple[GroupMember, ...]:
     """Ask the target for the group's members, without the placeholder of a promote."""
-    place = place_of(group)
+    place = placeholder_id(group)
     return tuple(member for member in await group_members(target, group) if member.member_id != place)
 
 

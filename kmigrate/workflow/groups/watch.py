@@ -13,7 +13,7 @@ from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.group_hold import GroupHold
+from kmigrate.cluster.groups import GroupHold
 from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.record_json import Record

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
-from kmigrate.cluster.newest_batches import RecentBatches
+from kmigrate.cluster.log_probes import RecentBatches
 from kmigrate.errors import Refused
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.presences import RouterPresence

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.append_refusal import Takes, asked_to_append
+from kmigrate.cluster.append import Takes, asked_to_append
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.witnesses import refuse_unwitnessed, witnessed_ends
+from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import Refused
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kmigrate.cluster.client import EARLIEST, ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.cluster.fetch import fetch_one
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import FetchPartition

@@ -26,8 +26,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.coordinators import NO_MORE, Identity, end_as, may_speak_for, now_at, raise_epoch
-from kmigrate.cluster.transactions import tells_transactions
+from kmigrate.cluster.transactions import (
+    NO_MORE,
+    Identity,
+    end_as,
+    may_speak_for,
+    now_at,
+    raise_epoch,
+    tells_transactions,
+)
 from kmigrate.errors import BrokerRefused, Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LastEnd, Revoked, TopicRecord, TransactionRecord

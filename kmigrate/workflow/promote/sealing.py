@@ -10,7 +10,7 @@ A  A topic is sealed for each router that meets two conditions. The router has n
 B  The seal, with the value to put back, is in the topic's record before the seal is on the broker. The seal leaves the
    record only when every leader takes writes again. The next process that drives the topic finds the seal in the
    record.
-C  The seal is in force when the leader of each partition has shown so (`cluster.append_refusal`). The barrier is read
+C  The seal is in force when the leader of each partition has shown so (`cluster.append`). The barrier is read
    after that.
 D  After an un-fence the seal is taken off at once. After a flip the seal stays until each router in the seal is
    accounted for: the router has acknowledged the fence, left with a word, or was declared dead.
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.append_refusal import Takes, asked_to_append
+from kmigrate.cluster.append import Takes, asked_to_append
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_writers
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable

@@ -5,7 +5,7 @@ dies, another controller goes on from the state log. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
 B  The barrier is read after the drain, and after the markers of routed transactions. The barrier is the source's log
-   end (replica_id −2, V1), confirmed by its replicas, too (`cluster.witnesses`). The producers are read after the
+   end (replica_id −2, V1), confirmed by its replicas, too (`cluster.leaders`). The producers are read after the
    barrier. Then the log end must be the same once more (C), so that no mark is newer than the barrier.
 C  The flip needs three facts (`promote.final_check`). Each partition's owner reports that the mirror stopped exactly at
    the barrier of this fence. The target's log end equals the barrier (where offsets are mapped: the barrier's place
@@ -34,8 +34,8 @@ from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.cluster.transactions import open_writers
-from kmigrate.cluster.witnesses import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.presences import MirrorPresence, PartitionProgress, RouterPresence

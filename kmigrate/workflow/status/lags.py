@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kmigrate.cluster.batch_peek import look_ahead
 from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.log_probes import look_ahead
 from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, TopicPhase
 from kmigrate.model.presences import MirrorPresence

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.brokers import read_log_dirs, topic_bytes
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.committed_offsets import read_positions
-from kmigrate.cluster.group_hold import without_hold
-from kmigrate.cluster.group_members import group_members
-from kmigrate.cluster.log_dirs import read_log_dirs, topic_bytes
+from kmigrate.cluster.groups import group_members, without_hold
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag

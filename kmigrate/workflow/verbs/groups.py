@@ -10,8 +10,7 @@ from functools import partial
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.committed_offsets import read_positions
-from kmigrate.cluster.group_kinds import CONSUMERS, protocol_type
-from kmigrate.cluster.group_members import group_members
+from kmigrate.cluster.groups import CONSUMERS, group_members, protocol_type
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from kmigrate.cluster.advertised import advertised_faults
+from kmigrate.cluster.brokers import advertised_faults
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.producer_expiration import restore_memory
 from kmigrate.errors import AuthenticationFailed, Failed, KmigrateError, Refused, Unreachable, UsageError

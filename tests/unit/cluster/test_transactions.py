@@ -1,9 +1,10 @@
-"""The open transaction that a partition waits for, found from answers of partition leaders and coordinators."""
+"""Tests of open transactions, found from partition leaders and coordinators, and of requests to a coordinator."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,18 +14,24 @@ from kmigrate.cluster.client import ClusterClient, ProducerState
 from kmigrate.cluster.metadata import Metadata
 from kmigrate.cluster.transactions import (
     STILL_OPEN,
+    Now,
     OpenTransaction,
     begin_and_abort,
+    end_as,
     group_partition,
     last_begun,
     listed_ids,
+    may_speak_for,
+    now_at,
     open_topics,
     open_transactions,
     open_writers,
+    raise_epoch,
     tells_transactions,
 )
-from kmigrate.errors import Unreachable
+from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.described import DescribedTopic, DescribedTransaction, DescribedTransactions
 
 KEY = ("t", 0)
@@ -192,3 +199,85 @@ def test_an_id_is_used_by_an_empty_transaction_that_names_no_topic() -> None:
 def test_a_groups_partition_of_the_offsets_topic_is_the_one_that_brokers_compute(group: str, partition: int) -> None:
     """The expected partitions come from Java's `Math.abs(name.hashCode()) % 50`; many hashes are negative."""
     assert group_partition(group, 50) == partition
+
+
+TILL = ("till", 9, 8)
+
+
+@dataclass
+class Coordinator:
+    """A cluster whose broker 4 is coordinator and answers with error `code` or with a transaction in `state`."""
+
+    code: int = 0
+    state: str = "CompleteCommit"
+    lost: int = 0
+    asked: list[Any] = field(default_factory=list)
+    settings: Any = field(default_factory=lambda: ClusterSettings("source", ()))
+
+    async def find_coordinator(self, name: str, *, kind: int) -> int:
+        assert (name, kind) == ("till", 1)
+        if self.lost:
+            raise BrokerRefused("broker-refused", "not yours", code=self.lost)
+        return 4
+
+    async def call(self, request: Any, node: int) -> Any:
+        assert node == 4
+        self.asked.append(request)
+        told = SimpleNamespace(
+            error_code=self.code, transaction_state=self.state, producer_id=9, producer_epoch=8, transactional_id="till"
+        )
+        return SimpleNamespace(error_code=self.code, transaction_states=(told,))
+
+
+def test_an_epoch_is_raised_from_the_given_identity_on_only() -> None:
+    cluster = Coordinator(Code.PRODUCER_FENCED)
+    assert asyncio.run(raise_epoch(cluster, TILL)) == Code.PRODUCER_FENCED  # type: ignore[arg-type]
+    (asked,) = cluster.asked
+    assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == TILL
+
+
+def test_an_end_is_sent_in_the_identitys_name() -> None:
+    cluster = Coordinator(Code.INVALID_TXN_STATE)
+    assert asyncio.run(end_as(cluster, TILL, committed=False)) == Code.INVALID_TXN_STATE  # type: ignore[arg-type]
+    (asked,) = cluster.asked
+    assert (asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.committed) == (*TILL, False)
+
+
+def test_the_right_to_speak_for_an_id_is_asked_for_in_nobodys_name() -> None:
+    cluster = Coordinator(Code.INVALID_PRODUCER_ID_MAPPING)
+    asyncio.run(may_speak_for(cluster, "till"))  # type: ignore[arg-type]
+    (asked,) = cluster.asked
+    assert (asked.producer_id, asked.producer_epoch, asked.committed) == (-1, -1, False)
+
+
+@pytest.mark.parametrize("cluster", [Coordinator(code=53), Coordinator(lost=53)])
+def test_a_missing_right_is_named_with_the_id(cluster: Coordinator) -> None:
+    with pytest.raises(BrokerRefused, match="WRITE transactional id till") as refused:
+        asyncio.run(may_speak_for(cluster, "till"))  # type: ignore[arg-type]
+    assert refused.value.ref == "transactional-id-denied"
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("Empty", (False, True, False)),
+        ("Ongoing", (True, False, True)),
+        ("PrepareAbort", (True, False, True)),
+        ("CompleteAbort", (False, False, True)),
+        ("CompleteCommit", (False, False, False)),
+    ],
+)
+def test_what_a_coordinator_tells_of_an_id(state: str, told: tuple[bool, bool, bool]) -> None:
+    now = asyncio.run(now_at(Coordinator(state=state), "till"))  # type: ignore[arg-type]
+    assert now == Now(9, 8, state)
+    assert (now.is_open, now.is_empty, now.aborted) == told
+
+
+@pytest.mark.parametrize("cluster", [Coordinator(code=Code.TRANSACTIONAL_ID_NOT_FOUND), Coordinator(state="Dead")])
+def test_an_id_that_is_forgotten_is_none(cluster: Coordinator) -> None:
+    assert asyncio.run(now_at(cluster, "till")) is None  # type: ignore[arg-type]
+
+
+def test_a_coordinator_that_cannot_tell_now_is_no_answer() -> None:
+    with pytest.raises(Unreachable):
+        asyncio.run(now_at(Coordinator(code=Code.NOT_COORDINATOR), "till"))  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.broker_health import BrokerHealth
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.health import BrokerHealth
 from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import Code

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.partition_tail import PlaceLostError
+from kmigrate.cluster.fetch import PlaceLostError
 from kmigrate.errors import Unreachable
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk, encode_chunk

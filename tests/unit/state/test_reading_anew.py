@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.broker_health import BrokerHealth
 from kmigrate.cluster.client import EARLIEST, LOG_END, ClusterClient, LogOffset
+from kmigrate.cluster.health import BrokerHealth
 from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.records import LeaseRecord

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.cluster.brokers import LogDir
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.log_dirs import LogDir
 from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, Failed, Unreachable
 from kmigrate.mirror.copy import disks as module

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.cluster.append import LogTail
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.producer import LogTail
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
 from kmigrate.mirror.copy import recovery as mending
 from kmigrate.mirror.copy.holes import HoleMaker, Made

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.cluster.append import LogTail
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.producer import LogTail
 from kmigrate.errors import Diverged
 from kmigrate.mirror.copy import recovery as mending
 from kmigrate.mirror.copy.recovery import MapStore, Recovery
@@ -137,12 +137,12 @@ def test_a_place_is_told_only_of_records_that_the_target_has_acknowledged() -> N
     it = lane(batch(0, 4), batch(4, 1, attributes=MARKER), batch(5, 4))
     store(it)
     first, second = send(it), None
-    assert [it.place_of(offset) for offset in (-1, 0, 3, 4, 5, 9)] == [-1] * 6, "nothing is acknowledged"
+    assert [it.placeholder_id(offset) for offset in (-1, 0, 3, 4, 5, 9)] == [-1] * 6, "nothing is acknowledged"
     it.answered(first.step, 0, 50)
-    assert [it.place_of(offset) for offset in (0, 3, 4, 5, 9)] == [50, 53, -1, -1, -1]
+    assert [it.placeholder_id(offset) for offset in (0, 3, 4, 5, 9)] == [50, 53, -1, -1, -1]
     second = send(it)
     it.answered(second.step, 0, 54)
-    assert [it.place_of(offset) for offset in (3, 4, 5, 8, 9)] == [53, 54, 54, 57, -1]
+    assert [it.placeholder_id(offset) for offset in (3, 4, 5, 8, 9)] == [53, 54, 54, 57, -1]
 
 
 def test_after_a_failure_the_map_is_cut_to_the_log_and_the_source_is_read_from_its_end() -> None:

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from kmigrate.cluster.append import LogTail, _foreign
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
-from kmigrate.cluster.producer import LogTail, _foreign
 from kmigrate.mirror.copy import recovery as mending
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
-from kmigrate.cluster.producer_load import ProducerLoad, producer_load
+from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION, ProducerLoad, producer_load
 from kmigrate.errors import Unreachable
 from kmigrate.workflow.base import producer_expiration as producer_memory
 from kmigrate.workflow.base.producer_expiration import memory_findings, raised_alone

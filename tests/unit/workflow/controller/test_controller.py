@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.append_refusal import Takes
+from kmigrate.cluster.append import Takes
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import DUTY, ControllerPresence

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.append_refusal import Takes
+from kmigrate.cluster.append import Takes
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import Closed, LatePolicy, PartitionBarrier, PromoteTerms, Seal, TopicRecord

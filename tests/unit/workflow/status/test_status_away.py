@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from kmigrate.cli.views.snapshots import snapshot_view
+from kmigrate.cluster.brokers import LogDir
 from kmigrate.cluster.client import EARLIEST, LogOffset
 from kmigrate.cluster.committed_offsets import CommittedOffset
-from kmigrate.cluster.log_dirs import LogDir
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import DUTY, ControllerPresence, DiskUse, MirrorPresence

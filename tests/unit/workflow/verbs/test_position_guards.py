@@ -197,7 +197,7 @@ def test_a_controller_that_stood_still_does_not_put_a_group_back_that_another_on
         return False
 
     monkeypatch.setattr(controller, "hand_over", hand_over)
-    monkeypatch.setattr(controller, "GroupPlace", NoPlace)
+    monkeypatch.setattr(controller, "PlaceholderMember", NoPlace)
     monkeypatch.setattr(following, "is_mixed", is_mixed)
     connections = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
 

@@ -1,4 +1,7 @@
-"""Log ends as leaders report them, with proof from their replicas that these leaders still lead.
+"""Answers that only a partition's leader can give: waits that end when another broker leads, and log ends with proof.
+
+A leader that stands still, or whose responses get lost, is replaced by its cluster within seconds. The old leader never
+tells the waiting client. So other brokers are asked who leads, until an answer arrives.
 
 A leader that is cut off from its controller, or that stood still, goes on to answer as leader while another leader
 takes records. Asked for its log end (replica id −2), a former leader that has become a follower answers without an
@@ -18,17 +21,54 @@ C  Without an unclean election the next leader is a replica in sync, and knows o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
 
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
 from kmigrate.cluster.metadata import PartitionInfo
-from kmigrate.errors import Failed, Refused
-from kmigrate.net.tasks import TaskOwner
+from kmigrate.errors import Failed, Refused, Unreachable
+from kmigrate.net.clock import sleep
+from kmigrate.net.tasks import TaskOwner, accompanied
 from kmigrate.protocol.codes import Code
 
-__all__ = ["refuse_unwitnessed", "witnessed_ends"]
+__all__ = ["refuse_unwitnessed", "while_it_leads", "witnessed_ends"]
 
-_PATIENCE_S = 1.0
+_T = TypeVar("_T")
+_PATIENCE_S = 5.0
+"""Seconds for an answer, before another broker is asked who leads; a slow leader is still waited for."""
+
+
+async def while_it_leads(client: ClusterClient, topic: str, partition: int, asking: Coroutine[Any, Any, _T]) -> _T:
+    """Return the leader's answer; raise Unreachable as soon as another broker leads and there is no answer."""
+    node = client.leader(topic, partition)
+    address = _address(client, node)
+    answer = await accompanied(asking, _until_another_leads(client, topic, partition, node, address))
+    if address in client.silence:
+        client.silence.heard(address)
+    return answer
+
+
+def _address(client: ClusterClient, node: int) -> str:
+    return "{}:{}".format(*client.metadata.brokers.get(node, ("", -1)))
+
+
+async def _until_another_leads(client: ClusterClient, topic: str, partition: int, node: int, address: str) -> None:
+    while True:
+        await sleep(_PATIENCE_S)
+        if node >= 0:
+            client.silence.note(address)
+        try:
+            await client.refresh([topic])
+        except Failed:
+            continue
+        leader = client.leader(topic, partition)
+        if node < 0:  # no leader was known when the request was made: the first known leader got the request
+            node, address = leader, _address(client, leader)
+        elif leader not in (-1, node):
+            raise Unreachable("leader-moved", f"{address}, which led {topic}-{partition}, did not answer any more")
+
+
+_REPLICA_PATIENCE_S = 1.0
 """Seconds for the other replicas, once the leaders have answered."""
 _NO_LATER_LEADER = frozenset({0, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})
 
@@ -78,7 +118,7 @@ def refuse_unwitnessed(client: ClusterClient, ends: Mapping[_Key, LogOffset]) ->
 
 
 async def _told(client: ClusterClient, parts: Mapping[_Key, PartitionInfo]) -> _Told:
-    """Return the replicas' answers; replicas that lead none of these partitions have `_PATIENCE_S` to answer."""
+    """Return the replicas' answers; wait `_REPLICA_PATIENCE_S` for replicas that lead none of these partitions."""
     hosted: dict[int, dict[_Key, int]] = {}
     for key, part in parts.items():
         for node in {part.leader, *part.replicas}:
@@ -95,7 +135,7 @@ async def _told(client: ClusterClient, parts: Mapping[_Key, PartitionInfo]) -> _
         told = {node: await asked[node] for node in leading}
         others = {task: node for node, task in asked.items() if node not in leading}
         if others:
-            done, _ = await asyncio.wait(others, timeout=_PATIENCE_S)
+            done, _ = await asyncio.wait(others, timeout=_REPLICA_PATIENCE_S)
             told |= {others[task]: task.result() for task in done if not isinstance(task.exception(), Failed)}
         return told
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster.group_place import GroupPlace, is_mixed, place_of
+from kmigrate.cluster.groups import PlaceholderMember, is_mixed, placeholder_id
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.api import response_type
 from kmigrate.router.wire.blank import blank, element, part
@@ -66,19 +66,19 @@ def test_a_group_is_mixed_where_it_has_classic_members_or_may_have_some(
 
 def test_a_place_is_the_same_whoever_holds_it_and_reads_nothing() -> None:
     broker: Any = Broker({68: 1})
-    asyncio.run(GroupPlace(broker, "g").take())
-    asyncio.run(GroupPlace(broker, "g").leave())
-    asyncio.run(GroupPlace(broker, "other").take())
+    asyncio.run(PlaceholderMember(broker, "g").take())
+    asyncio.run(PlaceholderMember(broker, "g").leave())
+    asyncio.run(PlaceholderMember(broker, "other").take())
     taken, left, other = broker.heard
     assert (str(taken.group_id), int(taken.member_epoch), taken.subscribed_topic_names) == ("g", 0, ())
     assert (taken.topic_partitions, int(left.member_epoch)) == ((), -1)
-    assert taken.member_id == left.member_id == place_of("g") != other.member_id
+    assert taken.member_id == left.member_id == placeholder_id("g") != other.member_id
 
 
 def test_what_cannot_be_had_is_done_without() -> None:
     old: Any = Broker({})
-    asyncio.run(GroupPlace(old, "g").take())
+    asyncio.run(PlaceholderMember(old, "g").take())
     assert old.heard == []
     old.away = True
-    asyncio.run(GroupPlace(old, "g").take())
-    asyncio.run(GroupPlace(old, "g").leave())
+    asyncio.run(PlaceholderMember(old, "g").take())
+    asyncio.run(PlaceholderMember(old, "g").leave())

@@ -1,4 +1,4 @@
-"""Log directories as brokers report them; a broker's missing answer is not replaced by a guess."""
+"""Tests of advertised addresses, and of log directories as brokers report them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,41 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.cluster import brokers
+from kmigrate.cluster.brokers import advertised_faults, read_log_dirs, refuse_unreachable_brokers, topic_bytes
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.log_dirs import read_log_dirs, topic_bytes
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.codes import Code
+
+
+class Brokers:
+    """Three brokers: the first is reached, the second has an unknown name, the third never answers."""
+
+    settings = SimpleNamespace(name="source")
+    metadata = SimpleNamespace(brokers={1: ("one", 9092), 2: ("nowhere", 9093), 3: ("silent", 9094)})
+
+    async def connection(self, node: int) -> None:
+        if node == 2:
+            raise Unreachable("broker-unreachable", "no connection to nowhere:9093: Name or service not known")
+        if node == 3:
+            await asyncio.sleep(60)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "_CONNECT_S", 0.1)
+
+
+def test_each_broker_that_is_not_reached_is_named_with_the_address_that_the_broker_advertises() -> None:
+    brokers: Any = Brokers()
+    second, third = asyncio.run(advertised_faults(brokers))
+    assert "broker 2 of cluster source advertises nowhere:9093" in second.text
+    assert "Name or service not known" in second.text
+    assert "advertised.listeners of broker 2" in second.next_step
+    assert (third.node, third.address) == (3, "silent:9094")
+    with pytest.raises(Unreachable, match="advertised-unreachable"):
+        asyncio.run(refuse_unreachable_brokers(brokers))
 
 
 class Cluster:

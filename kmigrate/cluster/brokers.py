@@ -1,24 +1,91 @@
-"""Log directories of a cluster's brokers: the bytes of topics, and the free room (DescribeLogDirs).
+"""Facts about each broker of a cluster: the reach of its advertised address, and its log directories.
 
-Kafka 3.3 and later report the size and the usable bytes of a log directory's volume (version 4 of the request,
-KIP-827). The request needs DESCRIBE on the cluster. Without that right a broker answers with an error, and before
-version 3 without any log directory.
+Clients connect to the advertised addresses after the bootstrap address.
+
+DescribeLogDirs reports the bytes of topics, and the free room. Kafka 3.3 and later report the size and the usable bytes
+of a log directory's volume (version 4 of the request, KIP-827). The request needs DESCRIBE on the cluster. Without that
+right a broker answers with an error, and before version 3 without any log directory.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.versions import newest_versions
-from kmigrate.errors import BrokerRefused, Failed, KmigrateError
+from kmigrate.cluster.requests import newest_versions
+from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, KmigrateError, Unreachable
 from kmigrate.net.tasks import together
 from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
 
-__all__ = ["LogDir", "log_dirs", "read_log_dirs", "topic_bytes"]
+__all__ = [
+    "AdvertisedFault",
+    "LogDir",
+    "advertised_faults",
+    "log_dirs",
+    "read_log_dirs",
+    "refuse_unreachable_brokers",
+    "topic_bytes",
+]
+
+_CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisedFault:
+    """A broker that is unreachable at its advertised address."""
+
+    cluster: str
+    node: int
+    address: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        return (
+            f"broker {self.node} of cluster {self.cluster} advertises {self.address} (advertised.listeners), and this "
+            f"machine does not reach that address: {self.why}"
+        )
+
+    @property
+    def next_step(self) -> str:
+        return (
+            f"have {self.address} resolved and reachable from this machine and from all clients, or correct "
+            f"advertised.listeners of broker {self.node}"
+        )
+
+
+async def advertised_faults(client: ClusterClient) -> list[AdvertisedFault]:
+    """Return the brokers that are unreachable at their advertised addresses; the client has read metadata."""
+    brokers = dict(client.metadata.brokers)
+    told = await together(*(_why_unreached(client, node) for node in brokers))
+    return [
+        AdvertisedFault(client.settings.name, node, "{}:{}".format(*brokers[node]), why)
+        for node, why in zip(brokers, told, strict=True)
+        if why
+    ]
+
+
+async def refuse_unreachable_brokers(client: ClusterClient) -> None:
+    """Raise Unreachable for the first broker that is unreachable at its advertised address."""
+    for fault in await advertised_faults(client):
+        raise Unreachable(
+            "advertised-unreachable", fault.text, still_true="nothing was changed", next_step=fault.next_step
+        )
+
+
+async def _why_unreached(client: ClusterClient, node: int) -> str:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            await client.connection(node)
+    except TimeoutError:
+        return f"no connection within {_CONNECT_S:g} s"
+    except (Unreachable, AuthenticationFailed) as error:
+        return error.what
+    return ""
 
 
 _OLDEST, _NEWEST = 2, 4

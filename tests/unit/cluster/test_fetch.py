@@ -1,4 +1,4 @@
-"""A reader's fetches: topics by id where the broker supports ids and the ids are known, else by name; and quotas.
+"""Tests of fetch sessions and their topic ids, of quotas, and of a reader that goes on through every error.
 
 Requests are read and answers written by kio, whose classes are made from Kafka's own schemas.
 """
@@ -20,11 +20,16 @@ from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from kmigrate.cluster import fetcher
-from kmigrate.cluster.fetcher import FetchSession, fetch_one
+from kmigrate.cluster import fetch
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.fetch import FetchSession, Tail, fetch_one
+from kmigrate.cluster.health import BrokerHealth
+from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import ProtocolViolation, Unreachable
 from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.hot import FetchAnswer, FetchPartition
+from kmigrate.records.batch import Batch, walk
+from kmigrate.records.build import one_record_batch
 
 SESSION = 77
 REST_MS = 12_000
@@ -206,8 +211,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(fetcher, "monotonic", lambda: self.now)
-        monkeypatch.setattr(fetcher, "sleep", self._sleep)
+        monkeypatch.setattr(fetch, "monotonic", lambda: self.now)
+        monkeypatch.setattr(fetch, "sleep", self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -225,3 +230,79 @@ def test_who_looks_at_one_batch_rests_for_as_long_as_a_quota_asks_for_and_asks_a
     with pytest.raises(Unreachable, match="t-0 cannot be read: the quota at broker 1 of cluster c is used up"):
         asyncio.run(fetch_one(scene.client, 1, at(0, "t")["t", 0], purpose="test"))
     assert scene.broker.rests, "it is given up after a while"
+
+
+RECORD = bytes(one_record_batch(b"k", b"v", timestamp=1, producer_id=-1, epoch=-1, sequence=-1))
+HEAD = struct.pack(">iib", 0, 7, 0)
+THROTTLED = HEAD + struct.pack(">ihi", 900, 0, 0) + b"\1\0"
+"""A fetch answer without topics, as a broker sends to a client above its quota."""
+ANSWERED = (
+    HEAD
+    + struct.pack(">ihi", 0, 0, 0)
+    + b"\2\2t\2"
+    + struct.pack(">ihqqq", 0, 0, 1, 1, 0)
+    + b"\1"
+    + struct.pack(">i", -1)
+    + bytes([len(RECORD) + 1])
+    + RECORD
+    + b"\0\0\0"
+)
+
+
+class TailBroker:
+    """A broker that leads t-0, and answers each Fetch with the next of the given answers."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = list(answers)
+        self.metadata = Metadata("c", {1: ("a", 1)})
+        self.silence = BrokerHealth()
+
+    def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+    async def connection(self, node: int, purpose: str) -> TailBroker:
+        return self
+
+    async def call_raw(self, *_: object, **__: object) -> bytearray:
+        return bytearray(self.answers.pop(0))
+
+
+def nothing(preferred: int = -1) -> bytes:
+    """Return an answer without records below a high watermark of 1."""
+    partition = struct.pack(">ihqqq", 0, 0, 1, 1, 0) + b"\1" + struct.pack(">i", preferred) + b"\1"
+    return HEAD + struct.pack(">ihi", 0, 0, 0) + b"\2\2t\2" + partition + b"\0\0\0"
+
+
+def test_an_end_that_no_batch_reaches_is_reached_when_it_was_told_again_and_no_batch_is_passed_over() -> None:
+    """A log cleaner may remove the newest batch."""
+    read: list[Batch] = []
+
+    async def scene() -> None:
+        broker = TailBroker(nothing(), nothing(), THROTTLED, ANSWERED)
+        tail = Tail(cast("ClusterClient", broker), "t", 0, read.append, purpose="read")
+        tail.position = 0
+        for _ in range(3):
+            await tail.poll(1)
+        assert tail.reached == 0
+        broker.answers = [nothing(), nothing(2), nothing(), nothing(), nothing(), ANSWERED]
+        for reached in (1, 0, 0, 0, 1):
+            await tail.poll(1)
+            assert (tail.reached, tail.position) == (reached, 0)
+        await tail.poll(1)
+        assert (tail.reached, len(read)) == (1, 1)
+
+    asyncio.run(scene())
+
+
+def test_an_answer_without_the_partition_is_one_of_nothing() -> None:
+    read: list[Batch] = []
+
+    async def scene() -> None:
+        tail = Tail(cast("ClusterClient", TailBroker(THROTTLED, ANSWERED)), "t", 0, read.append, purpose="read")
+        tail.position = 0
+        for _ in range(2):
+            await tail.poll(1)
+        assert tail.position == 1
+
+    asyncio.run(scene())
+    assert [bytes(batch.view) for batch in read] == [bytes(batch.view) for batch in walk(memoryview(RECORD))]

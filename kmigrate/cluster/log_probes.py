@@ -1,4 +1,4 @@
-"""The newest batch of each producer, found at the end of a log.
+"""Reads of small parts of a log: the newest batch of each producer, a certain batch, the next batch, wide gaps.
 
 A broker forgets a producer by the age of the producer's records and not by the clock (V6), but its log does not forget.
 So the last batches of a partition tell what its producers wrote last, whatever the broker still knows. Lettered rules:
@@ -11,21 +11,24 @@ C  Records read under another leader epoch may have been cut off since, and are 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kmigrate.cluster.client import EARLIEST, ClusterClient, LogOffset
-from kmigrate.cluster.fetcher import fetch_full
-from kmigrate.errors import Unreachable
+from kmigrate.cluster.fetch import fetch_full, fetch_one
+from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.barrier import newest
+from kmigrate.model.lag import Pace
 from kmigrate.model.records import ProducerMark
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import together
+from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
-from kmigrate.records.batch import Batch
-from kmigrate.records.old_messages import walk_all
+from kmigrate.records.batch import LOG_APPEND_TIME, Batch, walk
+from kmigrate.records.old_messages import OldMessages, walk_all
 
-__all__ = ["RecentBatches"]
+__all__ = ["RecentBatches", "find_batch", "has_wide_gap", "look_ahead"]
 
 _PURPOSE = "recent"
 _ENOUGH = 1 << 20
@@ -146,3 +149,108 @@ class RecentBatches:
     async def _starts(self, keys: Iterable[Key]) -> dict[Key, int]:
         told = await self._client.list_offsets(dict.fromkeys(keys, EARLIEST))
         return {key: max(0, start.offset) for key, start in told.items()}
+
+
+_WINDOWS = (2_000, 50_000)
+"""Offsets before the end that are searched, nearest first: a retry is seconds old at most."""
+
+
+async def find_batch(
+    client: ClusterClient, topic: str, partition: int, producer_id: int, epoch: int, sequence: int
+) -> int:
+    """Return the base offset of the batch with this id, epoch and first sequence; −1 if there is none near the end.
+
+    Such a batch shows where a retried batch was stored before.
+    """
+    key = (topic, partition)
+    end = (await client.log_ends([key]))[key]
+    first = (await client.list_offsets({key: EARLIEST}))[key]
+    if end.error or first.error:
+        raise Unreachable("no-log-end", f"{topic}-{partition}: {row(end.error or first.error).name}")
+    upper = end.offset
+    for window in _WINDOWS:
+        at = max(first.offset, end.offset - window)
+        while at < upper:
+            part = FetchPartition(topic, partition, at, 1 << 20)
+            answer = await fetch_one(client, client.leader(topic, partition), part, purpose="find")
+            if answer.error:
+                raise Unreachable("log-unreadable", f"{topic}-{partition} at {at}: {row(answer.error).name}")
+            before = at
+            for batch in walk_all(answer.records):
+                at = max(at, batch.next_offset)
+                if isinstance(batch, OldMessages):  # old messages have no producer, so they never match
+                    continue
+                named = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+                if named == (producer_id, epoch, sequence) and not batch.is_control:
+                    return batch.base_offset
+            if at == before:
+                break
+        upper = max(first.offset, end.offset - window)
+    return -1
+
+
+_AT_ONCE = 8
+
+
+async def look_ahead(client: ClusterClient, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Pace]:
+    """Return the pace of a copy at these offsets, from the age of the next batch, and its size per offset.
+
+    Partitions that cannot be read now are left out. kmigrate looks ahead only if no mirror has announced itself lately.
+    A broker returns the first batch of a partition whole, however few bytes the request allows. So each partition has a
+    request of its own, and only a few requests run at a time.
+    """
+    found: dict[tuple[str, int], Pace] = {}
+    few = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(key: tuple[str, int], offset: int) -> None:
+        async with few:
+            try:
+                part = FetchPartition(*key, offset, max_bytes=1)
+                answer = await fetch_one(client, client.leader(*key), part, purpose="look-ahead")
+                batch = next(walk(answer.records), None)
+            except Failed:
+                return
+        if batch is not None:
+            # With broker times, readers see only the newest time of a batch.
+            first_ms = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else batch.base_timestamp
+            found[key] = Pace(max(0, first_ms), len(batch.view) / (batch.last_offset_delta + 1))
+
+    await together(*(look(key, offset) for key, offset in positions.items()))
+    return found
+
+
+async def has_wide_gap(client: ClusterClient, topic: str, partition: int, start: int, end: int, limit: int) -> bool:
+    """Return whether a log cleaner may have left more than `limit` consecutive offsets without a batch.
+
+    No such gap is missed. Probes stand half a limit apart. So a gap wider than the limit contains a probe with at least
+    half a limit of the gap still ahead. The answer is also true for some gaps between half the limit and the limit. No
+    gap fits into the last half: such a gap would have begun before the probe in front of that half.
+    """
+    half = max(1, limit // 2)
+    at = start
+    while end - at > half:
+        base, reached = await _first_batch(client, topic, partition, at, end)
+        if base - at >= half:
+            return True
+        at = max(reached, at + half)
+    return False
+
+
+async def _first_batch(client: ClusterClient, topic: str, partition: int, at: int, end: int) -> tuple[int, int]:
+    """Return start and end of the batch that holds an offset, or of the next batch; `end` twice if there is none.
+
+    Offsets that retention has deleted meanwhile are no gap, because nobody copies them.
+    """
+    node = client.leader(topic, partition)
+    answer = await fetch_one(client, node, FetchPartition(topic, partition, at, 1), purpose="probe")
+    if answer.error == Code.OFFSET_OUT_OF_RANGE:
+        return at, at
+    if answer.error:
+        await client.refresh([topic])
+        raise Unreachable("probe-refused", f"{topic}-{partition} at {at}: {row(answer.error).name}")
+    found = next((batch for batch in walk_all(answer.records) if batch.next_offset > at), None)
+    if found is not None:
+        return found.base_offset, found.next_offset
+    if answer.high_watermark < end:
+        raise Unreachable("probe-too-early", f"{topic}-{partition} shows less than {end} offsets at the moment")
+    return end, end

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from kmigrate.cluster import request_batcher as module
-from kmigrate.cluster.request_batcher import Key, RequestBatcher
+from kmigrate.cluster import requests
+from kmigrate.cluster.requests import Key, RequestBatcher
 from kmigrate.errors import Unreachable
 
 
@@ -100,7 +100,7 @@ def test_who_is_cancelled_while_asking_for_all_leaves_the_others_their_answers()
 
 
 def test_very_many_partitions_are_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST", 4)
+    monkeypatch.setattr(requests, "_MOST", 4)
 
     async def scene() -> None:
         broker = _Broker()

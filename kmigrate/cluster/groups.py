@@ -1,0 +1,232 @@
+"""Groups over the wire: protocol type, members, and two placeholder members.
+
+librdkafka lists only consumer groups, and refuses to describe a group with another protocol type than `consumer`. A
+held group has another type.
+
+`GroupHold` keeps every other member out of a promoted group at its source:
+
+A  The placeholder's protocol type is not `consumer`. While the placeholder is a member, the coordinator refuses every
+   other member: JoinGroup with INCONSISTENT_GROUP_PROTOCOL (23), ConsumerGroupHeartbeat with GROUP_ID_NOT_FOUND (69).
+   The coordinator also refuses commits without a generation (UNKNOWN_MEMBER_ID, 25). Measured on 3.9.1 and 4.3.1.
+B  The placeholder is a static member with the longest session timeout that the broker accepts. Any process of kmigrate
+   takes the placeholder over by its `group.instance.id`. So the hold outlives a controller that restarts in time.
+C  A coordinator accepts the placeholder only if the group has no other member. The placeholder drives nobody out.
+D  Committed offsets stay, and do not expire while the placeholder is a member.
+
+`PlaceholderMember` keeps a group in the new protocol (KIP-848). During the first rebalance of a classic group, the
+coordinator fails when a member of the new protocol joins. The joining member gets UNKNOWN_SERVER_ERROR, at which
+librdkafka and Java end (C17). The classic members have to join again, and their applications may see an error. In a
+group that already uses the new protocol, members of both protocols join without an error.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.requests import newest_versions
+from kmigrate.errors import KmigrateError
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.api import ApiKey, element_type, entity
+from kmigrate.protocol.codes import Code, code_of
+
+__all__ = [
+    "CONSUMERS",
+    "GroupHold",
+    "PlaceholderMember",
+    "group_members",
+    "is_mixed",
+    "placeholder_id",
+    "protocol_type",
+    "without_hold",
+]
+
+CONSUMERS = "consumer"
+_DESCRIBE_GROUP = entity(ApiKey.DESCRIBE_GROUPS, 0, "request")
+
+
+async def protocol_type(client: ClusterClient, group: str) -> str:
+    """Return the protocol type that the members of a group name, such as `connect` or `sr`; '' for an unknown group.
+
+    Workers of Connect and instances of Schema Registry use such groups to distribute work; they commit nothing there.
+    """
+    answer = await client.call(_DESCRIBE_GROUP(groups=(group,)), await client.find_coordinator(group))
+    return str(answer.groups[0].protocol_type)
+
+
+_DEAD = "Dead"
+_PAUSE_S = 0.1
+
+
+async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember, ...]:
+    """Return the live members of a group of either protocol; no member if the cluster does not know the group.
+
+    Raise BrokerRefused or Unreachable.
+    """
+    deadline = monotonic() + client.settings.request_timeout_s
+    while True:
+        node = await client.find_coordinator(group)
+        told = (await client.call(entity(ApiKey.DESCRIBE_GROUPS, 1, "request")(groups=(group,)), node)).groups[0]
+        code = code_of(told.error_code)
+        if not code and told.group_state == _DEAD and await _version(client, node, ApiKey.CONSUMER_GROUP_DESCRIBE) >= 0:
+            request = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")
+            answer = await client.call(request(group_ids=(group,), include_authorized_operations=False), node)
+            told = answer.groups[0]
+            code = code_of(told.error_code)
+        if code in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
+            return () if code else tuple(map(_member, told.members))
+        client.retry_or_raise(f"DescribeGroups of group {group}", code, deadline)
+        await sleep(_PAUSE_S)
+
+
+def _member(told: Any) -> GroupMember:
+    return GroupMember(str(told.member_id), str(told.client_id), str(told.client_host))
+
+
+_INSTANCE = "kmigrate-hold"
+_PROTOCOL_TYPE = "kmigrate"
+_JOIN = entity(ApiKey.JOIN_GROUP, 5, "request")
+_SYNC = entity(ApiKey.SYNC_GROUP, 3, "request")
+_LEAVE = entity(ApiKey.LEAVE_GROUP, 3, "request")
+_ANY_MEMBER = ""
+_SESSION_TIMEOUTS_S = (1800, 300, 60, 30, 10)
+"""Session timeouts to try, longest first.
+
+The default maximum of brokers is 30 minutes; a broker with a lower maximum refuses a longer timeout (26).
+"""
+_REBALANCE_TIMEOUT = dt.timedelta(seconds=10)
+
+
+def without_hold(members: Sequence[GroupMember]) -> tuple[GroupMember, ...]:
+    """Return the members without the placeholder: brokers derive a static member's id from its instance id."""
+    return tuple(member for member in members if not member.member_id.startswith(f"{_INSTANCE}-"))
+
+
+class GroupHold:
+    """The placeholder member of a group at its source."""
+
+    def __init__(self, client: ClusterClient, group: str) -> None:
+        self._client = client
+        self._group = group
+        self.session_s = 0
+        """The session timeout that the broker has accepted; 0 while the group is not held."""
+
+    async def take(self) -> int:
+        """Join, or renew the session; return the error code. Raise BrokerRefused or Unreachable."""
+        code = 0
+        for seconds in _SESSION_TIMEOUTS_S:
+            code = await self._join(seconds)
+            if code != Code.INVALID_SESSION_TIMEOUT:
+                self.session_s = 0 if code else seconds
+                return code
+        self.session_s = 0
+        return code
+
+    async def release(self) -> None:
+        """Remove the placeholder from the group, whichever process has joined. Raise Unreachable."""
+        self.session_s = 0
+        identity = element_type(_LEAVE, "members")(member_id=_ANY_MEMBER, group_instance_id=_INSTANCE)
+        node = await self._client.find_coordinator(self._group)
+        await self._client.call(_LEAVE(group_id=self._group, members=(identity,)), node)
+
+    async def _join(self, session_s: int) -> int:
+        """Join and, as the group's leader, sync; return the error code."""
+        node = await self._client.find_coordinator(self._group)
+        protocol = element_type(_JOIN, "protocols")(name=_PROTOCOL_TYPE, metadata=b"")
+        joined = await self._client.call(
+            _JOIN(
+                group_id=self._group,
+                session_timeout=dt.timedelta(seconds=session_s),
+                rebalance_timeout=_REBALANCE_TIMEOUT,
+                member_id=_ANY_MEMBER,
+                group_instance_id=_INSTANCE,
+                protocol_type=_PROTOCOL_TYPE,
+                protocols=(protocol,),
+            ),
+            node,
+        )
+        if code := code_of(joined.error_code):
+            return code
+        assignment = element_type(_SYNC, "assignments")(member_id=joined.member_id, assignment=b"")
+        synced = await self._client.call(
+            _SYNC(
+                group_id=self._group,
+                generation_id=joined.generation_id,
+                member_id=joined.member_id,
+                group_instance_id=_INSTANCE,
+                assignments=(assignment,),
+            ),
+            node,
+        )
+        return code_of(synced.error_code)
+
+
+_JOINS, _LEAVES = 0, -1
+_CLASSIC = 0
+_OWNS_NOTHING = dt.timedelta(seconds=1)
+"""Rebalance timeout of the placeholder, which never has partitions to give back."""
+
+
+async def is_mixed(client: ClusterClient, group: str) -> bool:
+    """Return whether a group of the new protocol also has classic members. Raise Unreachable.
+
+    Brokers report each member's protocol from 4.0 on. At an older broker every member may be classic, so any member
+    counts. A broker without the new protocol has no such group.
+    """
+    node = await client.find_coordinator(group)
+    version = await _version(client, node, ApiKey.CONSUMER_GROUP_DESCRIBE)
+    if version < 0:
+        return False
+    request = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, min(version, 1), "request")
+    answer = await client.call(request(group_ids=(group,), include_authorized_operations=False), node)
+    members = (member for told in answer.groups for member in told.members)
+    return any(int(getattr(member, "member_type", _CLASSIC)) == _CLASSIC for member in members)
+
+
+def placeholder_id(group: str) -> str:
+    """Return the member id of the placeholder in a group, which no reading client has."""
+    return str(uuid5(NAMESPACE_URL, f"kmigrate:{group}"))
+
+
+class PlaceholderMember:
+    """A member that reads nothing and sends no heartbeat: it is removed after a session timeout, 45 s by default.
+
+    All processes with a placeholder in a group use the same member id. A failure to take the place is ignored: members
+    that then join too early try again.
+    """
+
+    def __init__(self, client: ClusterClient, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._member = placeholder_id(group)
+
+    async def take(self) -> None:
+        """Join, so that the group uses the new protocol; meanwhile nobody outside can commit offsets to the group."""
+        await self._say(_JOINS, rebalance_timeout=_OWNS_NOTHING, subscribed_topic_names=(), topic_partitions=())
+
+    async def leave(self) -> None:
+        await self._say(_LEAVES, topic_partitions=None)
+
+    async def _say(self, epoch: int, **fields: Any) -> None:
+        with suppress(KmigrateError):
+            node = await self._client.find_coordinator(self._group)
+            version = await _version(self._client, node, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+            if version >= 0:
+                request = entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, "request")
+                await self._client.call(
+                    request(group_id=self._group, member_id=self._member, member_epoch=epoch, **fields), node
+                )
+
+
+async def _version(client: ClusterClient, node: int, api_key: int) -> int:
+    """Return the newest version of a request that a broker supports, −1 for none.
+
+    A broker closes the connection on an unknown request.
+    """
+    answer = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")(), node)
+    return newest_versions(answer).get(api_key, -1)

@@ -1,0 +1,169 @@
+"""Requests below the client: API versions, ListOffsets, and many questions sent as one request.
+
+A broker that does not know a version closes the connection without a response. So the versions of a cluster are checked
+before any other request. Without this check kmigrate would retry for ever.
+
+Questions about single partitions are sent together: while a broker works on a request, the next questions gather. A
+thousand partitions that begin at once all ask the same question. A request per partition would keep kmigrate and the
+broker busy for seconds. Each answer comes from a request that was sent after its question arrived, as with a request of
+its own. The questions for a broker never wait for another broker, and never fail with another broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from kmigrate.cluster.metadata import METADATA_VERSION
+from kmigrate.errors import Failed, Refused
+from kmigrate.model.ids import LARGEST
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.broker import BrokerConnection
+from kmigrate.protocol.api import API_NAMES, ApiKey, decode_body, element_type, encode_body, entity
+from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.frames import response_body_offset
+from kmigrate.protocol.hot import FETCH_VERSION, PRODUCE_VERSION
+
+__all__ = [
+    "FIRST_WITH_LARGEST",
+    "OLDEST",
+    "LogOffset",
+    "RequestBatcher",
+    "ask_for_offsets",
+    "ask_versions",
+    "newest_versions",
+    "offsets_told",
+    "refuse_too_old",
+]
+
+OLDEST = "2.8"
+"""The first Kafka version with all needed API versions: Metadata 10 brought topic ids (KIP-516)."""
+_NEEDED = {ApiKey.METADATA: METADATA_VERSION, ApiKey.FETCH: FETCH_VERSION, ApiKey.PRODUCE: PRODUCE_VERSION}
+
+
+def ask_versions(connection: BrokerConnection) -> asyncio.Future[bytearray]:
+    """Send ApiVersions 0, which every broker knows."""
+    return connection.send(
+        ApiKey.API_VERSIONS, 0, [encode_body(entity(ApiKey.API_VERSIONS, 0, "request")())], flexible=False
+    )
+
+
+def newest_versions(answer: Any) -> dict[int, int]:
+    """Return the newest version of each request by API key, from a broker's answer to ApiVersions."""
+    return {int(api.api_key): int(api.max_version) for api in answer.api_keys}
+
+
+def refuse_too_old(told: memoryview, settings: ClusterSettings) -> None:
+    """Raise Refused if the broker that sent this ApiVersions response is older than the oldest supported version."""
+    answer = decode_body(entity(ApiKey.API_VERSIONS, 0, "response"), told, response_body_offset(told, flexible=False))
+    newest = newest_versions(answer)
+    missing = [f"{API_NAMES[key]} {version}" for key, version in _NEEDED.items() if newest.get(key, -1) < version]
+    if missing:
+        raise Refused(
+            "cluster-too-old",
+            f"cluster {settings.name} ({settings.bootstrap_servers}) does not speak {', '.join(missing)}, "
+            f"as Kafka does from {OLDEST} on",
+            still_true="nothing was changed",
+            next_step=f"bring its brokers to Kafka {OLDEST} or newer",
+        )
+
+
+FIRST_WITH_LARGEST = 7
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffset:
+    """ListOffsets answer for a partition; offset −1 if no record matches a timestamp."""
+
+    error: int
+    offset: int
+    leader_epoch: int
+    timestamp: int = -1
+    """The record's time, if the request looked for a record by time."""
+
+
+def ask_for_offsets(
+    wanted: Mapping[tuple[str, int], int],
+    epochs: Mapping[tuple[str, int], int],
+    *,
+    replica_id: int,
+    read_committed: bool,
+) -> Any:
+    """Return a request with a timestamp per partition, and with the leader epoch of partitions in `epochs`."""
+    request = entity(ApiKey.LIST_OFFSETS, FIRST_WITH_LARGEST if LARGEST in wanted.values() else 5, "request")
+    topic_type = element_type(request, "topics")
+    part_type = element_type(topic_type, "partitions")
+    topics: dict[str, list[Any]] = {}
+    for (topic, partition), timestamp in wanted.items():
+        epoch = epochs.get((topic, partition), -1)
+        part = part_type(partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp)
+        topics.setdefault(topic, []).append(part)
+    return request(
+        replica_id=replica_id,
+        isolation_level=1 if read_committed else 0,
+        topics=tuple(topic_type(name=t, partitions=tuple(p)) for t, p in topics.items()),
+    )
+
+
+def offsets_told(answer: Any) -> dict[tuple[str, int], LogOffset]:
+    return {
+        (str(topic.name), int(part.partition_index)): LogOffset(
+            code_of(part.error_code), int(part.offset), int(part.leader_epoch), int(part.timestamp)
+        )
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+
+
+_MOST = 500
+"""Most questions in a request: writing and reading a larger request would stop the event loop, and so the copy."""
+
+_V = TypeVar("_V")
+Key = tuple[str, int]
+
+
+class _Round(Generic[_V]):
+    """The keys of a request, and its answers or its failure."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Key, None] = {}
+        self.answers: Mapping[Key, _V] | None = None
+        self.failure: Failed | None = None
+
+
+class _Line(Generic[_V]):
+    """The questions that wait for a broker."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.gathering: _Round[_V] = _Round()
+
+
+class RequestBatcher(Generic[_V]):
+    """A kind of question; `ask` sends the question for many partitions, and returns an answer for each of them."""
+
+    def __init__(self, ask: Callable[[Collection[Key]], Awaitable[Mapping[Key, _V]]]) -> None:
+        self._ask = ask
+        self._lines: dict[int, _Line[_V]] = {}
+
+    async def ask(self, node: int, key: Key) -> _V:
+        """Return the answer about a partition; as far as we know, this broker leads the partition."""
+        line = self._lines.setdefault(node, _Line())
+        if len(line.gathering.keys) >= _MOST:
+            line.gathering = _Round()
+        mine = line.gathering
+        mine.keys[key] = None
+        async with line.turn:
+            if mine.answers is None and mine.failure is None:
+                if line.gathering is mine:
+                    line.gathering = _Round()
+                try:
+                    mine.answers = await self._ask(mine.keys)
+                except Failed as failure:
+                    mine.failure = failure
+        if mine.answers is None:
+            assert mine.failure is not None
+            raise mine.failure
+        return mine.answers[key]
