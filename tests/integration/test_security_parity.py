@@ -11,12 +11,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
-from kmigrate.cli.commands.checks import _options
 from kmigrate.model.security import Bearer
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.spark.parity import verify_with
 from kmigrate.spark.source import KafkaOptions
+from kmigrate.verify.compare import _options
 from tests.integration.secure_world import SecurePair, token
 
 pytestmark = pytest.mark.timeout(240)

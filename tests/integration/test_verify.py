@@ -57,10 +57,10 @@ def warm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make checks in this process use the running Spark; test_verify_follow covers the command line's own Spark."""
 
     @contextmanager
-    def session(choice: object, waiting: object) -> Iterator[SparkSession]:
+    def session(choice: object, say: object) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("kmigrate.cli.commands.verify.session", session)
+    monkeypatch.setattr("kmigrate.verify.compare.session", session)
 
 
 def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:

@@ -15,10 +15,6 @@ status           `kmigrate status`
 promote          `kmigrate promote`
 offsets          `kmigrate offsets`
 verify           `kmigrate verify`
-compared         the compared ranges of offsets
-checks           the Spark job of a check
-follow           `kmigrate verify --follow`
-report_files     files that `verify` writes
 finish           `kmigrate link finish`
 playbook         `kmigrate playbook`
 sandbox          `kmigrate sandbox`

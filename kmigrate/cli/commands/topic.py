@@ -16,7 +16,6 @@ from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.times import start_position
 from kmigrate.cli.base.waiting import interruptible, need_mirror, watched_topics
 from kmigrate.cli.commands.bulk import BulkOptions, copy_by_spark, look_at_bulk
-from kmigrate.cli.commands.checks import MASTER
 from kmigrate.cli.commands.creation import creation_configs
 from kmigrate.cli.commands.link import DeliveryTimeout, delivery_seconds, plan_answer
 from kmigrate.cli.commands.patterns import check_names, patterns_answer
@@ -29,6 +28,7 @@ from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import CopyEngine, TopicRecord
+from kmigrate.verify.compare import MASTER
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import CopyTimes, copy_times

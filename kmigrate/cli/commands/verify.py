@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections.abc import Sequence
+import datetime as dt
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,35 +16,19 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.options import Link, Timeout, Topics
 from kmigrate.cli.base.output import Answer, Waiting
-from kmigrate.cli.commands.checks import (
-    LOCAL,
-    MASTER,
-    Asked,
-    Job,
-    SparkChoice,
-    job_of,
-    remember,
-    session,
-    sides,
-    spark_choice,
-)
-from kmigrate.cli.commands.follow import follow as go_on
-from kmigrate.cli.commands.report_files import ReportFiles, not_written
+from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.tables import audits_view, late_view, parity_view
-from kmigrate.errors import Failed, UsageError
-from kmigrate.net.clock import monotonic, now_ms
-from kmigrate.parity.report import ParityReport, nothing_read
-from kmigrate.workflow.groups.audit import GroupAudit
+from kmigrate.errors import KmigrateError, UsageError
+from kmigrate.net.clock import now_ms
+from kmigrate.parity.report import ParityReport
+from kmigrate.verify.compare import MASTER, SparkChoice, check, check_in_thread, spark_choice
+from kmigrate.verify.job import Caller, Selection
+from kmigrate.verify.report_files import ReportFiles
+from kmigrate.verify.rounds import Totals, compare_in_rounds
 
-__all__ = ["app", "compare_new", "verify"]
+__all__ = ["app", "compare_new", "ended", "verify"]
 
 app = typer.Typer()
-
-_TRIES = 4
-"""Maximum tries of a check whose ranges retention cuts meanwhile.
-
-Each try reads the ranges again, from the logs' new beginnings.
-"""
 
 
 @command(app, "verify")
@@ -89,104 +73,95 @@ def verify(
                 still_true="nothing was read",
                 next_step="leave out --full, --html, --junit and --parquet, or leave out --follow",
             )
-        return go_on(call, Asked(topics, link, timeout, reached=True), choice, interval)
+        return _follow(call, Selection(topics or (), call.link(link), timeout, reached=True), choice, interval)
     files.check()
-    job, report = _checked(call, Asked(topics, link, timeout, full), choice, parquet=files.parquet)
+    selection = Selection(topics or (), call.link(link), timeout, full)
+    with call.out.waiting("reading the ranges") as waiting:
+        job, report = check(_caller(call, waiting), selection, choice, files.parquet)
     written = files.write(job.link, report, now_ms())
     sound = all(audit.sound for audit in job.groups) and not any(late.missing for late in job.late)
-    late = [each.as_json() for each in job.late]
-    json = {"link": job.link.name, **report.as_json(), "groups": _groups_as_json(job.groups), "late": late}
-    json["files"] = written
+    json = {
+        "link": job.link.name,
+        **report.as_json(),
+        "groups": [{**asdict(audit), "sound": audit.sound} for audit in job.groups],
+        "late": [each.as_json() for each in job.late],
+        "files": written,
+    }
     view = Group(*([audits_view(job.groups)] if job.groups else []), parity_view(report), late_view(job.late))
     return Answer(json, view, Exit.OK if report.equal and sound else Exit.PARITY_MISMATCH)
 
 
-def _groups_as_json(audits: Sequence[GroupAudit]) -> list[dict[str, Any]]:
-    return [{**asdict(audit), "sound": audit.sound} for audit in audits]
+def _caller(call: Call, waiting: Waiting) -> Caller:
+    return Caller(call.connections, call.settings.cluster, waiting.say, call.out.note)
 
 
 async def compare_new(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
     """Return the result of `verify` for these topics of a link, reading only what no check has found equal yet."""
     with call.out.waiting("reading the ranges") as waiting:
-        tries = itertools.count(1)
-        while True:
-            job = await job_of(call, Asked(topics, link, timeout), waiting)
-            try:
-                return await _beside(call, job, waiting)
-            except Failed as error:
-                _refuse_unless_cut(error, next(tries), waiting)
+        return await check_in_thread(_caller(call, waiting), Selection(topics, link, timeout))
 
 
-async def _beside(call: Call, job: Job, waiting: Waiting) -> ParityReport:
-    """Run the comparison in a thread, and end Spark when the call is cancelled.
-
-    Ctrl-C does not reach the thread: without ending Spark the call would last until the check is complete.
-    """
-    work = asyncio.get_running_loop().run_in_executor(None, _report_of, call, job, LOCAL, None, waiting)
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        call.out.note("ending Spark")
-        while not work.done():
-            _end_comparison()  # repeated, because Spark may just be starting
-            await asyncio.wait([work], timeout=0.5)
-        work.exception()  # Spark's own error is of no use after the cancellation
-        raise
-
-
-def _end_comparison() -> None:
-    """Cancel Spark's jobs, if Spark compares in this process; the thread that waits for Spark then ends, too."""
-    from pyspark import SparkContext
-
-    context = SparkContext._active_spark_context
-    if context is not None:
-        context.cancelAllJobs()
+def _follow(call: Call, selection: Selection, choice: SparkChoice, interval: float) -> Answer:
+    """Compare and print a line for each round until the user ends the call."""
+    call.out.as_lines()
+    totals, link = Totals(), ""
+    with call.out.waiting("starting Spark") as waiting:
+        rounds = compare_in_rounds(_caller(call, waiting), selection, choice, interval, totals)
+        with closing(rounds):
+            for found in rounds:
+                match found:
+                    case str():
+                        link = found
+                        call.out.line({"event": "following", "link": link}, f"following link {link}")
+                    case ParityReport():
+                        call.out.line(_round_json(link, found), _round_text(found))
+                    case KmigrateError():
+                        fields = {"event": "not-compared", **found.as_json()}
+                        call.out.line(fields, f"not compared, tried again: {found.what}")
+                if call.out.unheard:
+                    break
+    return ended(link, totals)
 
 
-def _checked(call: Call, asked: Asked, choice: SparkChoice, *, parquet: Path | None = None) -> tuple[Job, ParityReport]:
-    with call.out.waiting("reading the ranges") as waiting:
-        tries = itertools.count(1)
-        while True:
-            job = asyncio.run(job_of(call, asked, waiting))
-            try:
-                return job, _report_of(call, job, choice, parquet, waiting)
-            except Failed as error:
-                _refuse_unless_cut(error, next(tries), waiting)
+def ended(link: str, totals: Totals) -> Answer:
+    """Return the final answer of `verify --follow`."""
+    json = {
+        "event": "ended",
+        "link": link,
+        "equal": not totals.mismatches,
+        "rounds": totals.rounds,
+        "records": totals.records,
+        "mismatches": totals.mismatches,
+        "differing": [key._asdict() for key in sorted(totals.differing)],
+    }
+    if not totals.mismatches:
+        return Answer(json, Text(f"✓ equal: {totals.records:,} records in {totals.rounds} rounds", style="green"))
+    names = ", ".join(f"{key.topic}-{key.partition}" for key in sorted(totals.differing))
+    text = Text(f"✗ {totals.mismatches} mismatches in {totals.records:,} records: {names}", style="bold red")
+    return Answer(json, text, Exit.PARITY_MISMATCH)
 
 
-def _refuse_unless_cut(error: Failed, tried: int, waiting: Waiting) -> None:
-    """Raise the given error, unless retention cut the ranges meanwhile and tries are left."""
-    if error.ref != "parity-range-gone" or tried >= _TRIES:
-        raise error
-    waiting.say("retention has deleted what was to be compared: reading the ranges again")
+def _round_json(link: str, report: ParityReport) -> Mapping[str, Any]:
+    fields = report.as_json()
+    names = ("equal", "records", "mismatches", "anomalies", "unexamined_buckets", "unnamed_buckets", "examples")
+    return {
+        "event": "compared",
+        "at_ms": now_ms(),
+        "link": link,
+        **{name: fields[name] for name in names},
+        "partitions": [
+            {"topic": row.topic, "partition": row.partition, "start": row.start, "end": row.end, "equal": row.equal}
+            for row in report.partitions
+        ],
+        "seconds": report.seconds["total"],
+    }
 
 
-def _report_of(call: Call, job: Job, choice: SparkChoice, parquet: Path | None, waiting: Waiting) -> ParityReport:
-    if job.anything_new or parquet is not None:
-        report = _compare(call, job, choice, parquet, waiting)
-    else:
-        report = nothing_read(job.ranges)
-    remember(call, job, report)
-    return report
-
-
-def _compare(call: Call, job: Job, choice: SparkChoice, parquet: Path | None, waiting: Waiting) -> ParityReport:
-    def on_progress(stage: str, done: int, total: int) -> None:
-        waiting.say(f"{stage}: {done} of {total} tasks" if total else stage)
-
-    began = monotonic()
-    with sides(call, job) as (source, target), session(choice.sized(job.offsets), waiting) as spark:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
-
-        from kmigrate.spark.findings import write_findings
-        from kmigrate.spark.parity import verify_with
-
-        started = monotonic() - began
-        report = verify_with(spark, job.ranges, source, target, on_progress=on_progress, session_seconds=started)
-        if parquet is not None:
-            try:
-                write_findings(spark, report.findings, parquet)
-            except (PySparkException, Py4JError) as error:
-                raise not_written(parquet, str(error).strip().partition("\n")[0], report) from error
-        return report
+def _round_text(report: ParityReport) -> str:
+    at = dt.datetime.fromtimestamp(now_ms() / 1000).strftime("%H:%M:%S")  # noqa: DTZ006 the reader's own clock
+    where = f"{at}  {report.records:,} records of {len(report.partitions)} partitions"
+    if report.equal:
+        return f"{where} equal"
+    named = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count) or "not named"
+    places = ", ".join(f"{row.topic}-{row.partition}" for row in report.partitions if not row.equal)
+    return f"{where}: {report.mismatches} mismatches ({named}) in {places}, which is not followed any more"

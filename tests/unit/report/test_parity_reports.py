@@ -9,7 +9,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from kmigrate.cli.commands.report_files import ReportFiles
 from kmigrate.errors import Failed
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
@@ -19,6 +18,7 @@ from kmigrate.report.check import Check
 from kmigrate.report.parity_chart import bytes_text, drawn
 from kmigrate.report.parity_junit import parity_junit
 from kmigrate.report.parity_page import parity_page
+from kmigrate.verify.report_files import ReportFiles
 
 HOSTILE = "a<script>alert('x')</script>&\"\x00'"
 CHECK = Check("blue", "old", "new", "2026-03-01T08:00:00Z")

@@ -19,9 +19,9 @@ import pytest
 from kmigrate.cli.app import main
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.commands import verify
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from kmigrate.verify import compare as comparison
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Plan
 from tests.fakes.state_log import MemoryLog
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
         os.kill(os.getpid(), signal.SIGINT)
         assert told.wait(20)
 
-    async def job_of(*_: Any) -> None:
+    async def find_job(*_: Any) -> None:
         if not begun:
             asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
             await asyncio.sleep(20)
@@ -103,9 +103,9 @@ def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
     config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
     monkeypatch.setattr(Call, "connections", opened)
     monkeypatch.setattr(verbs, "promote_topics", looked)
-    monkeypatch.setattr(verify, "job_of", job_of)
-    monkeypatch.setattr(verify, "_report_of", compare)
-    monkeypatch.setattr(verify, "_end_comparison", told.set)
+    monkeypatch.setattr(comparison, "find_job", find_job)
+    monkeypatch.setattr(comparison, "_report_of", compare)
+    monkeypatch.setattr(comparison, "_end_spark_jobs", told.set)
     code = main(["promote", "t", "--verify", "--config", str(config), "--json", "--yes"])
     said = json.loads(capsys.readouterr().out)
     assert (code, said["error"], said["still_true"]) == (Exit.INTERRUPTED, "interrupted", "nothing was promoted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kmigrate.cli.commands.checks import SparkChoice, spark_choice
+from kmigrate.verify.compare import SparkChoice, spark_choice
 
 JAVA = "spark.driver.extraJavaOptions"
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kmigrate.cli.base.output import Waiting
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.errors import Failed, ParityMismatch, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import TopicPhase
@@ -18,7 +17,7 @@ from kmigrate.protocol.codes import row
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 
-__all__ = ["ranges_of"]
+__all__ = ["find_ranges"]
 
 _LOOK_SECONDS = 0.2
 
@@ -26,13 +25,13 @@ Key = tuple[str, int]
 Maps = Mapping[Key, OffsetMap]
 
 
-async def ranges_of(
+async def find_ranges(
     connections: Connections,
     source: ClusterClient,
     records: Sequence[TopicRecord],
     verified: Mapping[Key, VerifiedRange],
     timeout: float,
-    waiting: Waiting,
+    say: Callable[[str], None],
     *,
     reached: bool = False,
 ) -> list[TopicRange]:
@@ -46,61 +45,58 @@ async def ranges_of(
     With `reached` the function waits for nothing: ranges end where the target is, and partitions without new records
     are left out. Without `reached` the function raises for problems that ranges of source offsets cannot express: a
     topic that was recreated, partitions that were not copied, and records of the target behind the source's end.
+    `say` shows what the function waits for.
     """
+    target = connections.target
     names = [record.topic for record in records]
     await source.refresh(names)
-    await connections.target.refresh(names)
-    keys: list[Key] = [(record.topic, p) for record in records for p in range(record.partitions)]
+    await target.refresh(names)
+    partitions = {(record.topic, p): record for record in records for p in range(record.partitions)}
     copying = [r for r in records if r.phase is TopicPhase.MIRRORING and not reached]
     for record in copying:
-        _refuse_another(record, source)
+        _refuse_changed_topic(record, source)
     # The target is read before the source, so that the order of reading never shows the target ahead.
-    written = await _read(connections.target, _latest(copying), committed=True)
-    stable = await _read(source, dict.fromkeys(keys, LATEST), committed=True)
-    barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
-    ends = {key: barriers.get(key, stable[key].offset) for key in keys}
-    patience = _Patience(timeout, waiting)
+    written = await _read(target, [(r.topic, p) for r in copying for p in range(r.partitions)], committed=True)
+    stable = await _read(source, partitions, committed=True)
+    ends = {
+        key: record.barrier[key[1]].offset if record.promoted_ms and key[1] in record.barrier else stable[key].offset
+        for key, record in partitions.items()
+    }
+    deadline = _Deadline(timeout, say)
     mapped = [record for record in records if record.mapped]
-    maps = await (_maps(connections, mapped) if reached else _maps_up_to(connections, mapped, ends, patience))
+    maps = await (_maps(connections, mapped) if reached else _maps_up_to(connections, mapped, ends, deadline))
     for record in copying:
         _refuse_ahead(record, written, stable, maps)
-    mine, theirs = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, connections.target)]
-    kept = {(r.topic, p) for r in records if r.phase is not TopicPhase.PROMOTED for p in range(r.partitions)}
-    firsts = {
-        (r.topic, p): max(r.starts.get(p, 0), mine[r.topic, p].offset) for r in records for p in range(r.partitions)
-    }
-    starts = {key: at if key in kept else max(at, _on_source(theirs, maps, key)) for key, at in firsts.items()}
-    cleaned = {
-        (r.topic, p): CLEANED if r.compacted else r.cleaned_to.get(p, 0) for r in records for p in range(r.partitions)
-    }
-    cut = {key for key in kept if _begins_late(theirs, maps, key, starts)}
+    source_starts, target_starts = [await _read(client, partitions, at=EARLIEST) for client in (source, target)]
+    kept = {key for key, record in partitions.items() if record.phase is not TopicPhase.PROMOTED}
+    starts: dict[Key, int] = {}
+    for key, record in partitions.items():
+        starts[key] = max(record.starts.get(key[1], 0), source_starts[key].offset)
+        if key not in kept:
+            starts[key] = max(starts[key], _on_source(target_starts, maps, key))
+    cut = {key for key in kept if _begins_late(target_starts, maps, key, starts)}
     whole = {key: each for key, each in verified.items() if key not in cut}
     if reached:
-        there = await _read(connections.target, dict.fromkeys(keys, LATEST), committed=True)
-        now = {key: min(ends[key], _on_source(there, maps, key)) for key in keys}
-        keys = [key for key in keys if _anything_new(starts[key], now[key], ends[key], whole.get(key))]
-        ends = now
+        there = await _read(target, partitions, committed=True)
+        now = {key: min(ends[key], _on_source(there, maps, key)) for key in partitions}
+        new = [key for key in partitions if _anything_new(starts[key], now[key], ends[key], whole.get(key))]
+        partitions, ends = {key: partitions[key] for key in new}, now
     ranges = [
         replace(
             _range(key, starts[key], max(starts[key], ends[key]), maps.get(key), whole.get(key)),
             kept=key in kept,
-            cleaned_to=cleaned[key],
+            cleaned_to=CLEANED if record.compacted else record.cleaned_to.get(key[1], 0),
         )
-        for key in keys
+        for key, record in partitions.items()
     ]
-    if reached:
-        return ranges
-    filled = [each for each in ranges if each.offsets]
-    await _until_passed(source, {each.key: each.end for each in filled}, patience)
-    await _until_passed(connections.target, {each.key: each.at_target.end for each in filled}, patience)
+    if not reached:
+        filled = [each for each in ranges if each.offsets]
+        await _until_passed(source, {each.key: each.end for each in filled}, deadline)
+        await _until_passed(target, {each.key: each.at_target.end for each in filled}, deadline)
     return ranges
 
 
-def _latest(records: Sequence[TopicRecord]) -> dict[Key, int]:
-    return {(record.topic, p): LATEST for record in records for p in range(record.partitions)}
-
-
-def _refuse_another(record: TopicRecord, source: ClusterClient) -> None:
+def _refuse_changed_topic(record: TopicRecord, source: ClusterClient) -> None:
     """Raise where the source's topic was recreated since the copy, or has partitions that were not copied."""
     info = source.metadata.topics.get(record.topic)
     if info is None:
@@ -158,11 +154,11 @@ def _anything_new(start: int, now: int, end: int, before: VerifiedRange | None) 
     return start < now and (before is None or before.end < now or end < before.end)
 
 
-class _Patience:
-    """The deadline of the target for all partitions together, and the display that shows what the check waits for."""
+class _Deadline:
+    """The deadline of the target for all partitions together; `say` shows what the check waits for."""
 
-    def __init__(self, seconds: float, waiting: Waiting) -> None:
-        self._seconds, self._deadline, self._waiting = seconds, monotonic() + seconds, waiting
+    def __init__(self, seconds: float, say: Callable[[str], None]) -> None:
+        self._seconds, self._deadline, self._say = seconds, monotonic() + seconds, say
 
     async def wait(self, text: str) -> None:
         if monotonic() > self._deadline:
@@ -172,7 +168,7 @@ class _Patience:
                 still_true="nothing was compared or changed",
                 next_step="kmigrate status, to see whether a mirror runs and what stops it",
             )
-        self._waiting.say(f"waiting: {text}")
+        self._say(f"waiting: {text}")
         await sleep(_LOOK_SECONDS)
 
 
@@ -183,22 +179,20 @@ async def _maps(connections: Connections, records: Sequence[TopicRecord]) -> dic
 
 
 async def _maps_up_to(
-    connections: Connections, records: Sequence[TopicRecord], ends: Mapping[Key, int], patience: _Patience
+    connections: Connections, records: Sequence[TopicRecord], ends: Mapping[Key, int], deadline: _Deadline
 ) -> dict[Key, OffsetMap]:
     """Return the offset maps of mapped topics, once the maps cover every offset below the ends."""
-    positions = Positions(connections.target, connections.log)
-    maps: dict[Key, OffsetMap] = {}
+    found: dict[Key, OffsetMap] = {}
     for record in records:
         while True:
-            told = {(record.topic, p): made for p, made in (await positions.maps(record)).items()}
-            behind = [key for key, made in told.items() if made.to_target(ends[key]) is None]
-            if not behind:
-                maps.update(told)
+            maps = await _maps(connections, [record])
+            behind = next((key for key, made in maps.items() if made.to_target(ends[key]) is None), None)
+            if behind is None:
+                found |= maps
                 break
-            (topic, partition), *_ = behind
-            covered = told[topic, partition].covered
-            await patience.wait(f"{topic}-{partition} is mapped up to {covered:,} of {ends[topic, partition]:,}")
-    return maps
+            topic, partition = behind
+            await deadline.wait(f"{topic}-{partition} is mapped up to {maps[behind].covered:,} of {ends[behind]:,}")
+    return found
 
 
 def _on_source(starts: Mapping[Key, LogOffset], maps: Maps, key: Key) -> int:
@@ -217,8 +211,10 @@ def _begins_late(starts: Mapping[Key, LogOffset], maps: Maps, key: Key, wanted: 
     return starts[key].offset > first
 
 
-async def _read(client: ClusterClient, wanted: dict[Key, int], *, committed: bool = False) -> dict[Key, LogOffset]:
-    answers = await client.list_offsets(wanted, read_committed=committed)
+async def _read(
+    client: ClusterClient, keys: Iterable[Key], *, at: int = LATEST, committed: bool = False
+) -> dict[Key, LogOffset]:
+    answers = await client.list_offsets(dict.fromkeys(keys, at), read_committed=committed)
     for (topic, partition), answer in answers.items():
         if answer.error:
             raise Failed(
@@ -231,13 +227,13 @@ async def _read(client: ClusterClient, wanted: dict[Key, int], *, committed: boo
     return answers
 
 
-async def _until_passed(client: ClusterClient, ends: Mapping[Key, int], patience: _Patience) -> None:
+async def _until_passed(client: ClusterClient, ends: Mapping[Key, int], deadline: _Deadline) -> None:
     """Wait until one cluster's last stable offsets have reached the ends: Spark reads committed records only."""
     left = dict(ends)
     while left:
-        stable = await _read(client, dict.fromkeys(left, LATEST), committed=True)
+        stable = await _read(client, left, committed=True)
         left = {key: end for key, end in left.items() if stable[key].offset < end}
         if left:
             (topic, partition), end = next(iter(left.items()))
             at = stable[topic, partition].offset
-            await patience.wait(f"{client.settings.name} at {at:,} of {end:,} on {topic}-{partition}")
+            await deadline.wait(f"{client.settings.name} at {at:,} of {end:,} on {topic}-{partition}")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kmigrate.cli.base.call import Call
-from kmigrate.cli.commands import verify
-from kmigrate.cli.commands.checks import LOCAL, Asked, Job
 from kmigrate.errors import Failed
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport, nothing_read
+from kmigrate.verify import compare
+from kmigrate.verify.compare import SparkChoice, check, check_in_thread
+from kmigrate.verify.job import Caller, Job, Selection
 
 LINK = LinkRecord("blue", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
 
@@ -27,15 +28,18 @@ class Retention:
         self.remembered: list[int] = []
         self._start = 0
         self._told = told
-        monkeypatch.setattr(verify, "job_of", self._job)
-        monkeypatch.setattr(verify, "_compare", self._compare)
-        monkeypatch.setattr(verify, "remember", lambda _, job, __: self.remembered.append(job.ranges[0].start))
+        monkeypatch.setattr(compare, "find_job", self._job)
+        monkeypatch.setattr(compare, "_compare", self._compare)
+        monkeypatch.setattr(compare, "remember", self._remember)
 
     async def _job(self, *_: object) -> Job:
         self._start += 10
         return Job(LINK, [], [TopicRange("t", 0, self._start, 100)], [])
 
-    def _compare(self, _: Call, job: Job, *__: Any) -> ParityReport:
+    async def _remember(self, _: Caller, job: Job, __: ParityReport) -> None:
+        self.remembered.append(job.ranges[0].start)
+
+    def _compare(self, _: Caller, job: Job, *__: Any) -> ParityReport:
         self.compared.append(job.ranges[0].start)
         error = next(self._told)
         if error is not None:
@@ -43,12 +47,14 @@ class Retention:
         return nothing_read(job.ranges)
 
 
-def check(promoting: bool) -> None:
+def run_check(promoting: bool) -> None:
     """Run a check by `verify` or before a promote."""
+    caller: Any = SimpleNamespace(say=lambda _: None, note=lambda _: None)
+    selection = Selection(["t"], "blue", 1.0)
     if promoting:
-        asyncio.run(verify.compare_new(Call(), ["t"], "blue", 1.0))
+        asyncio.run(check_in_thread(caller, selection))
     else:
-        verify._checked(Call(), Asked(["t"], "blue", 1.0), LOCAL)
+        check(caller, selection, SparkChoice())
 
 
 def gone() -> Failed:
@@ -60,7 +66,7 @@ def test_ranges_that_retention_cut_are_read_again_from_where_the_logs_begin(
     promoting: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Retention(monkeypatch, iter([gone(), gone(), None]))
-    check(promoting)
+    run_check(promoting)
     assert (seen.compared, seen.remembered) == ([10, 20, 30], [30])
 
 
@@ -73,5 +79,5 @@ def test_what_does_not_pass_is_told(
 ) -> None:
     seen = Retention(monkeypatch, iter(errors))
     with pytest.raises(Failed, match=errors[0].ref):
-        check(promoting)
+        run_check(promoting)
     assert (len(seen.compared), seen.remembered) == (tries, [])

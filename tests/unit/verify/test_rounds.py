@@ -8,14 +8,15 @@ import pytest
 
 from kmigrate.cli.app import main
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.commands.checks import spark_choice
-from kmigrate.cli.commands.compared import _anything_new
-from kmigrate.cli.commands.follow import Followed
+from kmigrate.cli.commands.verify import ended
 from kmigrate.errors import UsageError
 from kmigrate.model.records import VerifiedRange
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
 from kmigrate.parity.report import ParityReport, report_of
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
+from kmigrate.verify.compare import spark_choice
+from kmigrate.verify.ranges import _anything_new
+from kmigrate.verify.rounds import Totals
 
 RANGES = [TopicRange("t", 0, 0, 10), TopicRange("t", 1, 5, 5), TopicRange("u", 0, 0, 7)]
 
@@ -29,21 +30,21 @@ def report(*anomalies: Anomaly) -> ParityReport:
 
 
 def test_equal_rounds_end_with_exit_code_0() -> None:
-    found = Followed()
-    found.add(report())
-    found.add(report())
-    answer = found.answer("blue")
+    totals = Totals()
+    totals.add(report())
+    totals.add(report())
+    answer = ended("blue", totals)
     assert answer.exit == Exit.OK
     assert (answer.json["equal"], answer.json["rounds"], answer.json["records"]) == (True, 2, 34)
 
 
 def test_a_partition_that_differs_is_told_once_and_left_alone() -> None:
-    found = Followed()
-    assert [each.key for each in found.still_followed(RANGES)] == [("t", 0), ("u", 0)]
-    found.add(report(Anomaly(AnomalyKind.LOST, "t", Place(0, 3))))
-    assert [each.key for each in found.still_followed(RANGES)] == [("u", 0)]
-    found.add(report())
-    answer = found.answer("blue")
+    totals = Totals()
+    assert [each.key for each in totals.still_followed(RANGES)] == [("t", 0), ("u", 0)]
+    totals.add(report(Anomaly(AnomalyKind.LOST, "t", Place(0, 3))))
+    assert [each.key for each in totals.still_followed(RANGES)] == [("u", 0)]
+    totals.add(report())
+    answer = ended("blue", totals)
     assert answer.exit == Exit.PARITY_MISMATCH
     assert (answer.json["mismatches"], answer.json["differing"]) == (1, [{"topic": "t", "partition": 0}])
 

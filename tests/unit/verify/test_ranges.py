@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pytest
 
-from kmigrate.cli.commands import compared
 from kmigrate.cluster.client import EARLIEST, LogOffset
 from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
 from kmigrate.errors import ParityMismatch, Refused
@@ -21,6 +20,8 @@ from kmigrate.model.records import PartitionBarrier, TopicRecord, VerifiedRange
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.stops import AcceptedLoss
 from kmigrate.parity.plan import CLEANED, TopicRange
+from kmigrate.verify import ranges as ranges_module
+from kmigrate.verify.ranges import find_ranges
 
 KEY = ("t", 0)
 MIRRORED = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 10})
@@ -47,7 +48,7 @@ def compared_range(
 ) -> TopicRange:
     it, waiting = cast("Any", type("E", (), {"target": target, "log": None})()), cast("Any", None)
     verified = {} if before is None else {KEY: before}
-    ranges = asyncio.run(compared.ranges_of(it, cast("Any", source), [record], verified, 1.0, waiting, reached=follow))
+    ranges = asyncio.run(find_ranges(it, cast("Any", source), [record], verified, 1.0, waiting, reached=follow))
     return ranges[0]
 
 
@@ -95,7 +96,7 @@ def test_of_mapped_offsets_the_targets_own_count(
     async def maps(*_: Any) -> Any:
         return {KEY: OffsetMap([Run(20, 200, 30)])}
 
-    monkeypatch.setattr(compared, "_maps_up_to", maps)
+    monkeypatch.setattr(ranges_module, "_maps_up_to", maps)
     mapped = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 10}, mapped=True)
     before = VerifiedRange(10, 40, 7, 10, 0)
     got = compared_range(mapped, Cluster(0, 50), Cluster(first, 230), before=before)
@@ -143,7 +144,7 @@ def test_behind_a_mapped_copy_too(end: int, ahead: bool, monkeypatch: pytest.Mon
         made.close(end)
         return {KEY: made}
 
-    monkeypatch.setattr(compared, "_maps_up_to", maps)
+    monkeypatch.setattr(ranges_module, "_maps_up_to", maps)
     mapped = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 10}, mapped=True)
     with pytest.raises(ParityMismatch) if ahead else nullcontext():
         assert compared_range(mapped, Cluster(0, 50), Cluster(200, end)).end == 50
