@@ -50,7 +50,7 @@ def ask_layout(
         if not missing:
             then(answer)
             return
-        shared.backend.at_sources(missing, lambda there: create(answer, missing - there))
+        shared.backend.at_sources(missing).then(lambda there: create(answer, missing - there))
 
     def create(answer: bytearray, free: frozenset[str]) -> None:
         if not free:
@@ -91,8 +91,8 @@ def create_topics(
         client.to_target([alone], head.correlation_id, lambda answer: then(answer_with(head, told, answer)))
 
     # A promoted topic belongs to the target: clients may delete the topic and create it again.
-    shared.backend.at_sources(
-        frozenset(str(topic.name) for topic in request.topics) - shared.table.topics.keys(), split
+    shared.backend.at_sources(frozenset(str(topic.name) for topic in request.topics) - shared.table.topics.keys()).then(
+        split
     )
 
 

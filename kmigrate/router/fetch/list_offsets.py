@@ -83,7 +83,7 @@ class ListOffsetsHandler:
             if not waiting:
                 beyond = told.beyond(found)
                 if beyond:
-                    self.shared.backend.ends(TARGET, beyond, seconds, finish)
+                    self.shared.backend.log_ends(TARGET, beyond, seconds).then(finish)
                 else:
                     finish({})
 
@@ -91,7 +91,7 @@ class ListOffsetsHandler:
             then(bytearray(told.corrected(found, ends)) if found else answer)
 
         for link, times in doubted.items():
-            self.shared.backend.look_up(link, times, seconds, partial(heard, link), read_committed=committed)
+            self.shared.backend.look_up(link, times, seconds, read_committed=committed).then(partial(heard, link))
 
     def _wait(self, link: str, keys: frozenset[_Key], there: Callable[[str], None]) -> None:
         """Wait until a link's copies have what the source has now, for a moment at most."""
@@ -101,7 +101,7 @@ class ListOffsetsHandler:
             if self.client.now() - began >= seconds / 2:  # a source that answers at once does not have the others
                 self._rest(keys - ends.keys())
             if ends:
-                self.shared.backend.when_copied(link, ends, seconds, lambda yes: waited(ends, copied=yes))
+                self.shared.backend.when_copied(link, ends, seconds).then(lambda yes: waited(ends, copied=yes))
             else:
                 there(link)
 
@@ -110,7 +110,7 @@ class ListOffsetsHandler:
                 self._rest(ends)
             there(link)
 
-        self.shared.backend.ends(link, keys, seconds, told)
+        self.shared.backend.log_ends(link, keys, seconds).then(told)
 
     def _rest(self, keys: Iterable[_Key]) -> None:
         now = self.client.now()

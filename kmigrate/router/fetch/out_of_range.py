@@ -98,7 +98,7 @@ class OutOfRangeReads:
                 doubts[key].end = end
             known = {key: doubt.end for key, doubt in doubts.items() if doubt.end >= 0}
             if known:
-                self.shared.backend.when_copied(link, known, _LOOK_S, lambda yes: copied(known, all_=yes))
+                self.shared.backend.when_copied(link, known, _LOOK_S).then(lambda yes: copied(known, all_=yes))
             else:
                 self._looked(keys)
 
@@ -106,7 +106,7 @@ class OutOfRangeReads:
             if all_:
                 here(known)
             else:
-                self.shared.backend.ends(TARGET, known, _LOOK_S, here)
+                self.shared.backend.log_ends(TARGET, known, _LOOK_S).then(here)
 
         def here(ends: Mapping[_Key, int]) -> None:
             for key, end in ends.items():
@@ -115,7 +115,7 @@ class OutOfRangeReads:
 
         unknown = [key for key, doubt in doubts.items() if doubt.end < 0]
         if unknown:
-            self.shared.backend.ends(link, unknown, _LOOK_S, ended)
+            self.shared.backend.log_ends(link, unknown, _LOOK_S).then(ended)
         else:
             ended({})
 

@@ -97,7 +97,7 @@ class GroupCoordinatorClient:
         def to(node: int) -> None:
             frame = frame_request(asked.message, word.head.correlation_id, word.head.client_id)
             waits = word.head.api_key in _WAITING
-            self.client.to_coordinator(word.link, node, [frame], word.head.correlation_id, done, waits=waits)
+            self.client.ask_coordinator(word.link, node, [frame], word.head.correlation_id, waits=waits).then(done)
 
         known = self._coordinators.get(key)
         if known is not None:
@@ -117,7 +117,7 @@ class GroupCoordinatorClient:
         node = self._coordinators.get((word.link, word.group), -1)
         if node >= 0:
             frame = frame_request(message, 0, word.head.client_id)
-            self.client.to_coordinator(word.link, node, [frame], 0, lambda _: None)
+            self.client.ask_coordinator(word.link, node, [frame], 0).then(lambda _: None)
 
     def _find(self, word: GroupRequest, told: Told, then: Callable[[int], None]) -> None:
         node = self.shared.backend.source_node(word.link)
@@ -143,7 +143,7 @@ class GroupCoordinatorClient:
             then(int(answer.node_id))
 
         frame = frame_request(_FIND_COORDINATOR(key=word.group, key_type=0), 0, word.head.client_id)
-        self.client.to_coordinator(word.link, node, [frame], 0, done)
+        self.client.ask_coordinator(word.link, node, [frame], 0).then(done)
 
     def _unreached(self, word: GroupRequest, told: Told, code: int) -> None:
         self._coordinators.pop((word.link, word.group), None)

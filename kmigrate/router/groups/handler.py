@@ -438,7 +438,9 @@ class GroupHandler:
             else:
                 word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._shared.backend.when_copied(word.link, copied, min(_COPY_S, hold_s) if may_be_beyond else hold_s, there)
+        self._shared.backend.when_copied(word.link, copied, min(_COPY_S, hold_s) if may_be_beyond else hold_s).then(
+            there
+        )
 
     # rebalances (rules D and E)
 

@@ -8,6 +8,7 @@ client. `server` follows the state log, swaps the routing table, and reports to 
     listeners          client connections and the upstream connections that belong to each
     upstream           one connection from a client to one broker: login, requests, answers in order
     credentials        the listeners' certificate and table of clients, read again after a change
+    answers            coroutines whose results sessions wait for
     clusters           requests of the router itself to source and target: leaders, topic ids, producers
     copy_progress      the wait until the copy reaches an offset
     transaction_store  the records of transactional ids in the state log

@@ -20,7 +20,9 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
+from kmigrate.router.process.answers import answer_later
 from kmigrate.router.process.copy_progress import wait_copied
+from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.deferred_partitions import Holder
 from kmigrate.router.shared.gate import GateKey, ring_distance
 from kmigrate.router.shared.state import TARGET, StoredBatch
@@ -136,7 +138,7 @@ class Clusters:
         self._refreshing_target = False
         self._target_tells = False
         self._target_versions: Any | None = None
-        self._asking: dict[GateKey, list[Callable[[ProducerMark | None], None]]] = {}
+        self._asking: dict[GateKey, Future[ProducerMark | None]] = {}
         """Callbacks that wait for the target's state of a producer: a single task asks for all."""
 
     async def learn_target(self) -> None:
@@ -286,17 +288,13 @@ class Clusters:
             if source is not None:
                 self._refresh(source)
 
-    def ends(
-        self,
-        link: str,
-        keys: Collection[tuple[str, int]],
-        seconds: float,
-        then: Callable[[Mapping[tuple[str, int], int]], None],
-    ) -> None:
+    def log_ends(
+        self, link: str, keys: Collection[tuple[str, int]], seconds: float
+    ) -> Future[Mapping[tuple[str, int], int]]:
         source = self._sources.get(link)
         asked = self.target if link == TARGET else source.client if source is not None else None
 
-        async def ask() -> None:
+        async def ask() -> Mapping[tuple[str, int], int]:
             ends: dict[tuple[str, int], int] = {}
             try:
                 if asked is not None:
@@ -304,47 +302,37 @@ class Clusters:
                         await _read_ends(asked, keys, ends)
             except (TimeoutError, KmigrateError):
                 pass  # the brokers are asked every few seconds anyway, and that request logs the fault
-            then(ends)
+            return ends
 
-        self._tasks.start(ask())
+        return answer_later(self._tasks, ask())
 
-    def when_copied(
-        self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
-    ) -> None:
+    def when_copied(self, link: str, positions: Mapping[tuple[str, int], int], seconds: float) -> Future[bool]:
         source = self._sources.get(link)
 
-        async def wait() -> None:
-            copied = False
+        async def wait() -> bool:
             try:
-                copied = source is not None and await wait_copied(self.target, source.client, positions, seconds)
+                return source is not None and await wait_copied(self.target, source.client, positions, seconds)
             except KmigrateError as error:
                 _log.warning("positions at the source of link %s: %s", link, error.what)
-            then(copied)
+                return False
 
-        self._tasks.start(wait())
+        return answer_later(self._tasks, wait())
 
     def look_up(
-        self,
-        link: str,
-        times: Mapping[tuple[str, int], int],
-        seconds: float,
-        then: Callable[[Mapping[tuple[str, int], Found]], None],
-        *,
-        read_committed: bool,
-    ) -> None:
+        self, link: str, times: Mapping[tuple[str, int], int], seconds: float, *, read_committed: bool
+    ) -> Future[Mapping[tuple[str, int], Found]]:
         source = self._sources.get(link)
 
-        async def ask() -> None:
-            found: Mapping[tuple[str, int], Found] = {}
+        async def ask() -> Mapping[tuple[str, int], Found]:
+            if source is None:
+                return {}
             try:
-                if source is not None:
-                    async with asyncio.timeout(seconds):
-                        found = await self._looked_up(source, times, read_committed=read_committed)
+                async with asyncio.timeout(seconds):
+                    return await self._looked_up(source, times, read_committed=read_committed)
             except (TimeoutError, KmigrateError):
-                pass  # the target's own answer is never too late
-            then(found)
+                return {}  # the target's own answer is never too late
 
-        self._tasks.start(ask())
+        return answer_later(self._tasks, ask())
 
     async def _looked_up(
         self, source: _Source, times: Mapping[tuple[str, int], int], *, read_committed: bool
@@ -402,8 +390,8 @@ class Clusters:
             await sleep(_REFRESH_PAUSE_S)
             self._refreshing_target = False
 
-    def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
-        async def ask() -> None:
+    def at_sources(self, topics: frozenset[str]) -> Future[frozenset[str]]:
+        async def ask() -> frozenset[str]:
             there: frozenset[str] = frozenset()
             for link in self._unfinished:
                 source, taken = self._sources.get(link), topics
@@ -414,41 +402,35 @@ class Clusters:
                     except KmigrateError as error:
                         source.failed(error)
                 there |= taken
-            then(there)
+            return there
 
-        if topics and self._unfinished:
-            self._tasks.start(ask())
-        else:
-            then(frozenset())
+        return answer_later(self._tasks, ask()) if topics and self._unfinished else Future(frozenset())
 
-    def new_producer_id(self, then: Callable[[int], None]) -> None:
-        async def ask() -> None:
+    def new_producer_id(self) -> Future[int]:
+        async def ask() -> int:
             try:
                 producer_id, _ = await self.target.init_producer_id()
+                return producer_id
             except KmigrateError as error:
                 _log.warning("no producer id from the target: %s", error.what)
                 await sleep(_REFRESH_PAUSE_S)
-                producer_id = -1
-            then(producer_id)
+                return -1
 
-        self._tasks.start(ask())
+        return answer_later(self._tasks, ask())
 
-    def ask_target(
-        self, topic: str, partition: int, producer_id: int, then: Callable[[ProducerMark | None], None]
-    ) -> None:
+    def producer_mark(self, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
         key = topic, partition, producer_id
-        waiting = self._asking.get(key)
-        if waiting is not None:
-            waiting.append(then)
-            return
-        self._asking[key] = [then]
 
-        async def ask() -> None:
-            held = await self._held_of(*key)
-            for each in self._asking.pop(key):
-                each(held)
+        async def ask() -> ProducerMark | None:
+            try:
+                return await self._held_of(*key)
+            finally:
+                del self._asking[key]
 
-        self._tasks.start(ask())
+        answer = self._asking.get(key)
+        if answer is None:
+            answer = self._asking[key] = answer_later(self._tasks, ask())
+        return answer
 
     async def _held_of(self, topic: str, partition: int, producer_id: int) -> ProducerMark | None:
         """Ask until the target's log answers; return None after the time limit.
@@ -473,10 +455,8 @@ class Clusters:
                 return None
             await sleep(_REFRESH_PAUSE_S)
 
-    def ask_source(
-        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
-    ) -> None:
-        async def ask() -> None:
+    def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[bool | None]:
+        async def ask() -> bool | None:
             source, there = self._sources.get(link), None
             try:
                 if source is not None:
@@ -487,12 +467,12 @@ class Clusters:
                         there = any(_reaches(state, stored) for state in states)
             except KmigrateError as error:
                 _log.warning("a producer of %s-%d: %s", topic, partition, error.what)
-            then(there)
+            return there
 
-        self._tasks.start(ask())
+        return answer_later(self._tasks, ask())
 
-    def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
-        async def join() -> None:
+    def join_at_target(self, holder: Holder, topic: str, partition: int) -> Future[int]:
+        async def join() -> int:
             try:
                 code = await add_partition(self.target, holder, topic, partition)
             except BrokerRefused as refused:
@@ -505,14 +485,12 @@ class Clusters:
                 _log.warning("transactional id %s: kmigrate may not write it, or %s, at the target", holder[0], topic)
                 await sleep(_UNTIL_GRANTED_S)
                 code = Code.COORDINATOR_NOT_AVAILABLE
-            then(code)
+            return code
 
-        self._tasks.start(join())
+        return answer_later(self._tasks, join())
 
-    def find_on_source(
-        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
-    ) -> None:
-        async def find() -> None:
+    def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
+        async def find() -> int:
             source = self._sources.get(link)
             offset = -1
             try:
@@ -524,9 +502,9 @@ class Clusters:
             except (KmigrateError, TimeoutError) as error:
                 why = error.what if isinstance(error, KmigrateError) else "the source does not answer"
                 _log.warning("a duplicate is answered without its offset: %s", why)
-            then(offset)
+            return offset
 
-        self._tasks.start(find())
+        return answer_later(self._tasks, find())
 
     def drained(self) -> None:
         self._on_drained()

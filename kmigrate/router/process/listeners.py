@@ -28,7 +28,8 @@ from kmigrate.protocol.frames import TakePiece, take_all
 from kmigrate.router.process.upstream import Addresses, Upstream
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.client_handoff import Who, grouped
-from kmigrate.router.shared.state import BeginsAnswer, Buffer, Outcome, SharedState
+from kmigrate.router.shared.conversation import Future
+from kmigrate.router.shared.state import BeginsAnswer, Buffer, ClientLink, Outcome, SharedState
 
 __all__ = ["ClientConnection", "SecuredClusters"]
 
@@ -59,7 +60,7 @@ class SecuredClusters(Protocol):
     def source_uuid(self, link: str) -> str: ...
 
 
-class ClientConnection:
+class ClientConnection(ClientLink):
     """Implements `ClientLink` for a session: the client's socket and its upstreams."""
 
     def __init__(
@@ -317,24 +318,25 @@ class ClientConnection:
         for upstream in (*self._sources.values(), *self._of_groups()):
             upstream.identified()
 
-    def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
+    def log_in(self, identity: Identity) -> Future[str]:
         before, self._target = self._target, None
         if before is not None:
             before.replaced()
         self._identity = identity
+        arrived = Future[str]()
 
         def ready(problem: str) -> None:
             if not problem:
                 self._accepted(identity)
-            arrived(problem)
+            arrived.set(problem)
 
         try:
             self._target_security()
         except Refused as refusal:
-            arrived(refusal.what)
-            return
+            return Future(refusal.what)
         self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
         self._target.on_ready = ready
+        return arrived
 
     def _target_ended(self, why: str) -> None:
         if self._target is not None and not self._target.owed and self._asks_sources:
@@ -352,18 +354,13 @@ class ClientConnection:
     ) -> None:
         self._to_source(self._sources, link, node, parts, correlation, done)
 
-    def to_coordinator(
-        self,
-        link: str,
-        node: int,
-        parts: Sequence[Buffer],
-        correlation: int,
-        done: Callable[[Outcome], None],
-        *,
-        waits: bool = False,
-    ) -> None:
+    def ask_coordinator(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, *, waits: bool = False
+    ) -> Future[Outcome]:
+        outcome = Future[Outcome]()
         pool = self._rebalances if waits else self._coordinators
-        self._to_source(pool, link, node, parts, correlation, done)
+        self._to_source(pool, link, node, parts, correlation, outcome.set)
+        return outcome
 
     def _to_source(
         self,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.router.process.answers import answer_later
+from kmigrate.router.shared.conversation import Future
 from kmigrate.router.wire.node_ids import host_and_port
 
 __all__ = ["Reach"]
@@ -18,18 +19,19 @@ class Reach:
 
     def __init__(self, tasks: TaskOwner) -> None:
         self._tasks = tasks
-        self._waiting: dict[str, list[Callable[[bool], None]]] = {}
+        self._running: dict[str, Future[bool]] = {}
 
-    def __call__(self, address: str, then: Callable[[bool], None]) -> None:
-        waiting = self._waiting.setdefault(address, [])
-        waiting.append(then)
-        if len(waiting) == 1:
-            self._tasks.start(self._ask(address))
+    def __call__(self, address: str) -> Future[bool]:
+        answer = self._running.get(address)
+        if answer is None:
+            answer = self._running[address] = answer_later(self._tasks, self._ask(address))
+        return answer
 
-    async def _ask(self, address: str) -> None:
-        answers = await _takes_connections(address)
-        for then in self._waiting.pop(address):
-            then(answers)
+    async def _ask(self, address: str) -> bool:
+        try:
+            return await _takes_connections(address)
+        finally:
+            del self._running[address]
 
 
 async def _takes_connections(address: str) -> bool:

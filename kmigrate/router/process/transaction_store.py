@@ -9,6 +9,8 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.state import State
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.router.process.answers import answer_later
+from kmigrate.router.shared.conversation import Future
 from kmigrate.state.log import StateLog
 
 __all__ = ["StateMemory"]
@@ -26,10 +28,10 @@ class StateMemory:
         self._tasks = tasks
         self._follow = follow
 
-    def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
-        self._tasks.start(self._remember(record, then))
+    def remember(self, record: TransactionRecord) -> Future[bool]:
+        return answer_later(self._tasks, self._remember(record))
 
-    async def _remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+    async def _remember(self, record: TransactionRecord) -> bool:
         crossed = False
 
         def decide(state: State) -> TransactionRecord | None:
@@ -45,15 +47,14 @@ class StateMemory:
             await self._state_log.append(decide, timeout=_PATIENCE_S)
         except KmigrateError as error:
             _log.warning("transactional id %s: %s", record.name, error.what)
-            then(False)
-            return
+            return False
         self._follow()
-        then(not crossed)
+        return not crossed
 
-    def catch_up(self, then: Callable[[bool], None]) -> None:
-        self._tasks.start(self._catch_up(then))
+    def catch_up(self) -> Future[bool]:
+        return answer_later(self._tasks, self._catch_up())
 
-    async def _catch_up(self, then: Callable[[bool], None]) -> None:
+    async def _catch_up(self) -> bool:
         reached = True
         try:
             await self._state_log.read_to_end(timeout=_PATIENCE_S)
@@ -61,4 +62,4 @@ class StateMemory:
             _log.warning("the state log: %s", error.what)
             reached = False
         self._follow()
-        then(reached)
+        return reached

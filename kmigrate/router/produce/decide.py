@@ -323,10 +323,10 @@ class WriteDecider:
                 self.stops.lift(plan.key, stop)
 
         if route.serve is Serve.LOCAL:
-            self._shared.ask_written(*plan.key, told)
+            self._shared.conversations.start(self._shared.has_written(*plan.key)).then(told)
         else:
             producer = plan.source_holder or (batch.producer_id + route.shift, batch.producer_epoch)
-            self._shared.backend.ask_source(route.link, *plan.key[:2], StoredBatch(*producer, stop.sequence), told)
+            self._shared.backend.source_has(route.link, *plan.key[:2], StoredBatch(*producer, stop.sequence)).then(told)
 
     def given_up(self, plan: Plan) -> None:
         """Note that the client is told that a batch will never be taken: the client's next batches may pass."""

@@ -174,11 +174,11 @@ class ProduceHandler:
 
                 stored = self._judge.stored(plan, known)
                 if stored is not None and plan.route is not None:
-                    self._shared.backend.find_on_source(plan.route.link, *plan.key[:2], stored, located)
+                    self._shared.backend.find_on_source(plan.route.link, *plan.key[:2], stored).then(located)
                 else:
                     located(-1)
 
-            self._shared.backend.ask_target(*plan.key, then)
+            self._shared.backend.producer_mark(*plan.key).then(then)
 
     def _ask_again(self, plan: Plan, held: Held) -> None:
         """Ask again if the write still waits, because the target has not told whether a producer is known."""
@@ -219,7 +219,7 @@ class ProduceHandler:
             else:
                 self._transactions.join(plan.holder, *plan.key[:2], joined)
 
-        self._shared.ask_written(*plan.key, then)
+        self._shared.conversations.start(self._shared.has_written(*plan.key)).then(then)
 
     def _ask_own_id(self) -> None:
         if self._asking_id:
@@ -232,7 +232,7 @@ class ProduceHandler:
                 self._judge.own = OwnProducer(producer_id)
             self._advance()
 
-        self._shared.backend.new_producer_id(then)
+        self._shared.backend.new_producer_id().then(then)
 
     def _release(self, plans: list[Plan], arrived: float) -> None:
         """Let a request go on, and account for the request's time at the fence, also behind another held request."""

@@ -191,7 +191,7 @@ class ClientLogin:
             self.accepted, self._mapped_as = True, name
             reply(_authenticate_answer(head, auth_bytes=word))
 
-        self._client.log_in(identity, arrived)
+        self._client.log_in(identity).then(arrived)
 
     def _refuse(self, head: RequestHead, error: int, why: str, reply: Callable[[Buffer], None]) -> None:
         """Refuse as a broker does: answer a moment later, then end the connection."""

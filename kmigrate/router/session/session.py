@@ -438,7 +438,7 @@ class Session:
 
         def answered(answer: bytearray) -> None:
             if self._shared.mirrored() and is_refused_id(head, frame, answer):
-                self._shared.backend.new_producer_id(
+                self._shared.backend.new_producer_id().then(
                     lambda own: self._fill(slot, given_id(head, own) if own >= 0 else answer)
                 )
             else:
@@ -483,7 +483,8 @@ class Session:
             if self._told:
                 self._fill(slot, answer)
             else:
-                self._shared.fallbacks.book(self.home, lambda book: self._show(slot, answer, head, book))
+                found = self._shared.fallbacks.book(self.home)
+                self._shared.conversations.start(found).then(lambda book: self._show(slot, answer, head, book))
 
         if head.api_key == ApiKey.METADATA:
             ask_layout(self._shared, self._client, full, frame, decode_request(frame, full), answered)

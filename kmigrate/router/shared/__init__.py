@@ -4,6 +4,7 @@
 its parts. Each part is pure: a handler asks it or notes an event, and nothing here sends or waits.
 
     state                all shared state, and the interfaces through which handlers act
+    conversation         generators that ask a cluster and go on with the response
     forwards             writes in flight to the source, and the last acknowledged sequence of each producer
     gate                 the first write of each producer at the target after a promote
     open_transactions    transactions that are open, at the source or at the target

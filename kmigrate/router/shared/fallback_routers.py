@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Mapping
 from zlib import crc32
 
 from kmigrate.model.presences import RouterPresence
+from kmigrate.router.shared.conversation import Conversation, Future
 from kmigrate.router.wire.node_ids import AddressBook, FallbackBroker, host_and_port
 
 __all__ = ["FallbackRouters"]
 
 _SPARES = 3
 
-Reach = Callable[[str, Callable[[bool], None]], None]
+Reach = Callable[[str], Future[bool]]
 """Finds out whether a process accepts connections at host:port."""
 
 
@@ -52,14 +53,13 @@ class FallbackRouters:
             for home, each in others.items()
         }
 
-    def book(self, home: str, then: Callable[[AddressBook], None]) -> None:
+    def book(self, home: str) -> Conversation[AddressBook]:
         """Find the addresses that a client of `home` is told; '' is this router's own client."""
         known = self._books.get(home)
         if known is None:
-            then(self._book)
-        else:
-            since = AddressBook(self._book.offset, self._book.addresses, known.spares)
-            self._reach(home, lambda answers: then(known if answers else since))
+            return self._book
+        since = AddressBook(self._book.offset, self._book.addresses, known.spares)
+        return known if (yield from self._reach(home)) else since
 
 
 def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[FallbackBroker, ...]:

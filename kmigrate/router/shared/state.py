@@ -20,6 +20,7 @@ from kmigrate.protocol.frames import TakePiece
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.aligning_partitions import AligningPartitions
 from kmigrate.router.shared.client_handoff import Handoff
+from kmigrate.router.shared.conversation import Conversation, Conversations, Future
 from kmigrate.router.shared.deferred_partitions import DeferredPartitions, Holder
 from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.shared.followers import Followers
@@ -93,16 +94,21 @@ class ClientLink(Protocol):
     ) -> None:
         """Send to a source broker; `done` is called exactly once, also after the client is gone."""
 
-    def to_coordinator(
-        self,
-        link: str,
-        node: int,
-        parts: Sequence[Buffer],
-        correlation: int,
-        done: Callable[[Outcome], None],
-        *,
-        waits: bool = False,
-    ) -> None:
+    def ask_target(self, parts: Sequence[Buffer], correlation: int) -> Future[bytearray]:
+        """Send to this connection's target broker; the response never arrives once the client is gone."""
+        answer = Future[bytearray]()
+        self.to_target(parts, correlation, answer.set)
+        return answer
+
+    def ask_source(self, link: str, node: int, parts: Sequence[Buffer], correlation: int) -> Future[Outcome]:
+        """Send to a source broker; the outcome arrives also after the client is gone."""
+        outcome = Future[Outcome]()
+        self.to_source(link, node, parts, correlation, outcome.set)
+        return outcome
+
+    def ask_coordinator(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, *, waits: bool = False
+    ) -> Future[Outcome]:
         """Send to a group coordinator of a source; the connection closes with the client's, whatever is in flight.
 
         `waits`: the coordinator may hold the answer until other members have come. Such requests have a connection of
@@ -127,10 +133,10 @@ class ClientLink(Protocol):
     def identified(self, identity: Identity) -> None:
         """Note that the target has accepted the client's login, or a renewal, on this connection's upstream."""
 
-    def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
+    def log_in(self, identity: Identity) -> Future[str]:
         """Replace the upstream by a target connection with the login that the table of clients has for the identity.
 
-        `arrived` receives the error text, or '' on success.
+        Return the error text, or '' on success.
         """
 
 
@@ -144,7 +150,7 @@ class StoredBatch:
 
 
 class Backend(Protocol):
-    """The router process, as its sessions use it. Calls never block; `then` is called later."""
+    """The router process, as its sessions use it. Calls never block."""
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         """Return the node id of the leader (−1: unknown) and the highest Produce version that the source speaks."""
@@ -164,35 +170,20 @@ class Backend(Protocol):
     def refresh_source(self, link: str, topic: str = "") -> None:
         """Refresh the metadata of a source: its brokers, and the leaders of a topic."""
 
-    def ends(
-        self,
-        link: str,
-        keys: Collection[tuple[str, int]],
-        seconds: float,
-        then: Callable[[Mapping[tuple[str, int], int]], None],
-    ) -> None:
-        """Find the log ends that readers of a source, or of TARGET, see.
+    def log_ends(
+        self, link: str, keys: Collection[tuple[str, int]], seconds: float
+    ) -> Future[Mapping[tuple[str, int], int]]:
+        """Find the log ends that readers of a source, or of TARGET, see: all that are known within `seconds`."""
 
-        `then` gets the ends that are known within `seconds`.
-        """
-
-    def when_copied(
-        self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
-    ) -> None:
-        """Call `then` with True once the target holds everything below these positions; with False after `seconds`.
+    def when_copied(self, link: str, positions: Mapping[tuple[str, int], int], seconds: float) -> Future[bool]:
+        """Wait until the target holds everything below these positions; False after `seconds`.
 
         A position beyond the end of the source's log is not waited for.
         """
 
     def look_up(
-        self,
-        link: str,
-        times: Mapping[tuple[str, int], int],
-        seconds: float,
-        then: Callable[[Mapping[tuple[str, int], Found]], None],
-        *,
-        read_committed: bool,
-    ) -> None:
+        self, link: str, times: Mapping[tuple[str, int], int], seconds: float, *, read_committed: bool
+    ) -> Future[Mapping[tuple[str, int], Found]]:
         """Look up partitions of mirrored or promoted topics by time at a link's source.
 
         A partition without an answer within `seconds` is missing in the result. So is a topic that was created anew
@@ -204,34 +195,28 @@ class Backend(Protocol):
     def target_versions(self) -> Any | None:
         """Return the versions that all brokers of the target speak, as an ApiVersions answer; None while unknown."""
 
-    def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
+    def at_sources(self, topics: frozenset[str]) -> Future[frozenset[str]]:
         """Find which of these topics the sources of unfinished links have; all of them if a source cannot be asked."""
 
-    def new_producer_id(self, then: Callable[[int], None]) -> None:
+    def new_producer_id(self) -> Future[int]:
         """Get a fresh producer id of the target; −1 if the target gave no id."""
 
-    def ask_target(
-        self, topic: str, partition: int, producer_id: int, then: Callable[[ProducerMark | None], None]
-    ) -> None:
+    def producer_mark(self, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
         """Find the producer's last sequence in the target's log of a partition: −1 if there is no record.
 
-        `then` gets None if the target has not answered in time.
+        None: the target has not answered in time.
         """
 
-    def ask_source(
-        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
-    ) -> None:
+    def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[bool | None]:
         """Find whether a source's log holds a producer's batches up to `stored`; None if the source did not answer."""
 
-    def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
-        """Add a partition to a holder's transaction; `then` gets the error code.
+    def join_at_target(self, holder: Holder, topic: str, partition: int) -> Future[int]:
+        """Add a partition to a holder's transaction; return the error code.
 
         The caller knows that the client may write the partition under this transactional id.
         """
 
-    def find_on_source(
-        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
-    ) -> None:
+    def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
         """Find the base offset of a batch in the source's log; −1 if the batch is not near the log's end."""
 
     def drained(self) -> None:
@@ -247,18 +232,18 @@ class Backend(Protocol):
 class TransactionStore(Protocol):
     """Facts on which all routers must agree, in the state log. Calls never block.
 
-    Before `then` is called, the routing table has the new facts.
+    Before an answer arrives, the routing table has the new facts.
     """
 
-    def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+    def remember(self, record: TransactionRecord) -> Future[bool]:
         """Write down a transactional id's identities, merged with the record in the log.
 
-        `then` gets False if the record is not written: the log is not reachable, or the record in the log crosses the
-        new identities.
+        False if the record is not written: the log is not reachable, or the record in the log crosses the new
+        identities.
         """
 
-    def catch_up(self, then: Callable[[bool], None]) -> None:
-        """Read what other processes have written up to now; `then` gets False if the log could not be read."""
+    def catch_up(self) -> Future[bool]:
+        """Read what other processes have written up to now; False if the log could not be read."""
 
 
 class Waiting(Protocol):
@@ -299,6 +284,8 @@ class SharedState:
     """Sessions whose first request is held, in the order in which the requests were held."""
     farewell: Handoff = field(default_factory=Handoff)
     limits: Limits = field(init=False)
+    conversations: Conversations = field(default_factory=Conversations)
+    """Conversations that go on after the client that began them is gone."""
     room_ahead: Room = field(init=False)
     requests: Counter[int] = field(default_factory=Counter)
     """Requests of clients by API key."""
@@ -389,19 +376,17 @@ class SharedState:
         words = self.followers.words(self.table, open_, self.ids, now)
         return {group: replace(word, trials=self.trials.trials(group)) for group, word in words.items()}
 
-    def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
-        """Find whether the target holds records of a producer; None as in `ask_target`.
+    def has_written(self, topic: str, partition: int, producer_id: int) -> Conversation[bool | None]:
+        """Find whether the target holds records of a producer; None as in `producer_mark`.
 
-        If the target holds records, the producer's partition is never late again.
+        If the target holds records, the producer's partition is never deferred again.
         """
-
-        def told(held: ProducerMark | None) -> None:
-            written = held is not None and held.last_sequence >= 0
-            if written:
-                self.late.holds((topic, partition, producer_id))
-            then(None if held is None else written)
-
-        self.backend.ask_target(topic, partition, producer_id, told)
+        mark = yield from self.backend.producer_mark(topic, partition, producer_id)
+        if mark is None:
+            return None
+        if mark.last_sequence >= 0:
+            self.late.holds((topic, partition, producer_id))
+        return mark.last_sequence >= 0
 
     def resolved(self, key: str, count: int = 1) -> None:
         """Count forwards of a topic as resolved; tell the controller about the last forward under a fence."""

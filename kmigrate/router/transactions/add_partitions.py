@@ -58,7 +58,7 @@ class AddPartitionsHandler:
                 txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
         for key in sorted(asked):
-            self._shared.ask_written(*key, txn.producer_id, partial(told, key))
+            self._shared.conversations.start(self._shared.has_written(*key, txn.producer_id)).then(partial(told, key))
 
     @property
     def owes(self) -> bool:
@@ -75,7 +75,7 @@ class AddPartitionsHandler:
         def told(frame: bytearray) -> None:
             code = partition_codes(read_answer(_ADD, frame))[(topic, partition)]
             if code == Code.NOT_COORDINATOR:
-                self._shared.backend.join_at_target(holder, topic, partition, then)
+                self._shared.backend.join_at_target(holder, topic, partition).then(then)
             else:
                 then(code)
 

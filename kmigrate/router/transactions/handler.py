@@ -352,7 +352,7 @@ class TransactionHandler:
             else:
                 txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._shared.memory.remember(record, kept)
+        self._shared.memory.remember(record).then(kept)
 
     # AddOffsetsToTxn, TxnOffsetCommit (rule B)
 
@@ -467,7 +467,7 @@ class TransactionHandler:
             else:
                 txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._shared.memory.catch_up(read)
+        self._shared.memory.catch_up().then(read)
 
     def _refuse_group(self, txn: TxnRequest, group: str) -> None:
         why = "is mirrored" if group in self._shared.table.held_groups else "is not where the transaction is"

@@ -12,9 +12,10 @@ from kmigrate.model.routes import GroupRoute, RoutingTable, Serve, TopicRoute
 from kmigrate.records.build import one_record_batch
 from kmigrate.router.session.session import Session
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.deferred_partitions import Holder
 from kmigrate.router.shared.fallback_routers import FallbackRouters
-from kmigrate.router.shared.state import BeginsAnswer, Buffer, Outcome, SharedState, StoredBatch
+from kmigrate.router.shared.state import BeginsAnswer, Buffer, ClientLink, Outcome, SharedState, StoredBatch
 from kmigrate.router.shared.time_lookups import Found
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.produce import (
@@ -86,7 +87,7 @@ class Sent:
 
 
 @dataclass
-class FakeClientLink:
+class FakeClientLink(ClientLink):
     clock: float = 0.0
     sent: list[Sent] = field(default_factory=list)
     replies: list[bytearray] = field(default_factory=list)
@@ -120,17 +121,12 @@ class FakeClientLink:
     ) -> None:
         self.sent.append(Sent(f"source {node}", bytearray(b"".join(parts)), done))
 
-    def to_coordinator(
-        self,
-        link: str,
-        node: int,
-        parts: Sequence[Buffer],
-        correlation: int,
-        done: Callable[[Outcome], None],
-        *,
-        waits: bool = False,
-    ) -> None:
-        self.sent.append(Sent(f"coordinator {node}", bytearray(b"".join(parts)), done))
+    def ask_coordinator(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, *, waits: bool = False
+    ) -> Future[Outcome]:
+        outcome = Future[Outcome]()
+        self.sent.append(Sent(f"coordinator {node}", bytearray(b"".join(parts)), outcome.set))
+        return outcome
 
     def wake_at(self, when: float) -> None:
         self.wakes.append(when)
@@ -147,8 +143,10 @@ class FakeClientLink:
     def identified(self, identity: Identity) -> None:
         self.identities.append(identity)
 
-    def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
-        self.logins.append((identity, arrived))
+    def log_in(self, identity: Identity) -> Future[str]:
+        arrived = Future[str]()
+        self.logins.append((identity, arrived.set))
+        return arrived
 
 
 @dataclass
@@ -200,30 +198,24 @@ class FakeBackend:
     def source_version(self, link: str, api_key: int) -> int:
         return self.versions.get(api_key, 9)
 
-    def ends(
-        self,
-        link: str,
-        keys: Collection[tuple[str, int]],
-        seconds: float,
-        then: Callable[[Mapping[tuple[str, int], int]], None],
-    ) -> None:
-        self.asked_ends.append((link, frozenset(keys), then))
+    def log_ends(
+        self, link: str, keys: Collection[tuple[str, int]], seconds: float
+    ) -> Future[Mapping[tuple[str, int], int]]:
+        ends = Future[Mapping[tuple[str, int], int]]()
+        self.asked_ends.append((link, frozenset(keys), ends.set))
+        return ends
 
-    def when_copied(
-        self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
-    ) -> None:
-        self.awaited.append((dict(positions), then))
+    def when_copied(self, link: str, positions: Mapping[tuple[str, int], int], seconds: float) -> Future[bool]:
+        copied = Future[bool]()
+        self.awaited.append((dict(positions), copied.set))
+        return copied
 
     def look_up(
-        self,
-        link: str,
-        times: Mapping[tuple[str, int], int],
-        seconds: float,
-        then: Callable[[Mapping[tuple[str, int], Found]], None],
-        *,
-        read_committed: bool,
-    ) -> None:
-        self.looked_up.append((link, dict(times), read_committed, then))
+        self, link: str, times: Mapping[tuple[str, int], int], seconds: float, *, read_committed: bool
+    ) -> Future[Mapping[tuple[str, int], Found]]:
+        found = Future[Mapping[tuple[str, int], Found]]()
+        self.looked_up.append((link, dict(times), read_committed, found.set))
+        return found
 
     def refresh_source(self, link: str, topic: str = "") -> None:
         self.refreshed.append(topic)
@@ -231,30 +223,32 @@ class FakeBackend:
     def refresh_target(self) -> None:
         self.refreshed.append("(target)")
 
-    def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
-        then(topics & self.source_topics)
+    def at_sources(self, topics: frozenset[str]) -> Future[frozenset[str]]:
+        return Future(topics & self.source_topics)
 
-    def new_producer_id(self, then: Callable[[int], None]) -> None:
-        self.ids.append(then)
+    def new_producer_id(self) -> Future[int]:
+        given = Future[int]()
+        self.ids.append(given.set)
+        return given
 
-    def ask_target(
-        self, topic: str, partition: int, producer_id: int, then: Callable[[ProducerMark | None], None]
-    ) -> None:
-        self.asked.append((topic, partition, producer_id, then))
+    def producer_mark(self, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
+        mark = Future[ProducerMark | None]()
+        self.asked.append((topic, partition, producer_id, mark.set))
+        return mark
 
-    def ask_source(
-        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
-    ) -> None:
-        self.sought.append((link, topic, partition, stored, then))
+    def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[bool | None]:
+        there = Future[bool | None]()
+        self.sought.append((link, topic, partition, stored, there.set))
+        return there
 
-    def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
-        self.joins.append((holder, topic, partition, then))
+    def join_at_target(self, holder: Holder, topic: str, partition: int) -> Future[int]:
+        code = Future[int]()
+        self.joins.append((holder, topic, partition, code.set))
+        return code
 
-    def find_on_source(
-        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
-    ) -> None:
+    def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
         self.found.append((link, topic, partition, stored))
-        then(self.stands_at)
+        return Future(self.stands_at)
 
     def drained(self) -> None:
         self.drains += 1
@@ -274,19 +268,19 @@ class FakeMemory:
     records: dict[tuple[str, str], TransactionRecord] = field(default_factory=dict)
     reach: bool = True
 
-    def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+    def remember(self, record: TransactionRecord) -> Future[bool]:
         key = (record.link, record.name)
         standing = self.records.get(key)
         kept = self.reach and not (standing is not None and standing.crosses(record))
         if kept:
             self.records[key] = standing.merged(record) if standing is not None else record
             self.changed()
-        then(kept)
+        return Future(kept)
 
-    def catch_up(self, then: Callable[[bool], None]) -> None:
+    def catch_up(self) -> Future[bool]:
         if self.reach:
             self.changed()
-        then(self.reach)
+        return Future(self.reach)
 
 
 class Stage:
@@ -297,7 +291,7 @@ class Stage:
         book = AddressBook(1_000_000, {1: ("router", 9001)})
         self.memory = FakeMemory(self._follow)
         self.asked: list[tuple[str, Callable[[bool], None]]] = []
-        fallbacks = FallbackRouters(book, lambda home, then: self.asked.append((home, then)))
+        fallbacks = FallbackRouters(book, self._reach)
         self.shared = SharedState(
             RouterSettings(access=access), table(held=held), book, self.backend, self.memory, fallbacks
         )
@@ -309,6 +303,11 @@ class Stage:
         self.session = Session(self.shared, self.edge)
         self.session.broker = 1
         self._correlation = 0
+
+    def _reach(self, home: str) -> Future[bool]:
+        answers = Future[bool]()
+        self.asked.append((home, answers.set))
+        return answers
 
     def swap(self, *routes: TopicRoute) -> None:
         self._routes, self._held = routes, ()

@@ -76,7 +76,7 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
         async with asyncio.timeout(20):
             for source.trouble in ("nobody at a:1", "a:1 timed out", ""):
                 made.refresh_source("l", "t")
-                made.at_sources(frozenset({"t"}), lambda _: None)
+                made.at_sources(frozenset({"t"}))
                 asked = source.asked
                 while source.asked < asked + 4:
                     made.refresh_source("l", "t")
@@ -165,7 +165,7 @@ def test_who_creates_only_what_is_promoted_waits_for_no_source() -> None:
         )
         made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
         told: list[frozenset[str]] = []
-        made.at_sources(frozenset(), told.append)
+        made.at_sources(frozenset()).then(told.append)
         assert told == [frozenset()]
 
     asyncio.run(scenario())
@@ -202,7 +202,7 @@ def _told(target: _Target, *producer_ids: int) -> list[tuple[int, int] | None]:
         answers: list[asyncio.Future[ProducerMark | None]] = []
         for producer_id in producer_ids:
             answers.append(asyncio.get_running_loop().create_future())
-            made.ask_target("t", 0, producer_id, answers[-1].set_result)
+            made.producer_mark("t", 0, producer_id).then(answers[-1].set_result)
         async with asyncio.timeout(20):
             marks = [await answer for answer in answers]
         asked = target.asked
@@ -288,7 +288,7 @@ def _source_told(
         refreshed: list[str] = []
         monkeypatch.setattr(made, "refresh_source", lambda _, topic: refreshed.append(topic))
         told: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
-        made.ask_source("l", "t", 0, StoredBatch(*stored), told.set_result)
+        made.source_has("l", "t", 0, StoredBatch(*stored)).then(told.set_result)
         async with asyncio.timeout(20):
             there = await told
         await tasks.close()
@@ -312,7 +312,7 @@ def test_a_duplicate_is_told_without_its_offset_where_the_source_is_silent_befor
         made = _over(Silent(), tasks)
         made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        made.find_on_source("l", "t", 0, StoredBatch(5, 0, 3), told.set_result)
+        made.find_on_source("l", "t", 0, StoredBatch(5, 0, 3)).then(told.set_result)
         async with asyncio.timeout(5):
             offset = await told
         await tasks.close()
@@ -336,7 +336,7 @@ def test_what_kmigrate_itself_may_not_join_is_told_to_no_client_which_may_and_wa
         tasks = TaskOwner(lambda _: None)
         made = Clusters(cast("ClusterClient", _Target(away=0)), cast("Any", None), tasks, lambda: None, lambda: None)
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        made.join_at_target(("till", 50, 3), "t", 0, told.set_result)
+        made.join_at_target(("till", 50, 3), "t", 0).then(told.set_result)
         async with asyncio.timeout(20):
             code = await told
         await tasks.close()
@@ -367,9 +367,9 @@ class _At:
         pass
 
 
-@pytest.mark.parametrize("pool", [ClientConnection.to_source, ClientConnection.to_coordinator])
+@pytest.mark.parametrize("pool", [ClientConnection.ask_source, ClientConnection.ask_coordinator])
 def test_words_to_a_link_that_was_made_anew_go_to_its_own_source(
-    monkeypatch: pytest.MonkeyPatch, pool: Callable[..., None]
+    monkeypatch: pytest.MonkeyPatch, pool: Callable[..., object]
 ) -> None:
     """Requests for a link that was deleted and made anew reach the new link's source.
 
@@ -410,7 +410,7 @@ def test_words_to_a_link_that_was_made_anew_go_to_its_own_source(
         async with asyncio.timeout(10):
             for name in ("old", "new", "new"):
                 made.follow(_link(name), table())
-                pool(client_of, "l", 1, [b"to its source"], 1, lambda _: None)
+                pool(client_of, "l", 1, [b"to its source"], 1)
                 assert await heard.get() == (name, b"to its source")
         client_of.abort()
         await tasks.close()
@@ -551,7 +551,7 @@ def test_ends_are_told_by_the_cluster_that_is_meant_as_far_as_it_tells_them_in_t
         made.follow(cast("Any", state), table(*(route(name, Serve.FORWARD, link=name) for name in sources)))
         heard: asyncio.Future[Mapping[tuple[str, int], int]] = asyncio.get_running_loop().create_future()
         keys, seconds = [("t", 0), ("moved", 0), ("unknown", 0)], 0.05 if where == "silent" else 15.0
-        made.ends(where, keys, seconds, heard.set_result)
+        made.log_ends(where, keys, seconds).then(heard.set_result)
         async with asyncio.timeout(20):
             ends = await heard
         await tasks.close()

@@ -33,9 +33,9 @@ def scene(log: MemoryLog, *records: TransactionRecord) -> list[Any]:
 
         memory = StateMemory(log, tasks, lambda: heard.append("followed"))  # type: ignore[arg-type]
         for record in records:
-            memory.remember(record, answered)
+            memory.remember(record).then(answered)
         if not records:
-            memory.catch_up(answered)
+            memory.catch_up().then(answered)
         async with asyncio.timeout(5):
             await done.wait()
         await tasks.close()

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.client_handoff import mark
+from kmigrate.router.shared.conversation import Future
 from kmigrate.router.wire.transactions import partitions_of
 from tests.unit.router.router_fakes import FakeClientLink, route
 from tests.unit.router.transactions.test_handler import ADD, END, NAME, OFFSETS, Desk, T
@@ -91,14 +93,14 @@ def test_what_is_not_late_is_passed_on_and_its_answer_is_told() -> None:
 def test_a_partition_that_the_source_never_had_is_not_asked_about() -> None:
     """For each made-up partition the router would question the target for seconds, in the router's own name."""
     desk = promoted()
-    asked = desk.stage.backend.ask_target
+    asked = desk.stage.backend.producer_mark
     named: list[int] = []
 
-    def ask(topic: str, partition: int, *rest: Any) -> None:
+    def ask(topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
         named.append(partition)
-        asked(topic, partition, *rest)
+        return asked(topic, partition, producer_id)
 
-    desk.stage.backend.ask_target = ask  # type: ignore[assignment,method-assign]
+    desk.stage.backend.producer_mark = ask  # type: ignore[method-assign]
     desk.add("t", partitions=(0, 1, 2, 70_000, -1))
     assert named == [0, 1]
     assert [partitions_of(request) for _, key, request in desk.passed if key == ADD] == [{"t": (2, 70_000, -1)}]

@@ -18,6 +18,7 @@ from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.process.ports import Ports
 from kmigrate.router.process.reachability import Reach
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.shared.conversation import Conversations, Future
 from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
@@ -34,7 +35,7 @@ def presence(home: str, *others: str, name: str = "") -> RouterPresence:
 
 def fallbacks(*heard: RouterPresence, own: str = "a:9000") -> tuple[AddressBook, FallbackRouters]:
     book = AddressBook(1_000_000, {1: ("a", 9001)})
-    known = FallbackRouters(book, lambda _, then: then(True))
+    known = FallbackRouters(book, lambda _: Future(True))
     known.addresses = {each.bootstrap: "a:9199" for each in heard if each.bootstrap != own}
     known.follow(own, heard)
     return book, known
@@ -42,7 +43,7 @@ def fallbacks(*heard: RouterPresence, own: str = "a:9000") -> tuple[AddressBook,
 
 def told(known: FallbackRouters, home: str) -> AddressBook:
     books: list[AddressBook] = []
-    known.book(home, books.append)
+    Conversations().start(known.book(home)).then(books.append)
     return books[0]
 
 
@@ -68,12 +69,12 @@ def test_it_is_shown_three_at_most_and_the_same_ones_whichever_router_it_asks() 
     assert len(shown) > 4, "they are spread"
 
 
-def test_the_client_of_a_router_that_does_not_answer_is_shown_the_stand_ins_that_it_knows_already() -> None:
+def test_the_client_of_a_router_that_does_not_answer_is_shown_the_fallback_routers_that_it_knows_already() -> None:
     """librdkafka drops a broker that metadata no longer names, and bootstraps anew when none of its brokers is up."""
     heard = [presence("a:9000"), presence("b:9000", "a:9000"), presence("c:9000", "a:9000", "b:9000")]
     book, known = fallbacks(*heard)
     before = told(known, "b:9000")
-    known._reach = lambda _, then: then(False)
+    known._reach = lambda _: Future(False)
     since = told(known, "b:9000")
     assert {spare.host for spare in before.spares} == {"a", "c"}
     assert since.spares == before.spares, "none of them is where it was"
@@ -85,7 +86,7 @@ def test_processes_at_the_same_ports_are_one_router_to_clients() -> None:
     assert [spare.host for spare in book.spares] == ["b"]
 
 
-def test_routers_of_a_version_without_stand_ins_are_left_out() -> None:
+def test_routers_of_a_version_without_fallback_routers_are_left_out() -> None:
     book, known = fallbacks(RouterPresence("i", "old", 1, 500), presence("b:9000", "a:9000"))
     assert [spare.host for spare in book.spares] == ["b"]
     assert told(known, "") is book
@@ -255,7 +256,7 @@ def test_who_takes_connections_is_asked_once_for_all_who_want_to_know() -> None:
         async def ask() -> list[bool]:
             heard: asyncio.Queue[bool] = asyncio.Queue()
             for _ in range(2):
-                reach(address, heard.put_nowait)
+                reach(address).then(heard.put_nowait)
             async with asyncio.timeout(10):
                 return [await heard.get(), await heard.get()]
 

@@ -19,6 +19,7 @@ from kmigrate.protocol.frames import peek_request, response_body_offset
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.router.session.session import Session
+from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.open_transactions import OpenTransaction, TargetTransactions
 from kmigrate.router.shared.state import Outcome, StoredBatch
 from kmigrate.router.transactions.stale import end_forgotten
@@ -224,10 +225,10 @@ def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
     """Let something happen while a record is on the way to the state log."""
     remember = desk.stage.memory.remember
 
-    def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
+    def late(record: TransactionRecord) -> Future[bool]:
         happens()
         assert desk.stage.shared.group_words(0.0).get("g", GroupWord(1)).in_flight == 1
-        remember(record, then)
+        return remember(record)
 
     desk.stage.memory.remember = late  # type: ignore[method-assign]
 

@@ -1,0 +1,105 @@
+"""Conversations: generators that ask a cluster and go on with the response, in the event in which the response arrives.
+
+A request that needs several responses is written top to bottom:
+
+    answer = yield from self._client.ask_target([frame], head.correlation_id)
+    marks = yield from self._shared.backend.producer_mark(topic, partition, producer_id)
+
+A conversation does no I/O and never awaits: between two `yield from` no other event is handled. The model is psycopg's
+generators and mitmproxy's layers. Only the two measured hot paths, Produce and Fetch requests, use callbacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from inspect import GEN_RUNNING, getgeneratorstate
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Conversation", "Conversations", "Future"]
+
+T = TypeVar("T")
+_NOT_SET: Any = object()
+
+
+class Future(Generic[T]):
+    """A value that arrives once, in a later event.
+
+    Unlike a future of asyncio, this future has no loop: whatever waits for the value goes on within `set`.
+    """
+
+    __slots__ = ("_value", "_waiting")
+
+    def __init__(self, value: T = _NOT_SET) -> None:
+        self._value: T = value
+        self._waiting: list[Callable[[T], None]] = []
+
+    def set(self, value: T) -> None:
+        """Deliver the value; a second value is an error."""
+        if self._value is not _NOT_SET:
+            raise RuntimeError("a future takes one value")
+        self._value = value
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call(value)
+
+    def then(self, call: Callable[[T], None]) -> None:
+        """Call with the value, at once if the value is there."""
+        if self._value is _NOT_SET:
+            self._waiting.append(call)
+        else:
+            call(self._value)
+
+    def __iter__(self) -> Generator[Future[Any], None, T]:
+        if self._value is _NOT_SET:
+            yield self
+        return self._value
+
+
+Conversation = Generator[Future[Any], None, T]
+
+
+class Conversations:
+    """The conversations of one owner, such as a client connection; all of them end with the owner."""
+
+    def __init__(self) -> None:
+        self._open: dict[Generator[Future[Any], None, Any], None] = {}
+        self._closed = False
+
+    def start(self, conversation: Conversation[T]) -> Future[T]:
+        """Run a conversation until it waits, and go on with each response; return the future of its result.
+
+        After `close` a conversation does not begin, and the result never arrives.
+        """
+        result = Future[T]()
+
+        def go_on(_: object) -> None:
+            if conversation not in self._open:
+                conversation.close()
+                return
+            try:
+                awaited = next(conversation)
+            except StopIteration as end:
+                self._open.pop(conversation, None)
+                result.set(end.value)
+            except BaseException:
+                self._open.pop(conversation, None)
+                raise
+            else:
+                if conversation in self._open:
+                    awaited.then(go_on)
+                else:
+                    conversation.close()
+
+        if not self._closed:
+            self._open[conversation] = None
+        go_on(None)
+        return result
+
+    def close(self) -> None:
+        """End every conversation where it waits: its `finally` blocks run. The running conversation ends at its next
+        wait."""
+        self._closed = True
+        waiting = [each for each in self._open if getgeneratorstate(each) != GEN_RUNNING]
+        self._open.clear()
+        for conversation in waiting:
+            conversation.close()
