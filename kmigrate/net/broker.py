@@ -20,7 +20,7 @@ from kmigrate.net.login import log_in
 from kmigrate.net.stream import Buffer, FrameStream, TlsAlertError
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import named_failure
-from kmigrate.protocol.api import decode_body, encode_body, response_type
+from kmigrate.protocol.api import answer_type, decode_body, encode_body
 from kmigrate.protocol.frames import (
     SIZE,
     correlation_id,
@@ -155,7 +155,7 @@ class BrokerConnection:
         future: _Answer = self._loop.create_future()
         self._write((int(kind.__api_key__), int(kind.__version__), [encode_body(request)], kind.__flexible__), future)
         answer = await future
-        return decode_body(response_type(kind), answer, response_body_offset(answer, kind.__flexible__))
+        return decode_body(answer_type(kind), answer, response_body_offset(answer, kind.__flexible__))
 
     async def call(self, request: Any, timeout: float = 30.0) -> Any:
         """Send a kio request and read the response."""
@@ -168,7 +168,7 @@ class BrokerConnection:
             timeout=timeout,
         )
         at = response_body_offset(answer, kind.__flexible__ and int(kind.__api_key__) != 18)
-        return decode_body(response_type(kind), answer, at)
+        return decode_body(answer_type(kind), answer, at)
 
     async def call_raw(
         self, api_key: int, version: int, body: list[Buffer], *, flexible: bool, timeout: float = 30.0

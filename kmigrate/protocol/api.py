@@ -21,35 +21,48 @@ that Kafka 2.8 (source) and 4.x (target) both support that version (D6).
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import importlib
 import io
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
+from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
 
 from kmigrate.errors import Failed, ProtocolViolation
 from kmigrate.protocol.described import read_described
-from kmigrate.protocol.frames import response_body_offset
+from kmigrate.protocol.frames import RequestHead, encode_request_head, response_body_offset
 from kmigrate.protocol.lengths import checked
 
 __all__ = [
     "API_NAMES",
     "ApiKey",
+    "Message",
+    "answer_type",
+    "blank",
     "decode_answer",
     "decode_body",
+    "decode_request",
     "element_type",
     "encode_body",
+    "encode_request",
     "entity",
+    "field_type",
+    "frame_answer",
+    "frame_request",
     "is_flexible",
     "known_versions",
     "millis_of",
-    "response_type",
+    "read_answer",
+    "recast",
+    "replace",
 ]
 
 
@@ -136,43 +149,80 @@ class ApiKey(IntEnum):
 
 
 API_NAMES: dict[int, str] = dict(api_key_map)
-_ELEMENTS: dict[tuple[type[Any], str], type[Any]] = {}
-"""Cache of `element_type`, because reading type hints is slow."""
 
 
-def _title(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
+class Message:
+    """A request, an answer, or a part of one, that kio reads and writes; its fields are those of its API and version.
+
+    Type checkers see this class. At run time a message has one of kio's frozen dataclasses, made from Kafka's schemas.
+    """
+
+    __type__: ClassVar[EntityType]
+    __api_key__: ClassVar[int]
+    __version__: ClassVar[int]
+    __flexible__: ClassVar[bool]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **fields: object) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+
+# classes of messages
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _cached(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Cache the results of a function of message classes; for mypy, classes are not hashable as `cache` demands."""
+    return cast("Callable[_P, _R]", cache(function))
 
 
 @cache
-def entity(api_key: int, version: int, kind: str) -> type[Any]:
+def entity(api_key: int, version: int, kind: str) -> type[Message]:
     """Return the kio class of a message: `kind` is request or response."""
     name = API_NAMES[api_key]
     module = importlib.import_module(f"kio.schema.{name}.v{version}.{kind}")
-    found: type[Any] = getattr(module, _title(name) + kind.capitalize())
+    title = "".join(part.capitalize() for part in name.split("_"))
+    found: type[Message] = getattr(module, title + kind.capitalize())
     return found
 
 
-def response_type(request: type[Any]) -> type[Any]:
-    """Return the response class of a request class, in the same version."""
-    return entity(int(request.__api_key__), int(request.__version__), "response")
+def answer_type(request: RequestHead | type[Message]) -> type[Message]:
+    """Return the class of the answer to a request, in the request's version; a head or a class says which request."""
+    if isinstance(request, RequestHead):
+        return entity(request.api_key, request.version, "response")
+    return entity(request.__api_key__, request.__version__, "response")
 
 
-def element_type(kind: type[Any], name: str) -> type[Any]:
+@_cached
+def _field_types(kind: type[Message]) -> Mapping[str, tuple[object, ...]]:
+    """Return the type of each field of a message; several types where the field is a union."""
+    return {
+        name: typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+        for name, hint in typing.get_type_hints(kind).items()
+    }
+
+
+@_cached
+def element_type(kind: type[Message], name: str) -> type[Message]:
     """Return the class of the elements of a message's array field."""
-    if (kind, name) not in _ELEMENTS:
-        _ELEMENTS[(kind, name)] = _element_type(kind, name)
-    return _ELEMENTS[(kind, name)]
-
-
-def _element_type(kind: type[Any], name: str) -> type[Any]:
-    hints = typing.get_type_hints(kind)
-    for candidate in [hints[name], *typing.get_args(hints[name])]:
-        args = typing.get_args(candidate)
-        if args and isinstance(args[0], type):
-            found: type[Any] = args[0]
+    for choice in _field_types(kind)[name]:
+        if typing.get_origin(choice) is tuple:
+            found: type[Message] = typing.get_args(choice)[0]
             return found
     raise Failed("kio-schema", f"{kind.__name__}.{name} is not an array of messages")
+
+
+@_cached
+def field_type(kind: type[Message], name: str) -> type[Message]:
+    """Return the class of a message's field that holds a message or None."""
+    for choice in _field_types(kind)[name]:
+        if dataclasses.is_dataclass(choice):
+            return cast("type[Message]", choice)
+    raise Failed("kio-schema", f"{kind.__name__}.{name} is not a message")
 
 
 @cache
@@ -191,54 +241,137 @@ def known_versions(api_key: int) -> tuple[int, int] | None:
     return versions[0], versions[-1]
 
 
-_READERS: dict[type[Any], Callable[[bytes, int], tuple[Any, int]]] = {}
-_WRITERS: dict[type[Any], Callable[[io.BytesIO, Any], None]] = {}
+# messages
 
 
-def _reader(kind: type[Any]) -> Callable[[bytes, int], tuple[Any, int]]:
-    if kind not in _READERS:
-        by_hand = int(kind.__api_key__) == ApiKey.DESCRIBE_TRANSACTIONS and "Response" in kind.__name__
-        _READERS[kind] = read_described if by_hand else entity_reader(kind)
-    return _READERS[kind]
+def replace(message: Message, **fields: object) -> Message:
+    """Return a copy of a message with other values in some fields."""
+    return cast("Message", dataclasses.replace(cast("Any", message), **fields))
 
 
-def _writer(kind: type[Any]) -> Callable[[io.BytesIO, Any], None]:
-    if kind not in _WRITERS:
-        _WRITERS[kind] = entity_writer(kind)
-    return _WRITERS[kind]
+def blank(kind: type[Message], **fields: object) -> Message:
+    """Return a message of class `kind` with the given fields, every other field empty.
+
+    Fields that the class does not have are left out. So a single call serves all versions of a message.
+    """
+    given: dict[str, object] = {}
+    for field in dataclasses.fields(kind):
+        if field.name in fields:
+            value = fields[field.name]
+            given[field.name] = ErrorCode(cast("int", value)) if field.name.endswith("error_code") else value
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            given[field.name] = _empty(_field_types(kind)[field.name])
+    return kind(**given)
 
 
-def encode_body(message: Any) -> bytes:
+def _empty(choices: tuple[object, ...]) -> object:
+    if len(choices) > 1:
+        return None
+    (hint,) = choices
+    if typing.get_origin(hint) is tuple:
+        return ()
+    if hint is ErrorCode:
+        return ErrorCode(0)
+    if dataclasses.is_dataclass(hint):
+        return blank(cast("type[Message]", hint))
+    for plain in (dt.timedelta, bool, int, str, bytes, float):
+        if isinstance(hint, type) and issubclass(hint, plain):
+            return plain()
+    raise ProtocolViolation("no-empty-value", f"a field of type {hint!r} has no empty value")
+
+
+def recast(message: Message, kind: type[Message]) -> Message:
+    """Return the message in another version of its API: unknown fields are left out, and new fields are empty."""
+    if type(message) is kind:
+        return message
+    shared = (field.name for field in dataclasses.fields(kind) if hasattr(message, field.name))
+    return blank(kind, **{name: _recast_field(getattr(message, name), name, kind) for name in shared})
+
+
+def _recast_field(value: object, name: str, kind: type[Message]) -> object:
+    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        return tuple(recast(each, element_type(kind, name)) for each in value)
+    return recast(cast("Message", value), field_type(kind, name)) if dataclasses.is_dataclass(value) else value
+
+
+def millis_of(value: dt.datetime | int | None) -> int:
+    """Return a kio time in milliseconds since the epoch, −1 for none; kio has some times as numbers."""
+    if isinstance(value, int):
+        return value
+    return -1 if value is None else round(value.timestamp() * 1000)
+
+
+# bytes
+
+_reader: Callable[[type[Message]], Callable[[bytes, int], tuple[object, int]]] = _cached(cast("Any", entity_reader))
+_writer: Callable[[type[Message]], Callable[[io.BytesIO, Message], None]] = _cached(cast("Any", entity_writer))
+
+
+def encode_body(message: Message) -> bytes:
     """Return the bytes of a kio message's body, without header."""
     out = io.BytesIO()
     _writer(type(message))(out, message)
     return out.getvalue()
 
 
-def decode_body(kind: type[Any], frame: bytearray | memoryview, at: int) -> Any:
+def decode_body(kind: type[Message], frame: bytearray | memoryview, at: int) -> Message:
     """Read a message of class `kind` from a frame at the position of the body."""
     body = checked(kind, frame, at)
+    by_hand = kind.__api_key__ == ApiKey.DESCRIBE_TRANSACTIONS and kind.__type__ is EntityType.response
     try:
-        value, _ = _reader(kind)(body, 0)
+        value, _ = read_described(body, 0) if by_hand else _reader(kind)(body, 0)
     except Exception as error:  # kio raises several kinds of errors with the same meaning for us
         raise ProtocolViolation(
             "undecodable-message", f"{kind.__name__} v{kind.__version__} cannot be read: {error}"
         ) from error
-    _check_nulls(value, kind)
-    return value
+    message = cast("Message", value)
+    _check_nulls(message, kind)
+    return message
 
 
-def decode_answer(kind: type[Any], frame: bytearray) -> Any:
+def decode_request(frame: bytearray, head: RequestHead) -> Message:
+    """Return the message of a client's request."""
+    return decode_body(entity(head.api_key, head.version, "request"), frame, head.body)
+
+
+def decode_answer(kind: type[Message], frame: bytearray) -> Message:
     """Read a whole response frame as a message of class `kind`."""
     return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
 
 
-def _check_nulls(message: Any, kind: type[Any]) -> None:
+def read_answer(request: RequestHead | type[Message], frame: bytearray) -> Message:
+    """Return the answer to a request; a head or a class says which request."""
+    return decode_answer(answer_type(request), frame)
+
+
+def encode_request(frame: bytearray, head: RequestHead, message: Message) -> bytearray:
+    """Return a client's frame with another body."""
+    body = encode_body(message)
+    return bytearray((head.body - 4 + len(body)).to_bytes(4, "big") + frame[4 : head.body] + body)
+
+
+def frame_request(message: Message, correlation: int, client_id: str | None) -> bytes:
+    """Return a request of the router's own for a client's connection, as a whole frame."""
+    key, version = message.__api_key__, message.__version__
+    head = encode_request_head(key, version, correlation, (client_id or "").encode(), message.__flexible__)
+    body = encode_body(message)
+    return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+
+def frame_answer(message: Message, correlation: int) -> bytes:
+    """Return a whole response frame: size, correlation id, header tags where the version has them, body."""
+    body = encode_body(message)
+    tags = b"\0" if message.__flexible__ and message.__api_key__ != ApiKey.API_VERSIONS else b""
+    size = 4 + len(tags) + len(body)
+    return size.to_bytes(4, "big") + correlation.to_bytes(4, "big", signed=True) + tags + body
+
+
+def _check_nulls(message: Message, kind: type[Message]) -> None:
     """Refuse a null array that the schema does not allow, because kio reads such an array as None.
 
     No code that reads the field expects None.
     """
-    for name, nullable, element in _arrays(typing.cast("Any", kind)):
+    for name, nullable, element in _arrays(kind):
         found = getattr(message, name)
         if found is None:
             if not nullable:
@@ -248,21 +381,13 @@ def _check_nulls(message: Any, kind: type[Any]) -> None:
                 _check_nulls(each, element)
 
 
-@cache
-def _arrays(kind: Any) -> tuple[tuple[str, bool, type[Any] | None], ...]:
+@_cached
+def _arrays(kind: type[Message]) -> tuple[tuple[str, bool, type[Message] | None], ...]:
     """Return each array field of a message, whether null is allowed, and the class of elements that hold arrays."""
     out = []
-    for name, hint in typing.get_type_hints(kind).items() if dataclasses.is_dataclass(kind) else ():
-        choices = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    for name, choices in _field_types(kind).items() if dataclasses.is_dataclass(kind) else ():
         for choice in choices:
             if typing.get_origin(choice) is tuple:
                 element = typing.get_args(choice)[0]
                 out.append((name, len(choices) > 1, element if _arrays(element) else None))
     return tuple(out)
-
-
-def millis_of(value: Any) -> int:
-    """Return a kio time in milliseconds since the epoch, −1 for none; kio has some times as numbers."""
-    if isinstance(value, int):
-        return value
-    return -1 if value is None else round(value.timestamp() * 1000)

@@ -19,13 +19,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import answer_type, blank, decode_answer, encode_request, frame_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
-from kmigrate.router.wire.addresses import encode_request
 from kmigrate.router.wire.admin import answer_with
-from kmigrate.router.wire.blank import blank, frame_answer
 
 __all__ = ["ask_layout", "create_topics"]
 
@@ -128,6 +126,6 @@ def _merged(first: Buffer, second: Buffer, head: RequestHead) -> bytearray:
 
 
 def _read(answer: Buffer, head: RequestHead) -> Any:
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     frame = bytearray(answer)
     return decode_answer(kind, frame)

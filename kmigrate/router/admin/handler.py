@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.api import ApiKey, decode_request, encode_request, frame_answer, read_answer
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.admin.create_topics import create_topics
 from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
-from kmigrate.router.wire.addresses import ONE_BROKERS, decode_request, encode_request, none_here
+from kmigrate.router.wire.addresses import ONE_BROKERS, none_here
 from kmigrate.router.wire.admin import ADMIN_APIS, answer_with, make_nodes_real, split_mirrored
-from kmigrate.router.wire.blank import frame_answer
 from kmigrate.router.wire.broker_names import BROKER_CONFIG_APIS, asked_brokers, show_names
 from kmigrate.router.wire.configs import show_own_configs
 from kmigrate.router.wire.groups import leaves_group
@@ -33,7 +32,6 @@ from kmigrate.router.wire.listed import (
 )
 from kmigrate.router.wire.quorum import QUORUM_APIS, show_nodes
 from kmigrate.router.wire.share import ask_for_subscription, refuse_share, share_accepted, subscription_told
-from kmigrate.router.wire.transactions import read_answer
 
 __all__ = ["ADMINISTRATIVE", "AdminHandler"]
 

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
 from kmigrate.router.wire.followed import codes_in, source_request
 from kmigrate.router.wire.groups import group_error
-from kmigrate.router.wire.transactions import frame_request, read_answer
 
 __all__ = ["ELSEWHERE", "GroupCoordinatorClient", "GroupRequest", "Told"]
 

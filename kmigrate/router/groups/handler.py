@@ -40,7 +40,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kmigrate.model.routes import GroupRoute, Serve
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey, answer_type, entity, frame_answer, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.groups.coordinator import ELSEWHERE, GroupCoordinatorClient, GroupRequest, Told
@@ -48,7 +48,6 @@ from kmigrate.router.groups.heartbeats import HeartbeatHandler
 from kmigrate.router.groups.trials import TrialJoins
 from kmigrate.router.shared.pending_positions import Partition
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
-from kmigrate.router.wire.blank import frame_answer
 from kmigrate.router.wire.followed import (
     codes_in,
     committed_in,
@@ -64,7 +63,6 @@ from kmigrate.router.wire.followed import (
 )
 from kmigrate.router.wire.groups import DELETES, asking_again, group_error, groups_of
 from kmigrate.router.wire.heartbeats import with_target_names
-from kmigrate.router.wire.transactions import frame_request, read_answer
 
 __all__ = ["GroupHandler"]
 
@@ -189,7 +187,7 @@ class GroupHandler:
         def one(answer: Any) -> None:
             answers.append(answer)
             if len(answers) == waiting:
-                told(merged(request, answers, entity(head.api_key, head.version, "response")))
+                told(merged(request, answers, answer_type(head)))
 
         for group, said in named.items():
             route = followed.get(group)

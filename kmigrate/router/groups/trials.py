@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.model.presences import RefusedMember
-from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.api import ApiKey, decode_request, frame_request, read_answer
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import ClientLink, SharedState
-from kmigrate.router.wire.addresses import decode_request
 from kmigrate.router.wire.groups import groups_of
-from kmigrate.router.wire.transactions import frame_request, read_answer
 from kmigrate.router.wire.trials import JOINING, lets_in, refusal_in, says_subscription, trial_of
 
 __all__ = ["TrialJoins"]

@@ -22,7 +22,7 @@ from kmigrate.net.login import log_in
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import named_failure
-from kmigrate.protocol.api import decode_body, encode_body, response_type
+from kmigrate.protocol.api import answer_type, decode_body, encode_body
 from kmigrate.protocol.frames import SIZE, TakePiece, correlation_id, encode_request_head, response_body_offset
 from kmigrate.router.shared.state import BeginsAnswer, Buffer, Outcome
 
@@ -177,7 +177,7 @@ class Upstream:
         body = encode_body(request)
         self._write(_Asked([SIZE.pack(len(head) + len(body)) + head, body], correlation, done))
         frame = await answered
-        return decode_body(response_type(kind), frame, response_body_offset(frame, kind.__flexible__))
+        return decode_body(answer_type(kind), frame, response_body_offset(frame, kind.__flexible__))
 
     def _on_connected(self) -> None:
         self._connected = True

@@ -20,13 +20,12 @@ from typing import Any
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.listener_access import Identity, ListenerAccess
 from kmigrate.model.security import Bearer, Login
-from kmigrate.protocol.api import ApiKey, decode_answer, entity
+from kmigrate.protocol.api import ApiKey, answer_type, blank, decode_answer, entity, frame_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.protocol.sasl import MIN_ITERATIONS
 from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
-from kmigrate.router.wire.blank import blank, frame_answer
 
 __all__ = ["SASL_APIS", "ClientLogin"]
 
@@ -101,7 +100,7 @@ class ClientLogin:
 
     def told(self, head: RequestHead, frame: bytearray) -> Buffer:
         """Return the target's answer to a relayed request unchanged, after reading the result."""
-        kind = entity(head.api_key, head.version, "response")
+        kind = answer_type(head)
         answer = decode_answer(kind, frame)
         if head.api_key == ApiKey.SASL_HANDSHAKE or self._claim is None:
             return frame

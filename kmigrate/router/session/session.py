@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import ApiKey, is_flexible
+from kmigrate.protocol.api import ApiKey, decode_request, frame_answer, is_flexible
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.admin.create_topics import ask_layout
@@ -25,8 +25,7 @@ from kmigrate.router.session.login import SASL_APIS, ClientLogin
 from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
-from kmigrate.router.wire.addresses import REWRITTEN, decode_request, rewrite_answer
-from kmigrate.router.wire.blank import frame_answer
+from kmigrate.router.wire.addresses import REWRITTEN, rewrite_answer
 from kmigrate.router.wire.followed import FOLLOWED_APIS, as_no_member
 from kmigrate.router.wire.groups import (
     DELETES,

@@ -25,9 +25,8 @@ from typing import Any, NamedTuple
 
 from kmigrate.model.ids import LARGEST
 from kmigrate.model.routes import Serve, TopicRoute
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import answer_type, decode_answer, frame_answer
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.blank import frame_answer
 
 __all__ = ["Found", "TimeAnswers", "times_asked"]
 
@@ -66,7 +65,7 @@ class TimeAnswers:
     def read(
         cls, routes: Mapping[str, TopicRoute], asked: Mapping[_Key, int], head: RequestHead, answer: bytearray
     ) -> TimeAnswers:
-        return cls(routes, asked, head, decode_answer(entity(head.api_key, head.version, "response"), answer))
+        return cls(routes, asked, head, decode_answer(answer_type(head), answer))
 
     def doubted(self) -> dict[str, dict[_Key, int]]:
         """Return the times to ask the sources for, by link and partition."""

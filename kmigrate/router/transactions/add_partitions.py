@@ -7,19 +7,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code
 from kmigrate.router.shared.deferred_partitions import Holder
 from kmigrate.router.shared.state import ClientLink, SharedState
 from kmigrate.router.transactions.request import TxnRequest
-from kmigrate.router.wire.transactions import (
-    frame_request,
-    partition_codes,
-    partitions_answer,
-    partitions_of,
-    partitions_request,
-    read_answer,
-)
+from kmigrate.router.wire.transactions import partition_codes, partitions_answer, partitions_of, partitions_request
 
 __all__ = ["AddPartitionsHandler"]
 

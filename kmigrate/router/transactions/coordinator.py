@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
-from kmigrate.router.wire.transactions import frame_request, read_answer
 
 __all__ = ["TxnCoordinatorClient"]
 

@@ -19,14 +19,13 @@ from functools import partial
 from typing import Any
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import TARGET, SharedState
 from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
 from kmigrate.router.transactions.request import TxnRequest
 from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER, SourceIdentities
-from kmigrate.router.wire.transactions import frame_request, read_answer
 
 __all__ = ["ProducerIdentities"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.api import ApiKey, read_answer
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.state import Buffer
-from kmigrate.router.wire.transactions import error_answer, partition_codes, read_answer
+from kmigrate.router.wire.transactions import error_answer, partition_codes
 
 __all__ = ["TxnRequest"]
 

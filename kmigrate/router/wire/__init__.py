@@ -4,8 +4,6 @@
 hand and changed in place; all others are read and written by kio.
 
     offered         the offered APIs and their highest versions
-    blank           responses of the router's own, with every unnamed field empty
-    recast          a message in another version of its API
     node_ids        target brokers as clients see them
     topic_ids       topic ids of each cluster
     addresses       node ids and addresses in responses

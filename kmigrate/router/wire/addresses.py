@@ -13,10 +13,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from kmigrate.model.ids import is_own_topic
-from kmigrate.protocol.api import ApiKey, decode_answer, decode_body, encode_body, entity
+from kmigrate.protocol.api import (
+    ApiKey,
+    answer_type,
+    blank,
+    decode_answer,
+    frame_answer,
+)
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.blank import blank, frame_answer
 from kmigrate.router.wire.metadata import put_topics, show_topics
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.quorum import SHOWN_FIELDS
@@ -26,8 +31,6 @@ __all__ = [
     "ONE_BROKERS",
     "REWRITTEN",
     "REWRITTEN_FIELDS",
-    "decode_request",
-    "encode_request",
     "none_here",
     "rewrite_answer",
 ]
@@ -61,22 +64,11 @@ REWRITTEN_FIELDS: dict[int, frozenset[str]] = {
 """Fields (Kafka's names, prefixes) whose node ids and addresses are rewritten; a test compares with the schemas."""
 
 
-def decode_request(frame: bytearray, head: RequestHead) -> Any:
-    """Return the kio message of a client's request."""
-    return decode_body(entity(head.api_key, head.version, "request"), frame, head.body)
-
-
-def encode_request(frame: bytearray, head: RequestHead, message: Any) -> bytearray:
-    """Return a client's frame with another body."""
-    body = encode_body(message)
-    return bytearray((head.body - 4 + len(body)).to_bytes(4, "big") + frame[4 : head.body] + body)
-
-
 def rewrite_answer(
     frame: bytearray, head: RequestHead, book: AddressBook, hidden: Collection[str]
 ) -> tuple[bytes, bool]:
     """Return the answer as the client may see it, and whether the answer named a broker that has no listener yet."""
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     apart = show_topics(frame, head.version, book, hidden) if head.api_key == ApiKey.METADATA else None
     message = decode_answer(kind, apart[0] if apart is not None else frame)
     change = _CHANGES[head.api_key]
@@ -87,7 +79,7 @@ def rewrite_answer(
 
 def none_here(head: RequestHead) -> bytes:
     """Return the answer of a broker that has none of the things that the client asks for."""
-    return frame_answer(blank(entity(head.api_key, head.version, "response")), head.correlation_id)
+    return frame_answer(blank(answer_type(head)), head.correlation_id)
 
 
 def _brokers(brokers: tuple[Any, ...], book: AddressBook, id_name: str) -> tuple[tuple[Any, ...], bool]:

@@ -13,10 +13,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from kmigrate.protocol.api import ApiKey, decode_answer, entity
+from kmigrate.protocol.api import ApiKey, answer_type, blank, decode_answer, element_type, frame_answer
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.broker_names import make_names_real
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.quorum import make_replicas_real
@@ -65,7 +64,7 @@ def split_mirrored(head: RequestHead, request: Any, mirrored: Mapping[str, str])
 
 def answer_with(head: RequestHead, told: tuple[Any, ...], answer: bytearray | None = None) -> bytearray:
     """Return the router's elements together with the target's answer, or alone where the target was not asked."""
-    kind, where = entity(head.api_key, head.version, "response"), _ANSWERS[head.api_key]
+    kind, where = answer_type(head), _ANSWERS[head.api_key]
     if answer is None:
         message = blank(kind, **{where: told})
     else:
@@ -105,14 +104,14 @@ def _topic(asked: Any, names: Mapping[str, str]) -> str:
 
 
 def _told(head: RequestHead, name: str, asked: Any) -> Any:
-    kind = element(entity(head.api_key, head.version, "response"), _ANSWERS[head.api_key])
+    kind = element_type(answer_type(head), _ANSWERS[head.api_key])
     named = {field: getattr(asked, field) for field in _NAMED_BY if hasattr(asked, field)} or {"name": asked}
     if head.api_key == ApiKey.CREATE_TOPICS:
         text = f"Topic '{name}' already exists: kmigrate mirrors it"
         return blank(kind, **named, error_code=Code.TOPIC_ALREADY_EXISTS, error_message=text)
     refused = Code.POLICY_VIOLATION
     if head.api_key == ApiKey.DELETE_RECORDS:
-        part_type = element(kind, "partitions")
+        part_type = element_type(kind, "partitions")
         parts = (
             blank(part_type, partition_index=part.partition_index, low_watermark=-1, error_code=refused)
             for part in asked.partitions

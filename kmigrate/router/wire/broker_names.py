@@ -10,9 +10,8 @@ import dataclasses
 from typing import Any
 
 from kmigrate.model.digits import whole_number
-from kmigrate.protocol.api import ApiKey, decode_answer, entity
+from kmigrate.protocol.api import ApiKey, answer_type, decode_answer, frame_answer
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.blank import frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 
 __all__ = ["BROKER_CONFIG_APIS", "asked_brokers", "make_names_real", "show_names"]
@@ -49,7 +48,7 @@ def show_names(answer: bytearray, head: RequestHead, book: AddressBook, asked: f
 
     LIST_CONFIG_RESOURCES names brokers without being asked for names, so there every id is shown as the router's.
     """
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     message = decode_answer(kind, answer)
     where = _ANSWERS[head.api_key]
     shown = []

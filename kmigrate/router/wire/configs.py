@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kmigrate.model.routes import TopicRoute
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import answer_type, decode_answer, frame_answer
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.blank import frame_answer
 
 __all__ = ["show_own_configs"]
 
@@ -26,7 +25,7 @@ _OF_THE_TOPIC = 1
 
 def show_own_configs(answer: bytearray, head: RequestHead, topics: Mapping[str, TopicRoute]) -> bytearray:
     """Return the answer with the topics' own values in place of those that stand only while the topics are mirrored."""
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     message = decode_answer(kind, answer)
     results = []
     for result in message.results:

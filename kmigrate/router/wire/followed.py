@@ -11,13 +11,10 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from kmigrate.protocol.api import ApiKey, decode_body, entity
+from kmigrate.protocol.api import ApiKey, answer_type, blank, decode_body, element_type, entity, frame_request, recast
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, response_body_offset
-from kmigrate.router.wire.blank import blank, element
 from kmigrate.router.wire.groups import groups_of
-from kmigrate.router.wire.recast import recast
-from kmigrate.router.wire.transactions import frame_request
 
 __all__ = [
     "FOLLOWED_APIS",
@@ -147,7 +144,7 @@ def told_and_left_out(request: Any, answer: Any) -> tuple[set[tuple[str, int]], 
 def question_for(group: str, partitions: Iterable[tuple[str, int]], client_id: str | None) -> tuple[RequestHead, Any]:
     """Return an OffsetFetch request about partitions of a group, and its head."""
     kind = entity(ApiKey.OFFSET_FETCH, _LAST_OF_ONE_GROUP, "request")
-    topic_type = element(kind, "topics")
+    topic_type = element_type(kind, "topics")
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -185,7 +182,7 @@ class Asked:
     def told(self, answer: Any) -> Any:
         """Return the source's answer in the client's version."""
         if self.unbatched:
-            group_type = element(self.answer_kind, "groups")
+            group_type = element_type(self.answer_kind, "groups")
             group = dataclasses.replace(recast(answer, group_type), group_id=self.unbatched)
             return blank(self.answer_kind, groups=(group,))
         return recast(answer, self.answer_kind)
@@ -193,7 +190,7 @@ class Asked:
 
 def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
     """Return a request about a group in a version that the source speaks; `newest` is the source's highest version."""
-    answer_kind = entity(head.api_key, head.version, "response")
+    answer_kind = answer_type(head)
     if head.version <= newest:
         return Asked(request, answer_kind)
     kind = entity(head.api_key, newest, "request")
@@ -234,4 +231,4 @@ def leave_request(group: str, member_id: str, newest: int) -> Any:
     if newest < _LEAVE_VERSION:
         return blank(entity(ApiKey.LEAVE_GROUP, 0, "request"), group_id=group, member_id=member_id)
     kind = entity(ApiKey.LEAVE_GROUP, _LEAVE_VERSION, "request")
-    return blank(kind, group_id=group, members=(blank(element(kind, "members"), member_id=member_id),))
+    return blank(kind, group_id=group, members=(blank(element_type(kind, "members"), member_id=member_id),))

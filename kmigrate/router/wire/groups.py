@@ -20,10 +20,9 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey, answer_type, blank, element_type, frame_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.blank import blank, element, frame_answer
 
 __all__ = [
     "DELETES",
@@ -89,7 +88,7 @@ def wait_answer(head: RequestHead, request: Any, held: Collection[str]) -> bytes
 
 def group_error(head: RequestHead, request: Any, code: int) -> Any:
     """Return the answer that gives the same code for everything in a request."""
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     return _SHAPES.get(head.api_key, _plain)(kind, request, head.version, code)
 
 
@@ -98,18 +97,18 @@ def _plain(kind: type[Any], _: Any, __: int, code: int) -> Any:
 
 
 def _describe(kind: type[Any], request: Any, _: int, code: int) -> Any:
-    group_type = element(kind, "groups")
+    group_type = element_type(kind, "groups")
     return blank(kind, groups=tuple(blank(group_type, group_id=group, error_code=code) for group in groups_of(request)))
 
 
 def _delete(kind: type[Any], request: Any, _: int, code: int) -> Any:
-    result_type = element(kind, "results")
+    result_type = element_type(kind, "results")
     return blank(kind, results=tuple(blank(result_type, group_id=g, error_code=code) for g in request.groups_names))
 
 
 def _commit(kind: type[Any], request: Any, _: int, code: int) -> Any:
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     topics = []
     for topic in request.topics:
         parts = tuple(
@@ -122,7 +121,7 @@ def _commit(kind: type[Any], request: Any, _: int, code: int) -> Any:
 def _fetch(kind: type[Any], request: Any, version: int, code: int) -> Any:
     if version < _FETCH_BATCHED:
         return _no_positions(kind, request, version, code)
-    group_type = element(kind, "groups")
+    group_type = element_type(kind, "groups")
     groups = tuple(_no_positions(group_type, g, version, code, group_id=g.group_id) for g in request.groups)
     return blank(kind, groups=groups)
 
@@ -169,8 +168,8 @@ def asking_again(answer: Any) -> Any:
 
 def _partitions(kind: type[Any], asked: Any, code: int, offset: int) -> tuple[Any, ...]:
     """Return all partitions of the request, each with this error and offset."""
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     told = {"committed_offset": offset, "committed_leader_epoch": -1, "error_code": code}
     topics = []
     for topic in asked.topics or ():

@@ -14,10 +14,9 @@ from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
-from kmigrate.protocol.api import ApiKey, decode_body, entity
+from kmigrate.protocol.api import ApiKey, blank, decode_body, entity, field_type, frame_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, response_body_offset
-from kmigrate.router.wire.blank import blank, frame_answer, part
 from kmigrate.router.wire.groups import group_error
 from kmigrate.router.wire.topic_ids import TopicIds
 
@@ -99,7 +98,7 @@ def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
 
 def letting_go(answer: Any) -> Any:
     """Return the answer to a member that shall own nothing."""
-    return dataclasses.replace(answer, assignment=blank(part(type(answer), "assignment"), topic_partitions=()))
+    return dataclasses.replace(answer, assignment=blank(field_type(type(answer), "assignment"), topic_partitions=()))
 
 
 def sooner(answer: Any) -> Any:

@@ -10,9 +10,8 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey, blank, element_type, entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.router.wire.blank import blank, element
 
 __all__ = [
     "DESCRIBE",
@@ -66,7 +65,7 @@ def with_followed(request: Any, answer: Any, *answers: Any) -> Any:
         return blank(type(answer), error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
     states = {str(state).lower() for state in getattr(request, "states_filter", None) or ()}
     kinds = {str(kind).lower() for kind in getattr(request, "types_filter", None) or ()}
-    group_type = element(type(answer), "groups")
+    group_type = element_type(type(answer), "groups")
     has = {field.name for field in dataclasses.fields(group_type)}
     told = list(answer.groups)
     for group in described:

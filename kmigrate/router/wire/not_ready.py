@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.api import answer_type, blank, decode_answer, frame_answer
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import SIZE, RequestHead, response_body_offset, skip_tags
 from kmigrate.protocol.primitives import read_uvarint
-from kmigrate.router.wire.blank import blank, frame_answer
 
 __all__ = ["IsUnready", "cut_fetch", "cut_offsets"]
 
@@ -116,7 +115,7 @@ class _Walk:
 
 def cut_offsets(answer: bytearray, head: RequestHead, is_unready: IsUnready) -> bytes:
     """Return an answer of ListOffsets or OffsetForLeaderEpoch that tells nothing of unready partitions."""
-    message = decode_answer(entity(head.api_key, head.version, "response"), answer)
+    message = decode_answer(answer_type(head), answer)
     topics = []
     for topic in message.topics:
         name = str(getattr(topic, "name", None) or getattr(topic, "topic", "")).encode()

@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import ApiKey, decode_body, encode_body, entity
+from kmigrate.protocol.api import ApiKey, blank, decode_body, element_type, encode_body, entity, recast
 from kmigrate.protocol.codes import Code
-from kmigrate.router.wire.blank import blank, element
-from kmigrate.router.wire.recast import recast
 
 __all__ = [
     "CAPPED",
@@ -190,6 +188,6 @@ def unsupported_api_versions(correlation: int) -> bytes:
     """Return the answer to an ApiVersions request newer than the router knows: try again with this range (KIP-511)."""
     answer_type = entity(ApiKey.API_VERSIONS, 0, "response")
     span = OFFERED[ApiKey.API_VERSIONS]
-    key = element(answer_type, "api_keys")(api_key=ApiKey.API_VERSIONS, min_version=span[0], max_version=span[1])
+    key = element_type(answer_type, "api_keys")(api_key=ApiKey.API_VERSIONS, min_version=span[0], max_version=span[1])
     body = encode_body(blank(answer_type, error_code=Code.UNSUPPORTED_VERSION, api_keys=(key,)))
     return (len(body) + 4).to_bytes(4, "big") + correlation.to_bytes(4, "big", signed=True) + body

@@ -22,11 +22,18 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from kmigrate.model.ids import OWN_PREFIX, is_own_topic
-from kmigrate.protocol.api import ApiKey, decode_answer, entity
+from kmigrate.protocol.api import (
+    ApiKey,
+    answer_type,
+    blank,
+    decode_answer,
+    decode_request,
+    element_type,
+    encode_request,
+    frame_answer,
+)
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.addresses import decode_request, encode_request
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.metadata import put_topics, show_topics
 from kmigrate.router.wire.node_ids import AddressBook
 
@@ -131,7 +138,7 @@ def guard(head: RequestHead, frame: bytearray, ids: Collection[bytes]) -> Guarde
     told = _refusals(head, where, asked, ids) if where else ()
     alone = head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN or not (asked[1] or head.api_key in _STILL_SENT)
     if alone:
-        answer = blank(entity(head.api_key, head.version, "response"), **({where: told} if where else {}))
+        answer = blank(answer_type(head), **({where: told} if where else {}))
         return Guarded(None, frame_answer(answer, head.correlation_id), None, refused)
     kept = {name: others for name, (mine, others) in parts.items() if mine}
     rest = encode_request(frame, head, dataclasses.replace(request, **kept))
@@ -148,7 +155,7 @@ def hide(head: RequestHead, answer: bytearray, ids: Collection[bytes]) -> bytes 
         apart = show_topics(answer, head.version, AddressBook(0), ())
         if apart is not None:
             return put_topics(bytes(apart[0]), head.version, apart[1])
-    message = decode_answer(entity(head.api_key, head.version, "response"), answer)
+    message = decode_answer(answer_type(head), answer)
     return frame_answer(_without_own(message, ids), head.correlation_id)
 
 
@@ -163,8 +170,8 @@ def _guard_log_dirs(head: RequestHead, frame: bytearray, request: Any, ids: Coll
             dirs.append(dataclasses.replace(each, topics=tuple(others)))
     if not own:
         return None
-    kind = entity(head.api_key, head.version, "response")
-    told = tuple(_refusal(element(kind, "results"), each, Code.TOPIC_AUTHORIZATION_FAILED) for each in own)
+    kind = answer_type(head)
+    told = tuple(_refusal(element_type(kind, "results"), each, Code.TOPIC_AUTHORIZATION_FAILED) for each in own)
     refused = tuple(sorted({_shown(each) for each in own}))
     if not dirs:
         return Guarded(None, frame_answer(blank(kind, results=told), head.correlation_id), None, refused)
@@ -207,7 +214,7 @@ def _shown(each: Any) -> str:
 def _refusals(
     head: RequestHead, where: str, asked: tuple[tuple[Any, ...], tuple[Any, ...]], ids: Collection[bytes]
 ) -> tuple[Any, ...]:
-    kind = element(entity(head.api_key, head.version, "response"), where)
+    kind = element_type(answer_type(head), where)
     told = tuple(_refusal(kind, each, _code(each)) for each in asked[0])
     if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
         told += tuple(_refusal(kind, each, Code.OPERATION_NOT_ATTEMPTED) for each in asked[1])
@@ -273,7 +280,7 @@ def _with(
     head: RequestHead, where: str, told: tuple[Any, ...], places: tuple[int, ...] | None, answer: bytearray
 ) -> bytes:
     """Return the target's answer with refusals: behind the target's elements, or in their places."""
-    heard = decode_answer(entity(head.api_key, head.version, "response"), answer)
+    heard = decode_answer(answer_type(head), answer)
     elements = list(getattr(heard, where) or ())
     if places is None:
         elements += told

@@ -7,11 +7,9 @@ to write at the target yet (`model.acls`).
 
 from __future__ import annotations
 
-from kmigrate.protocol.api import ApiKey, decode_answer, entity, is_flexible
+from kmigrate.protocol.api import ApiKey, blank, decode_answer, decode_request, entity, frame_answer, is_flexible
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, peek_request
-from kmigrate.router.wire.addresses import decode_request
-from kmigrate.router.wire.blank import blank, frame_answer
 
 __all__ = ["given_id", "is_refused_id"]
 

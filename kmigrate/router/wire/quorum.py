@@ -13,10 +13,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from kmigrate.protocol.api import ApiKey, decode_answer, entity
+from kmigrate.protocol.api import ApiKey, answer_type, decode_answer, frame_answer
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.wire.blank import frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 
 __all__ = ["QUORUM_APIS", "SHOWN_FIELDS", "make_replicas_real", "show_nodes"]
@@ -62,7 +61,7 @@ def make_replicas_real(request: Any, book: AddressBook) -> Any:
 
 def show_nodes(answer: bytearray, head: RequestHead, book: AddressBook, hidden: Collection[str]) -> bytes:
     """Return the answer as the client may see it; a topic that still aligns has no layout yet."""
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     message = _shown(decode_answer(kind, answer), book)
     if head.api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:
         not_yet = ErrorCode(Code.LEADER_NOT_AVAILABLE)

@@ -16,13 +16,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from kmigrate.protocol.api import ApiKey, decode_answer, entity
+from kmigrate.protocol.api import (
+    ApiKey,
+    answer_type,
+    blank,
+    decode_answer,
+    entity,
+    frame_answer,
+    frame_request,
+    read_answer,
+)
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, response_body_offset
-from kmigrate.router.wire.blank import blank, frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.not_ready import IsUnready
-from kmigrate.router.wire.transactions import frame_request, read_answer
 
 __all__ = [
     "LEADER_FIELDS",
@@ -67,7 +74,7 @@ def refuse_share(
     if not touched:
         return None
     text = f"share group {request.group_id} on mirrored topic {', '.join(touched)} was refused until its promote"
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     answer = blank(kind, error_code=Code.GROUP_AUTHORIZATION_FAILED, error_message=f"kmigrate: {text}")
     return frame_answer(answer, head.correlation_id), text
 
@@ -83,7 +90,7 @@ def show_leaders(answer: bytearray, head: RequestHead, book: AddressBook, is_unr
 
     Records of partitions that are not ready are left out, too.
     """
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     message = decode_answer(kind, answer)
     topics = []
     for topic in message.responses:

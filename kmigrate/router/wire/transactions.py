@@ -9,22 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kmigrate.protocol.api import ApiKey, decode_answer, encode_body, entity, is_flexible, response_type
+from kmigrate.protocol.api import (
+    ApiKey,
+    answer_type,
+    blank,
+    element_type,
+    frame_answer,
+)
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead, encode_request_head
-from kmigrate.router.wire.blank import blank, element, frame_answer
+from kmigrate.protocol.frames import RequestHead
 
 __all__ = [
     "TRANSACTION_APIS",
     "error_answer",
     "fenced_code",
-    "frame_request",
     "holder_of",
     "partition_codes",
     "partitions_answer",
     "partitions_of",
     "partitions_request",
-    "read_answer",
 ]
 
 
@@ -55,7 +58,7 @@ def partitions_of(request: Any) -> dict[str, tuple[int, ...]]:
 
 def partitions_request(kind: type[Any], holder: tuple[str, int, int], partitions: Mapping[str, tuple[int, ...]]) -> Any:
     """Return an AddPartitionsToTxn request for a holder: transactional id, producer id, epoch."""
-    topic_type = element(kind, "v3_and_below_topics")
+    topic_type = element_type(kind, "v3_and_below_topics")
     return blank(
         kind,
         v3_and_below_transactional_id=holder[0],
@@ -75,7 +78,7 @@ def error_answer(head: RequestHead, request: Any, code: int) -> bytes:
     """Return an answer with the same code for everything in the request; 0 is a plain success."""
     if code == Code.PRODUCER_FENCED:
         code = fenced_code(head)
-    kind = entity(head.api_key, head.version, "response")
+    kind = answer_type(head)
     if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
         return partitions_answer(head, request, {}, code)
     if head.api_key == ApiKey.TXN_OFFSET_COMMIT:
@@ -88,9 +91,9 @@ def partitions_answer(
     head: RequestHead, request: Any, codes: Mapping[tuple[str, int], int], other: int = _NOT_ATTEMPTED
 ) -> bytes:
     """Return an AddPartitionsToTxn answer: the given codes, and `other` for partitions without a code."""
-    kind = entity(head.api_key, head.version, "response")
-    topic_type = element(kind, "results_by_topic_v3_and_below")
-    part_type = element(topic_type, "results_by_partition")
+    kind = answer_type(head)
+    topic_type = element_type(kind, "results_by_topic_v3_and_below")
+    part_type = element_type(topic_type, "results_by_partition")
     topics = []
     for name, partitions in partitions_of(request).items():
         told = {index: codes.get((name, index), other) for index in partitions}
@@ -116,8 +119,8 @@ def partition_codes(answer: Any) -> dict[tuple[str, int], int]:
 
 
 def _commits(kind: type[Any], request: Any, code: int) -> Any:
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     topics = []
     for topic in request.topics:
         parts = tuple(
@@ -125,18 +128,3 @@ def _commits(kind: type[Any], request: Any, code: int) -> Any:
         )
         topics.append(blank(topic_type, name=topic.name, partitions=parts))
     return blank(kind, topics=tuple(topics))
-
-
-def frame_request(message: Any, correlation: int, client_id: str | None) -> bytes:
-    """Return a request of the router's own for a client's connection, as a whole frame."""
-    kind = type(message)
-    key, version = int(kind.__api_key__), int(kind.__version__)
-    head = encode_request_head(key, version, correlation, (client_id or "").encode(), is_flexible(key, version))
-    body = encode_body(message)
-    return (len(head) + len(body)).to_bytes(4, "big") + head + body
-
-
-def read_answer(kind: type[Any], frame: bytearray) -> Any:
-    """Return the answer to a request of class `kind`."""
-    answer = response_type(kind)
-    return decode_answer(answer, frame)

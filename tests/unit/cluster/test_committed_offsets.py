@@ -14,9 +14,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, write_positions
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.protocol.api import response_type
+from kmigrate.protocol.api import answer_type, blank, element_type
 from kmigrate.protocol.codes import Code
-from kmigrate.router.wire.blank import blank, element
 
 
 @dataclass
@@ -44,9 +43,9 @@ class Coordinator(ClusterClient):
 
     async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
         self.asked.append(request)
-        kind = response_type(type(request))
-        topic_type = element(kind, "topics")
-        part_type = element(topic_type, "partitions")
+        kind = answer_type(type(request))
+        topic_type = element_type(kind, "topics")
+        part_type = element_type(topic_type, "partitions")
         part = blank(part_type, partition_index=0, error_code=self.codes.pop(0), committed_offset=5, metadata="m")
         return blank(kind, topics=(blank(topic_type, name="t", partitions=(part,)),))
 

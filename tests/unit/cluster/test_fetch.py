@@ -63,7 +63,7 @@ class Broker:
     ) -> bytearray:
         assert (api, flexible) == (ApiKey.FETCH, True)
         assert version <= self.newest
-        request, size = entity_reader(entity(ApiKey.FETCH, version, "request"))(b"".join(body), 0)
+        request, size = entity_reader(cast("Any", entity(ApiKey.FETCH, version, "request")))(b"".join(body), 0)
         assert size == len(b"".join(body))
         self.asked.append(request)
         return self._answer(version, request)
@@ -92,7 +92,7 @@ class Broker:
             responses=tuple(topic_kind(**name, partitions=(part,)) for name in named if not rests),
         )
         out = io.BytesIO()
-        entity_writer(kind)(out, answer)
+        entity_writer(cast("Any", kind))(out, answer)
         return bytearray(struct.pack(">ii", len(out.getvalue()) + 5, 7) + b"\0" + out.getvalue())
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from kmigrate.cluster.groups import PlaceholderMember, is_mixed, placeholder_id
 from kmigrate.errors import Unreachable
-from kmigrate.protocol.api import response_type
-from kmigrate.router.wire.blank import blank, element, part
+from kmigrate.protocol.api import answer_type, blank, element_type, field_type
 
 
 class Broker:
@@ -29,18 +28,18 @@ class Broker:
 
     async def call(self, request: Any, node: int) -> Any:
         assert node == 3, "the group's coordinator"
-        kind, key, version = response_type(type(request)), int(request.__api_key__), int(request.__version__)
+        kind, key, version = answer_type(type(request)), int(request.__api_key__), int(request.__version__)
         if key == 18:
-            made = element(kind, "api_keys")
+            made = element_type(kind, "api_keys")
             keys = (blank(made, api_key=key, min_version=0, max_version=most) for key, most in self.versions.items())
             return blank(kind, api_keys=tuple(keys))
         assert version <= self.versions[key], "a broker closes the connection on what it does not know"
         self.heard.append(request)
         if key == 68:
             return blank(kind)
-        group = element(kind, "groups")
-        member = element(group, "members")
-        nothing = blank(part(member, "assignment"), topic_partitions=())
+        group = element_type(kind, "groups")
+        member = element_type(group, "members")
+        nothing = blank(field_type(member, "assignment"), topic_partitions=())
         fields = {"assignment": nothing, "target_assignment": nothing}
         members = (blank(member, **fields, **({"member_type": each} if version else {})) for each in self.types)
         return blank(kind, groups=(blank(group, members=tuple(members)),))

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity
 from kmigrate.protocol.described import DescribedTopic, DescribedTransaction
-from kmigrate.router.wire.blank import blank, element
 
 KIND = entity(65, 0, "response")
 
 
 def _answer() -> bytes:
-    state = element(KIND, "transaction_states")
-    topic = element(state, "topics")
+    state = element_type(KIND, "transaction_states")
+    topic = element_type(state, "topics")
     topics = (blank(topic, topic="t", partitions=(0, 7)), blank(topic, topic="u", partitions=()))
 
     def told(name: str, start: dt.datetime, topics: tuple[Any, ...], **values: Any) -> Any:

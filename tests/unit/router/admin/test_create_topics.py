@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import (
+    blank,
+    decode_body,
+    decode_request,
+    element_type,
+    encode_body,
+    entity,
+    frame_answer,
+    is_flexible,
+)
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.addresses import decode_request
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from tests.unit.router.router_fakes import Stage, route
 
 UNKNOWN, REFUSED = 3, 38
@@ -22,7 +29,7 @@ VERSIONS = range(4, 14)
 
 def _ask(stage: Stage, version: int, *topics: str, create: bool = True) -> None:
     kind = entity(3, version, "request")
-    named = tuple(blank(element(kind, "topics"), name=topic) for topic in topics)
+    named = tuple(blank(element_type(kind, "topics"), name=topic) for topic in topics)
     body = encode_body(blank(kind, topics=named, allow_auto_topic_creation=create))
     raw = encode_request_head(3, version, 7, b"c", is_flexible(3, version)) + body
     stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
@@ -41,8 +48,8 @@ def _sent(stage: Stage, version: int) -> list[tuple[list[str], bool]]:
 def _answer(stage: Stage, version: int, **errors: int) -> None:
     """Answer the newest request: each topic with the given error, or with a partition for error 0."""
     kind = entity(3, version, "response")
-    topic_type = element(kind, "topics")
-    part = blank(element(topic_type, "partitions"), leader_id=1)
+    topic_type = element_type(kind, "topics")
+    part = blank(element_type(topic_type, "partitions"), leader_id=1)
     topics = tuple(
         blank(topic_type, name=n, topic_id=uuid.uuid4(), error_code=e, partitions=() if e else (part,))
         for n, e in errors.items()
@@ -120,7 +127,7 @@ CREATE_VERSIONS = range(2, 8)
 
 def _create(stage: Stage, version: int, *topics: str, validate_only: bool = False) -> None:
     kind = entity(19, version, "request")
-    named = tuple(blank(element(kind, "topics"), name=topic, num_partitions=3) for topic in topics)
+    named = tuple(blank(element_type(kind, "topics"), name=topic, num_partitions=3) for topic in topics)
     body = encode_body(blank(kind, topics=named, validate_only=validate_only))
     raw = encode_request_head(19, version, 7, b"c", is_flexible(19, version)) + body
     stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
@@ -138,7 +145,7 @@ def _asked_to_create(stage: Stage, version: int) -> list[tuple[list[str], bool]]
 
 def _answer_creation(stage: Stage, version: int, **errors: int) -> None:
     kind = entity(19, version, "response")
-    topic_type = element(kind, "topics")
+    topic_type = element_type(kind, "topics")
     topics = tuple(blank(topic_type, name=n, error_code=e, num_partitions=3) for n, e in errors.items())
     stage.edge.sent[-1].answered_with(bytearray(frame_answer(blank(kind, topics=topics), 7)))
 

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import ApiKey, decode_body, entity
+from kmigrate.protocol.api import ApiKey, decode_body, entity, frame_answer
 from kmigrate.protocol.frames import SIZE, encode_request_head, response_body_offset
 from kmigrate.protocol.hot import FETCH_VERSION, FetchPartition, encode_fetch
-from kmigrate.router.wire.blank import frame_answer
 from tests.unit.router.fetch.test_passing_fetch import answered
 from tests.unit.router.router_fakes import Stage, route
 

@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import (
+    blank,
+    decode_body,
+    decode_request,
+    element_type,
+    encode_body,
+    entity,
+    frame_answer,
+    is_flexible,
+)
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.router.session.session import Session
-from kmigrate.router.wire.addresses import decode_request
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 LATEST, EARLIEST, LARGEST, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
@@ -21,8 +28,8 @@ NEWEST = 11
 
 def _ask(stage: Stage, *asked: tuple[str, int, int], version: int = NEWEST) -> None:
     kind = entity(2, version, "request")
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     topics = tuple(
         blank(topic_type, name=topic, partitions=(blank(part_type, partition_index=part, timestamp=timestamp),))
         for topic, part, timestamp in asked
@@ -36,8 +43,8 @@ def _answer(sent: Sent, offset: int) -> None:
     _, version = int.from_bytes(sent.frame[4:6]), int.from_bytes(sent.frame[6:8])
     asked = decode_request(sent.frame, peek_request(sent.frame, is_flexible(2, version)))
     kind = entity(2, version, "response")
-    topic_type = element(kind, "topics")
-    part = blank(element(topic_type, "partitions"), offset=offset)
+    topic_type = element_type(kind, "topics")
+    part = blank(element_type(topic_type, "partitions"), offset=offset)
     topics = tuple(blank(topic_type, name=topic.name, partitions=(part,)) for topic in asked.topics)
     sent.answered_with(bytearray(frame_answer(blank(kind, topics=topics), 7)))
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve, TopicRoute
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity, frame_answer, is_flexible
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.shared.state import TARGET
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from tests.unit.router.router_fakes import Stage, route
 
 OUT_OF_RANGE, NOT_LEADER = 1, 6
@@ -43,8 +42,8 @@ class _Reader:
         `t0=1` means error 1 for t-0. Partitions without an error carry `records`.
         """
         kind = entity(1, self._version, "response")
-        topic_type = element(kind, "responses")
-        part_type = element(topic_type, "partitions")
+        topic_type = element_type(kind, "responses")
+        part_type = element_type(topic_type, "partitions")
         topics = []
         for topic in dict.fromkeys(key[0] for key in errors):
             parts = tuple(

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import blank, decode_body, element_type, entity, frame_answer
 from kmigrate.protocol.frames import SIZE, response_body_offset
 from kmigrate.protocol.primitives import read_uvarint
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.fetch import PassingFetch, rewrite_fetch
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.offered import OFFERED
@@ -30,9 +29,9 @@ VERSIONS = range(OFFERED[1][0], OFFERED[1][1] + 1)
 def answered(version: int, *, host: str = "", sizes: tuple[int, ...] = (300, 0, 40)) -> bytes:
     """Return an answer with two topics and a topic without partitions, with every field that the version has."""
     kind = entity(1, version, "response")
-    topic_type = element(kind, "responses")
-    part_type = element(topic_type, "partitions")
-    aborted = element(part_type, "aborted_transactions")
+    topic_type = element_type(kind, "responses")
+    part_type = element_type(topic_type, "partitions")
+    aborted = element_type(part_type, "aborted_transactions")
     parts = []
     for index, size in enumerate(sizes):
         values: dict[str, Any] = {
@@ -56,7 +55,7 @@ def answered(version: int, *, host: str = "", sizes: tuple[int, ...] = (300, 0, 
 
     message = blank(kind, responses=(topic("one", *parts[:-1]), topic("none"), topic("other", *parts)))
     if version >= 16 and host:
-        endpoint = element(kind, "node_endpoints")
+        endpoint = element_type(kind, "node_endpoints")
         message = replace(message, node_endpoints=(endpoint(node_id=1, host=host, port=9, rack="a"),))
     return frame_answer(message, 77)
 

@@ -12,12 +12,10 @@ import pytest
 
 from kmigrate.model.members import member_mark
 from kmigrate.model.routes import GroupRoute, Serve
-from kmigrate.protocol.api import decode_body, entity, is_flexible
+from kmigrate.protocol.api import blank, decode_body, element_type, entity, frame_answer, frame_request, is_flexible
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import peek_request, response_body_offset
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.blank import blank, element, frame_answer
-from kmigrate.router.wire.transactions import frame_request
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
@@ -105,15 +103,15 @@ class Member:
             names = [str(getattr(group, "group_id", group)) for group in getattr(request, "groups", ())]
             if not names:
                 return blank(kind, error_code=code, topics=self._told_positions(kind, code))
-            group_type = element(kind, "groups")
+            group_type = element_type(kind, "groups")
             fetch = head.api_key == FETCH
             told = {"topics": self._told_positions(group_type)} if fetch else {"group_state": self.state}
             return blank(kind, groups=tuple(blank(group_type, group_id=n, error_code=code, **told) for n in names))
         if head.api_key == DELETE:
-            one = element(kind, "results")
+            one = element_type(kind, "results")
             return blank(kind, results=tuple(blank(one, group_id=g, error_code=code) for g in request.groups_names))
         if head.api_key == LIST:
-            listed = element(kind, "groups")
+            listed = element_type(kind, "groups")
             return blank(kind, error_code=code, groups=tuple(blank(listed, group_id=n) for n in ("g", "of-target")))
         return blank(kind, error_code=code, node_id=2, host="h", port=1)
 
@@ -134,13 +132,13 @@ class Member:
         return code_of(self.says(BEAT, group_id="g", generation_id=2, member_id="m").error_code)
 
     def fetch(self, *groups: str, require_stable: bool = False) -> Any:
-        kind = element(entity(FETCH, 9, "request"), "groups")
+        kind = element_type(entity(FETCH, 9, "request"), "groups")
         asked = tuple(blank(kind, group_id=group) for group in groups or ("g",))
         return self.says(FETCH, groups=asked, require_stable=require_stable)
 
     def commit(self, topic: str = "t", position: int = 7, member_id: str = "m") -> int | None:
-        kind = element(entity(COMMIT, 9, "request"), "topics")
-        part_type = element(kind, "partitions")
+        kind = element_type(entity(COMMIT, 9, "request"), "topics")
+        part_type = element_type(kind, "partitions")
         part = blank(part_type, partition_index=0, committed_offset=position, committed_leader_epoch=4)
         answer = self.says(
             COMMIT,
@@ -157,16 +155,16 @@ class Member:
 
 
 def _positions(kind: Any, code: int, offset: int) -> tuple[Any, ...]:
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     position = {"committed_offset": offset, "committed_leader_epoch": 6}
     part = blank(part_type, partition_index=0, error_code=code, **position)
     return (blank(topic_type, name="t", partitions=(part,)),)
 
 
 def _committed(kind: Any, request: Any, code: int) -> Any:
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     return blank(
         kind,
         topics=tuple(
@@ -410,7 +408,7 @@ def test_older_clients_are_told_at_each_partition_that_a_coordinator_refuses_the
     member = Member()
     member.versions[FETCH] = 3
     member.codes["coordinator", FETCH] = 30
-    kind = element(entity(FETCH, 3, "request"), "topics")
+    kind = element_type(entity(FETCH, 3, "request"), "topics")
     answer = member.says(FETCH, group_id="g", topics=(blank(kind, name="t", partition_indexes=(4,)),))
     (part,) = answer.topics[0].partitions
     assert (part.partition_index, part.committed_offset, code_of(part.error_code)) == (4, -1, 30)
@@ -442,7 +440,7 @@ def test_positions_are_asked_for_again_while_their_coordinator_moves(version: in
 def asks(member: Member, version: int) -> Any:
     if version == 9:
         return member.fetch()
-    kind = element(entity(FETCH, version, "request"), "topics")
+    kind = element_type(entity(FETCH, version, "request"), "topics")
     return member.says(FETCH, group_id="g", topics=(blank(kind, name="t", partition_indexes=(4,)),))
 
 
@@ -497,8 +495,8 @@ def test_who_cannot_be_told_a_position_asks_again_for_each_partition(version: in
 def names(member: Member, version: int) -> Any:
     """Send an OffsetFetch request for a partition, by the topic's name."""
     request = entity(FETCH, version, "request")
-    group_type = request if version < 8 else element(request, "groups")
-    topics = (blank(element(group_type, "topics"), name="t", partition_indexes=(0,)),)
+    group_type = request if version < 8 else element_type(request, "groups")
+    topics = (blank(element_type(group_type, "topics"), name="t", partition_indexes=(0,)),)
     if version < 8:
         return member.says(FETCH, group_id="g", topics=topics)
     return member.says(FETCH, groups=(blank(group_type, group_id="g", topics=topics),))
@@ -785,7 +783,7 @@ def test_a_router_names_its_members_until_they_leave() -> None:
     assert member.word.members == (member_mark("given"),)
     member.beat()
     assert member.word.members == (member_mark("given"), member_mark("m"))
-    kind = element(entity(LEAVE, 5, "request"), "members")
+    kind = element_type(entity(LEAVE, 5, "request"), "members")
     member.says(LEAVE, group_id="g", members=(blank(kind, member_id="m"),))
     assert member.word.members == (member_mark("given"),)
 
@@ -827,7 +825,7 @@ def test_nobody_is_forgotten_by_the_word_of_who_may_nothing() -> None:
     member = Member()
     member.beat()
     member.codes["coordinator", LEAVE] = 30
-    kind = element(entity(LEAVE, 5, "request"), "members")
+    kind = element_type(entity(LEAVE, 5, "request"), "members")
     member.says(LEAVE, group_id="g", members=(blank(kind, member_id="m"),))
     assert member.word.members == (member_mark("m"),)
 

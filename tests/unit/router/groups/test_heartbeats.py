@@ -16,9 +16,8 @@ import pytest
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import Withheld
 from kmigrate.model.routes import GroupRoute, Serve, TopicRoute
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import blank, element_type, entity, field_type
 from kmigrate.protocol.codes import code_of
-from kmigrate.router.wire.blank import blank, element, part
 from kmigrate.router.wire.topic_ids import TopicIds
 from tests.unit.router.groups.test_handler import (
     COMMIT,
@@ -59,7 +58,7 @@ class NewMember(Member):
 
     def _told(self, head: Any, kind: Any, request: Any, code: int) -> Any:
         if head.api_key == DESCRIBE_NEW:
-            group = element(kind, "groups")
+            group = element_type(kind, "groups")
             return blank(
                 kind,
                 groups=tuple(
@@ -73,7 +72,7 @@ class NewMember(Member):
             return super()._told(head, kind, request, code)
         assignment = None
         if self.assigned is not None and not code:
-            of = part(kind, "assignment")
+            of = field_type(kind, "assignment")
             assignment = blank(of, topic_partitions=partitions(of, self.assigned))
         named = request.member_id or "named"
         beat = dt.timedelta(seconds=5)
@@ -81,9 +80,9 @@ class NewMember(Member):
         return blank(kind, error_code=code, **told)
 
     def _described(self, group: Any) -> Any:
-        member = element(group, "members")
-        of = part(member, "assignment")
-        topic = element(of, "topic_partitions")
+        member = element_type(group, "members")
+        of = field_type(member, "assignment")
+        topic = element_type(of, "topic_partitions")
         topics = (
             blank(topic, topic_id=THERE, topic_name="t", partitions=(0,)),
             blank(topic, topic_id=ALIEN, topic_name="alien", partitions=(0,)),
@@ -128,7 +127,7 @@ class NewMember(Member):
 
 
 def partitions(kind: Any, owned: Owned) -> tuple[Any, ...]:
-    topic = element(kind, "topic_partitions")
+    topic = element_type(kind, "topic_partitions")
     ids = dict.fromkeys(each for each, _ in owned)
     return tuple(blank(topic, topic_id=one, partitions=tuple(p for each, p in owned if each == one)) for one in ids)
 
@@ -633,7 +632,7 @@ def test_who_joins_a_group_that_has_just_opened_and_has_its_first_rebalance_ther
 
 def positions_of_a_member(member: NewMember, name: str | None = "m", epoch: int = 5) -> int:
     """Return the error code of an OffsetFetch answer for the group."""
-    group = element(entity(FETCH, 9, "request"), "groups")
+    group = element_type(entity(FETCH, 9, "request"), "groups")
     asked = (blank(group, group_id="g", member_id=name, member_epoch=epoch, topics=None),)
     answer = member.says(FETCH, groups=asked, require_stable=True)
     return code_of(answer.groups[0].error_code)

@@ -24,13 +24,11 @@ from kmigrate.model.security import Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net import stream
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import blank, entity, frame_answer, frame_request
 from kmigrate.router.process import listeners
 from kmigrate.router.process.listeners import ClientConnection
-from kmigrate.router.wire.blank import blank, frame_answer
 from kmigrate.router.wire.fetch import rewrite_fetch
 from kmigrate.router.wire.produce import PartitionAnswer, ProducePart, ProduceRequest, encode_answer, encode_request
-from kmigrate.router.wire.transactions import frame_request
 from kmigrate.sandbox.security import SandboxSecurity
 from tests.unit.router.fetch.test_passing_fetch import BOOK, answered, cut
 from tests.unit.router.router_fakes import Stage, batch, route

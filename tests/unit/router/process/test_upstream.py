@@ -18,12 +18,11 @@ import pytest
 
 from kmigrate.model.security import Login, Security, Tls
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import blank, decode_body, entity, frame_answer
 from kmigrate.protocol.frames import peek_request
 from kmigrate.router.process import upstream
 from kmigrate.router.process.upstream import Upstream
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.blank import blank, frame_answer
 from kmigrate.sandbox.security import SandboxSecurity
 
 _LIFETIME_S = 0.2

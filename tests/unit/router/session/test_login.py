@@ -11,12 +11,11 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.model.listener_access import ClientEntry, Identity, ListenerAccess
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.model.security import Bearer, Login, Security
-from kmigrate.protocol.api import ApiKey, decode_body, encode_body, entity
+from kmigrate.protocol.api import ApiKey, blank, decode_body, element_type, encode_body, entity, frame_answer
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.protocol.sasl import OAuthBearer, Plain, Scram
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.offered import common_api_versions
 from tests.unit.router.router_fakes import Stage, batch, route
 
@@ -85,7 +84,7 @@ def test_before_a_login_only_its_own_words_are_heard(access: ListenerAccess) -> 
 def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(access: ListenerAccess, version: int) -> None:
     """A connection to the target per unauthenticated client would let anybody open connections there."""
     kind = entity(VERSIONS, 4, "response")
-    keys, feature = element(kind, "api_keys"), element(kind, "finalized_features")
+    keys, feature = element_type(kind, "api_keys"), element_type(kind, "finalized_features")
     spans = {0: (3, 13), ApiKey.METADATA: (0, 10), 27: (0, 1), HANDSHAKE: (0, 1)}
     named = tuple(blank(keys, api_key=key, min_version=low, max_version=high) for key, (low, high) in spans.items())
     hidden = (blank(feature, name="transaction.version", max_version_level=2),)
@@ -102,7 +101,7 @@ def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(access
 
 def test_brokers_of_two_versions_are_told_as_what_both_speak() -> None:
     kind = entity(VERSIONS, 3, "response")
-    keys = element(kind, "api_keys")
+    keys = element_type(kind, "api_keys")
 
     def told(**spans: tuple[int, int]) -> Any:
         named = (blank(keys, api_key=int(k[1:]), min_version=a, max_version=b) for k, (a, b) in spans.items())

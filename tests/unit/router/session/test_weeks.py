@@ -10,9 +10,8 @@ from uuid import UUID
 
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import GroupRoute, Serve
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import blank, element_type, entity
 from kmigrate.router.session.session import Session
-from kmigrate.router.wire.blank import blank, element
 from tests.soak.census import census, grown
 from tests.unit.router.groups.test_handler import BEAT, JOIN, LEAVE, Member
 from tests.unit.router.router_fakes import Stage, batch, route
@@ -82,7 +81,7 @@ def transacts(desk: Desk, name: str, topic: str) -> None:
 
     The client writes a mirrored topic, is refused a topic of the other cluster, and commits.
     """
-    kind = element(entity(ADD, 3, "request"), "v3_and_below_topics")
+    kind = element_type(entity(ADD, 3, "request"), "v3_and_below_topics")
     desk.says(INIT, transactional_id=name, producer_id=-1, producer_epoch=-1)
     for topics in ((topic, "free"), (topic,)):
         desk.says(

@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve, TopicRoute
-from kmigrate.protocol.api import ApiKey, decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import (
+    ApiKey,
+    blank,
+    decode_body,
+    element_type,
+    encode_body,
+    entity,
+    field_type,
+    frame_answer,
+    is_flexible,
+)
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
-from kmigrate.router.wire.blank import blank, element, frame_answer, part
 from kmigrate.router.wire.not_ready import cut_fetch
 from kmigrate.router.wire.offered import OFFERED
 from tests.unit.router.fetch.test_passing_fetch import answered, read
@@ -43,8 +52,8 @@ def fetch(stage: Stage, version: int = 16, **values: Any) -> None:
 def records(version: int, topic: str = "t", topic_id: uuid.UUID = ID, session: int = 0) -> bytearray:
     """Return an answer with records of partitions 0 and 1 of a topic."""
     kind = entity(ApiKey.FETCH, version, "response")
-    topic_type = element(kind, "responses")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "responses")
+    part_type = element_type(topic_type, "partitions")
     parts = tuple(blank(part_type, partition_index=n, high_watermark=9, records=bytes(70)) for n in (0, 1))
     named = {"topic_id": topic_id} if version >= 13 else {"topic": topic}
     told = blank(kind, session_id=session, responses=(blank(topic_type, **named, partitions=parts),))
@@ -134,8 +143,8 @@ def test_where_a_topic_that_is_filled_up_begins_and_ends_is_told_to_nobody(key: 
     stage = Stage(aligning())
     send(stage, key, version)
     kind = entity(key, version, "response")
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     end = {"offset": 500} if key == ApiKey.LIST_OFFSETS else {"end_offset": 500}
     named = "name" if key == ApiKey.LIST_OFFSETS else "topic"
     topics = tuple(blank(topic_type, **{named: t}, partitions=(blank(part_type, **end),)) for t in ("t", "other"))
@@ -150,9 +159,9 @@ def test_a_share_groups_reader_is_given_no_filler() -> None:
     stage = Stage(aligning())
     send(stage, 78, 1)
     kind = entity(78, 1, "response")
-    topic_type = element(kind, "responses")
-    part_type = element(topic_type, "partitions")
-    leader = blank(part(part_type, "current_leader"))
+    topic_type = element_type(kind, "responses")
+    part_type = element_type(topic_type, "partitions")
+    leader = blank(field_type(part_type, "current_leader"))
     parts = (blank(part_type, current_leader=leader, records=bytes(70)),)
     answer = blank(kind, responses=(blank(topic_type, topic_id=ID, partitions=parts),))
     stage.edge.sent.pop().answered_with(bytearray(frame_answer(answer, 7)))

@@ -12,12 +12,21 @@ from kio.schema.errors import ErrorCode
 
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import ApiKey, decode_answer, encode_body, entity, is_flexible, response_type
+from kmigrate.protocol.api import (
+    ApiKey,
+    answer_type,
+    blank,
+    decode_answer,
+    element_type,
+    encode_body,
+    entity,
+    frame_answer,
+    is_flexible,
+)
 from kmigrate.protocol.frames import encode_request_head
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.client_handoff import Handoff, grouped, mark
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.offered import OFFERED
 from tests.unit.router.router_fakes import FakeClientLink, Stage, batch, route
@@ -66,7 +75,7 @@ def _ask_metadata(session: Session) -> None:
 
 def _metadata_answer() -> bytearray:
     kind = entity(ApiKey.METADATA, 9, "response")
-    broker = blank(element(kind, "brokers"), node_id=1, host="real", port=9)
+    broker = blank(element_type(kind, "brokers"), node_id=1, host="real", port=9)
     return bytearray(frame_answer(blank(kind, brokers=(broker,), controller_id=1), 77))
 
 
@@ -269,8 +278,8 @@ def _of_coordinators() -> list[Any]:
             named = {"transactional_id": "till", "v3_and_below_transactional_id": "till"}
             topics: tuple[Any, ...] = ()
             if key in (24, 28):
-                topic_type = element(kind, "v3_and_below_topics" if key == 24 else "topics")
-                part_type = element(topic_type, "partitions") if key == 28 else None
+                topic_type = element_type(kind, "v3_and_below_topics" if key == 24 else "topics")
+                part_type = element_type(topic_type, "partitions") if key == 28 else None
                 parts = (blank(part_type, partition_index=1),) if part_type else (1,)
                 topics = (blank(topic_type, name="t", partitions=parts),)
             found.append(blank(kind, **named, topics=topics, v3_and_below_topics=topics))
@@ -283,7 +292,7 @@ def test_who_was_told_has_no_coordinator_here_any_more(request_: Any) -> None:
     stage.shared.farewell.may_tell(stage.session)
     _ask(stage.session, request_)
     assert stage.edge.sent == []
-    answer = decode_answer(response_type(type(request_)), stage.edge.replies[-1])
+    answer = decode_answer(answer_type(type(request_)), stage.edge.replies[-1])
     assert set(_codes(dataclasses.asdict(answer))) == {ErrorCode.not_coordinator}
 
 

@@ -13,14 +13,22 @@ import pytest
 from kmigrate.errors import Refused
 from kmigrate.model.presences import RouterPresence
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.api import ApiKey, decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import (
+    ApiKey,
+    blank,
+    decode_body,
+    element_type,
+    encode_body,
+    entity,
+    frame_answer,
+    is_flexible,
+)
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.process.ports import Ports
 from kmigrate.router.process.reachability import Reach
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.conversation import Conversations, Future
 from kmigrate.router.shared.fallback_routers import FallbackRouters
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.node_ids import AddressBook
 from tests.unit.router.router_fakes import Stage
 
@@ -116,7 +124,7 @@ def at_b() -> Stage:
 def _answer_brokers(stage: Stage, key: int, version: int) -> None:
     kind = entity(key, version, "response")
     named = {"node_id": 1} if key == ApiKey.METADATA else {"broker_id": 1}
-    broker = blank(element(kind, "brokers"), host="real", port=9, rack="r", **named)
+    broker = blank(element_type(kind, "brokers"), host="real", port=9, rack="r", **named)
     stage.edge.sent[-1].answered_with(bytearray(frame_answer(blank(kind, brokers=(broker,)), 77)))
 
 

@@ -22,14 +22,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity, frame_answer
 from kmigrate.protocol.frames import SIZE, encode_request_head, peek_request, response_body_offset
 from kmigrate.records.batch import assemble
 from kmigrate.router.fetch import handler as fetch_desk
 from kmigrate.router.session.session import Session as RouterSession
 from kmigrate.router.shared import read_ahead
 from kmigrate.router.shared.read_ahead import LATE_S, STALE_S, Fate
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.fetch_requests import Place
 from tests.unit.router.router_fakes import FakeClientLink, Sent, Stage
 from tests.unit.router.wire.test_fetch_requests import framed, message
@@ -136,8 +135,8 @@ class Broker:
         self, correlation: int, session_id: int, asked: dict[Key, tuple[int, int]], most: int, session: Session | None
     ) -> bytearray:
         kind = entity(1, self.version, "response")
-        topic_type = element(kind, "responses")
-        part_type = element(topic_type, "partitions")
+        topic_type = element_type(kind, "responses")
+        part_type = element_type(topic_type, "partitions")
         parts: dict[str, list[Any]] = {}
         for (name, index), (offset, most_of_it) in list(asked.items()):
             log = self.logs[(name, index)]

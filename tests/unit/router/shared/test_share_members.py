@@ -10,12 +10,11 @@ from typing import Any, get_type_hints
 import pytest
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity, frame_answer
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.shared import share_members
 from kmigrate.router.shared.share_members import ShareMembers
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.offered import OFFERED
 from tests.unit.router.router_fakes import Stage, route
 
@@ -38,8 +37,8 @@ def test_answers_to_reads_name_leaders_and_their_listeners_as_the_router_shows_t
     stage = Stage()
     _ask(stage, blank(entity(key, version, "request"), group_id="g", member_id="m"))
     kind = entity(key, version, "response")
-    topic_type, endpoint_type = element(kind, "responses"), element(kind, "node_endpoints")
-    part_type = element(topic_type, "partitions")
+    topic_type, endpoint_type = element_type(kind, "responses"), element_type(kind, "node_endpoints")
+    part_type = element_type(topic_type, "partitions")
     leader = get_type_hints(part_type)["current_leader"]
     records = {"records": b"\0" * 70} if key == 78 else {}
     parts = tuple(
@@ -107,8 +106,8 @@ def _describe(stage: Stage, *topics: str, member: str = "m", error: int = 0) -> 
     done = stage.edge.sent[-1].done
     assert (_asked(stage), done is not None) == ([77], True)
     kind = entity(77, 1, "response")
-    group_type = element(kind, "groups")
-    member_type = element(group_type, "members")
+    group_type = element_type(kind, "groups")
+    member_type = element_type(group_type, "members")
     assignment = get_type_hints(member_type)["assignment"](topic_partitions=())
     one = blank(member_type, member_id=member, subscribed_topic_names=topics, assignment=assignment)
     answer = blank(kind, groups=(blank(group_type, group_id="g", error_code=error, members=(one,)),))

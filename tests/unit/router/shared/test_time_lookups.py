@@ -9,11 +9,10 @@ import pytest
 
 from kmigrate.model.ids import LARGEST
 from kmigrate.model.routes import Serve, TopicRoute
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity, frame_answer, is_flexible
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.shared.state import TARGET
 from kmigrate.router.shared.time_lookups import Found
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from tests.unit.router.router_fakes import Stage, route
 
 NEWEST, T = 11, 1_700_000_000_000
@@ -29,8 +28,8 @@ class Reader:
 
     def asks(self, timestamp: int, *, committed: bool = False, topic: str = "t") -> None:
         kind = entity(2, self.version, "request")
-        topic_type = element(kind, "topics")
-        part = blank(element(topic_type, "partitions"), timestamp=timestamp)
+        topic_type = element_type(kind, "topics")
+        part = blank(element_type(topic_type, "partitions"), timestamp=timestamp)
         told = {"topics": (blank(topic_type, name=topic, partitions=(part,)),), "isolation_level": int(committed)}
         raw = encode_request_head(2, self.version, 7, b"c", is_flexible(2, self.version)) + encode_body(
             blank(kind, **told)
@@ -42,8 +41,10 @@ class Reader:
 
     def target_says(self, offset: int, error: int = 0, topic: str = "t") -> None:
         kind = entity(2, self.version, "response")
-        topic_type = element(kind, "topics")
-        told = blank(element(topic_type, "partitions"), offset=offset, timestamp=9, leader_epoch=4, error_code=error)
+        topic_type = element_type(kind, "topics")
+        told = blank(
+            element_type(topic_type, "partitions"), offset=offset, timestamp=9, leader_epoch=4, error_code=error
+        )
         answer = blank(kind, topics=(blank(topic_type, name=topic, partitions=(told,)),))
         self.stage.edge.sent.pop().answered_with(bytearray(frame_answer(answer, 7)))
 

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from kmigrate.model.presences import GroupWord
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import GroupRoute, Serve
-from kmigrate.protocol.api import decode_body, entity, is_flexible
+from kmigrate.protocol.api import blank, decode_body, element_type, entity, frame_answer, frame_request, is_flexible
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import peek_request, response_body_offset
 from kmigrate.records.batch import walk
@@ -23,9 +23,7 @@ from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.open_transactions import OpenTransaction, TargetTransactions
 from kmigrate.router.shared.state import Outcome, StoredBatch
 from kmigrate.router.transactions.stale import end_forgotten
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.produce import ProducePart, ProduceRequest, encode_request, parse_answer
-from kmigrate.router.wire.transactions import frame_request
 from tests.unit.router.router_fakes import Sent, Stage, held, route
 
 FIND, INIT, ADD, OFFSETS, END, COMMIT, DESCRIBE = 10, 22, 24, 25, 26, 28, 65
@@ -102,8 +100,8 @@ class Desk:
     def _told(self, where: str, key: int, version: int, request: Any) -> Any:
         kind, code = entity(key, version, "response"), self.codes.get((where, key), 0)
         if key == ADD:
-            topic_type = element(kind, "results_by_topic_v3_and_below")
-            part_type = element(topic_type, "results_by_partition")
+            topic_type = element_type(kind, "results_by_topic_v3_and_below")
+            part_type = element_type(topic_type, "results_by_partition")
             topics = tuple(
                 blank(
                     topic_type,
@@ -116,8 +114,8 @@ class Desk:
             )
             return blank(kind, results_by_topic_v3_and_below=topics)
         if key == DESCRIBE:
-            state_type = element(kind, "transaction_states")
-            topic_type = element(state_type, "topics")
+            state_type = element_type(kind, "transaction_states")
+            topic_type = element_type(state_type, "topics")
             topics = tuple(blank(topic_type, topic=topic, partitions=(0,)) for topic in self.open.get(where, ()))
             state = blank(
                 state_type,
@@ -145,7 +143,7 @@ class Desk:
         version: int = 3,
         partitions: tuple[int, ...] = (0,),
     ) -> dict[str, int] | None:
-        kind = element(entity(ADD, version, "request"), "v3_and_below_topics")
+        kind = element_type(entity(ADD, version, "request"), "v3_and_below_topics")
         answer = self.says(
             ADD,
             version,
@@ -444,7 +442,7 @@ def test_requests_that_come_together_have_their_holder_made_known_once() -> None
     librdkafka adds several partitions at once; a second InitProducerId would end the transaction of the first request.
     """
     desk = forwarded(known=False, tells=True)
-    kind = element(entity(ADD, 3, "request"), "v3_and_below_topics")
+    kind = element_type(entity(ADD, 3, "request"), "v3_and_below_topics")
     for correlation, partition in enumerate((0, 1)):
         message = blank(
             entity(ADD, 3, "request"),
@@ -696,8 +694,8 @@ def opened(desk: Desk) -> None:
 
 def says_positions(desk: Desk) -> Any:
     """Commit an offset of the group in the transaction, and return the answer."""
-    topic = element(entity(COMMIT, 3, "request"), "topics")
-    parts = (blank(element(topic, "partitions"), partition_index=0, committed_offset=7),)
+    topic = element_type(entity(COMMIT, 3, "request"), "topics")
+    parts = (blank(element_type(topic, "partitions"), partition_index=0, committed_offset=7),)
     return desk.says(
         COMMIT,
         transactional_id=NAME,

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import blank, element_type, entity
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import peek_request
-from kmigrate.router.wire.blank import blank, element
 from tests.unit.router.router_fakes import route
 from tests.unit.router.transactions.test_handler import (
     ADD,
@@ -212,8 +211,8 @@ def test_offsets_of_such_an_identity_are_not_committed_anywhere() -> None:
     desk = strange()
     follows(desk)
     assert desk.offsets("g", S) == BEGIN_ANEW
-    topic = element(entity(COMMIT, 3, "request"), "topics")
-    part = blank(element(topic, "partitions"), committed_offset=1)
+    topic = element_type(entity(COMMIT, 3, "request"), "topics")
+    part = blank(element_type(topic, "partitions"), committed_offset=1)
     answer = desk.says(
         COMMIT,
         transactional_id=NAME,

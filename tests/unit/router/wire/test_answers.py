@@ -19,14 +19,24 @@ from aiokafka.protocol.group import HeartbeatResponse_v1, SyncGroupResponse_v1
 from kio.schema.errors import ErrorCode
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import decode_answer, decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import (
+    blank,
+    decode_answer,
+    decode_body,
+    decode_request,
+    element_type,
+    encode_body,
+    encode_request,
+    entity,
+    frame_answer,
+    is_flexible,
+)
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.router.wire import addresses
 from kmigrate.router.wire import metadata as layout
-from kmigrate.router.wire.addresses import decode_request, encode_request, rewrite_answer
+from kmigrate.router.wire.addresses import rewrite_answer
 from kmigrate.router.wire.admin import ADMIN_APIS, answer_with, make_nodes_real, split_mirrored
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.fetch import rewrite_fetch
 from kmigrate.router.wire.groups import HELD_APIS, group_error, groups_of, wait_answer
 from kmigrate.router.wire.node_ids import AddressBook
@@ -58,7 +68,7 @@ def _versions(*keys: int) -> list[tuple[int, int]]:
 
 
 def _topics(kind: type[Any], name: str, inner: str, part: Any) -> tuple[Any, ...]:
-    topic_type = element(kind, name)
+    topic_type = element_type(kind, name)
     named = {"name": "t"} if "name" in topic_type.__dataclass_fields__ else {"topic_id": uuid.uuid4()}
     return (blank(topic_type, **named, **{inner: part}),)
 
@@ -66,15 +76,15 @@ def _topics(kind: type[Any], name: str, inner: str, part: Any) -> tuple[Any, ...
 def _group_request(key: int, version: int) -> Any:
     kind = entity(key, version, "request")
     if key == 9 and version >= 8:
-        group_type = element(kind, "groups")
+        group_type = element_type(kind, "groups")
         topics = _topics(group_type, "topics", "partition_indexes", (3,))
         return blank(kind, groups=(blank(group_type, group_id="g", topics=topics),))
     values: dict[str, Any] = {"group_id": "g", "groups_names": ("g",)}
     if key == 9:
         values["topics"] = _topics(kind, "topics", "partition_indexes", (3,))
     if key == 8:
-        topic_type = element(kind, "topics")
-        part = blank(element(topic_type, "partitions"), partition_index=3)
+        topic_type = element_type(kind, "topics")
+        part = blank(element_type(topic_type, "partitions"), partition_index=3)
         values["topics"] = _topics(kind, "topics", "partitions", (part,))
     return blank(kind, **values)
 
@@ -145,11 +155,11 @@ def _admin_request(key: int, version: int) -> Any:
     if key == 20 and version < 6:
         return blank(kind, topic_names=("t", "other"))
     if key in (33, 44):
-        resource_type = element(kind, "resources")
+        resource_type = element_type(kind, "resources")
         names = ("t", "other")
         return blank(kind, resources=tuple(blank(resource_type, resource_type=2, resource_name=n) for n in names))
-    topic_type = element(kind, "topics")
-    parts = (blank(element(topic_type, "partitions"), partition_index=3),) if key == 21 else ()
+    topic_type = element_type(kind, "topics")
+    parts = (blank(element_type(topic_type, "partitions"), partition_index=3),) if key == 21 else ()
     return blank(kind, topics=tuple(blank(topic_type, name=n, partitions=parts) for n in ("t", "other")))
 
 
@@ -188,7 +198,7 @@ def test_of_mirrored_topics_alone_the_target_is_not_asked(key: int, version: int
 
 def test_a_mirrored_topic_is_not_deleted_by_its_id_either() -> None:
     kind = entity(20, 6, "request")
-    topic_type = element(kind, "topics")
+    topic_type = element_type(kind, "topics")
     mirrored, other = uuid.uuid4(), uuid.uuid4()
     frame, head = _frame(blank(kind, topics=tuple(blank(topic_type, topic_id=one) for one in (mirrored, other))))
     seen = decode_request(frame, head)
@@ -202,8 +212,8 @@ def test_a_mirrored_topic_is_not_deleted_by_its_id_either() -> None:
 
 def test_replica_assignments_reach_the_target_with_its_own_node_ids() -> None:
     kind = entity(19, 7, "request")
-    topic_type = element(kind, "topics")
-    assignment = blank(element(topic_type, "assignments"), partition_index=0, broker_ids=(1_000_002, 1_000_001))
+    topic_type = element_type(kind, "topics")
+    assignment = blank(element_type(topic_type, "assignments"), partition_index=0, broker_ids=(1_000_002, 1_000_001))
     frame, head = _frame(blank(kind, topics=(blank(topic_type, name="n", assignments=(assignment,)),)))
     changed = make_nodes_real(head, decode_request(frame, head), BOOK)
     assert changed is not None
@@ -218,9 +228,9 @@ def test_replica_assignments_reach_the_target_with_its_own_node_ids() -> None:
 @pytest.mark.parametrize("version", range(4, 14))
 def test_metadata_shows_the_router_and_hides_topics_that_still_align(version: int) -> None:
     kind = entity(3, version, "response")
-    broker_type, topic_type = element(kind, "brokers"), element(kind, "topics")
+    broker_type, topic_type = element_type(kind, "brokers"), element_type(kind, "topics")
     part = blank(
-        element(topic_type, "partitions"),
+        element_type(topic_type, "partitions"),
         partition_index=0,
         leader_id=1,
         leader_epoch=4,
@@ -250,8 +260,8 @@ def test_metadata_shows_the_router_and_hides_topics_that_still_align(version: in
 @pytest.mark.parametrize("version", [4, 13])
 def test_each_of_ten_thousand_partitions_keeps_its_own_leader_under_its_name_here(version: int) -> None:
     kind = entity(3, version, "response")
-    broker_type, topic_type = element(kind, "brokers"), element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    broker_type, topic_type = element_type(kind, "brokers"), element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
 
     def nodes(index: int) -> list[int]:
         return [1 + index % 2, 2 - index % 2]
@@ -279,8 +289,8 @@ def _estate(version: int, topics: int, seed: int = 1) -> bytearray:
     some partitions have no leader, some have no replica in sync.
     """
     chance, kind = random.Random(seed), entity(3, version, "response")
-    broker_type, topic_type = element(kind, "brokers"), element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    broker_type, topic_type = element_type(kind, "brokers"), element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
 
     def part(index: int) -> Any:
         nodes = chance.sample(range(1, 6), chance.randint(1, 4))
@@ -364,7 +374,7 @@ def test_a_coordinator_is_found_at_the_router(version: int) -> None:
     kind = entity(10, version, "response")
     one = {"node_id": 2, "host": "real", "port": 9}
     if version >= 4:
-        message = blank(kind, coordinators=(blank(element(kind, "coordinators"), key="g", **one),))
+        message = blank(kind, coordinators=(blank(element_type(kind, "coordinators"), key="g", **one),))
     else:
         message = blank(kind, **one)
     shown, _ = rewrite_answer(bytearray(frame_answer(message, 77)), _head(10, version), BOOK, ())
@@ -378,7 +388,7 @@ def test_of_several_coordinators_one_without_a_listener_is_looked_for_again_and_
     version: int,
 ) -> None:
     kind = entity(10, version, "response")
-    one = element(kind, "coordinators")
+    one = element_type(kind, "coordinators")
     found = tuple(
         blank(one, key=key, error_code=code, node_id=node, host="real", port=9)
         for key, code, node in (("g", 0, 2), ("stranger", 0, 3), ("refused", 30, -1))
@@ -393,8 +403,8 @@ def test_of_several_coordinators_one_without_a_listener_is_looked_for_again_and_
 @pytest.mark.parametrize("version", range(4, 19))
 def test_fetch_answers_keep_their_records_and_name_the_routers_nodes(version: int) -> None:
     kind = entity(1, version, "response")
-    topic_type = element(kind, "responses")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "responses")
+    part_type = element_type(topic_type, "partitions")
     values: dict[str, Any] = {"high_watermark": 9, "preferred_read_replica": 2, "records": b"r" * 300}
     if version >= 12:
         leader = part_type.__dataclass_fields__["current_leader"].default
@@ -402,7 +412,7 @@ def test_fetch_answers_keep_their_records_and_name_the_routers_nodes(version: in
     named = {"topic": "t"} if version < 13 else {"topic_id": uuid.uuid4()}
     message = blank(kind, responses=(blank(topic_type, **named, partitions=(blank(part_type, **values),)),))
     if version >= 16:
-        endpoint = element(kind, "node_endpoints")
+        endpoint = element_type(kind, "node_endpoints")
         message = replace(message, node_endpoints=(endpoint(node_id=1, host="real", port=9, rack="a"),))
     answer = _read(1, version, bytes(rewrite_fetch(bytearray(frame_answer(message, 77)), version, BOOK).frame))
     seen = answer.responses[0].partitions[0]
@@ -420,7 +430,7 @@ def test_fetch_answers_keep_their_records_and_name_the_routers_nodes(version: in
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_are_cut_to_what_the_router_offers(version: int) -> None:
     kind = entity(18, version, "response")
-    key_type = element(kind, "api_keys")
+    key_type = element_type(kind, "api_keys")
     keys = tuple(
         key_type(api_key=k, min_version=low, max_version=high)
         for k, low, high in ((0, 0, 13), (3, 0, 12), (71, 0, 0), (24, 4, 5))
@@ -436,7 +446,7 @@ def test_api_versions_are_cut_to_what_the_router_offers(version: int) -> None:
 
 def test_the_feature_of_transaction_version_2_is_hidden() -> None:
     kind = entity(18, 4, "response")
-    feature = element(kind, "finalized_features")
+    feature = element_type(kind, "finalized_features")
     features = tuple(
         feature(name=n, max_version_level=2, min_version_level=1) for n in ("transaction.version", "group.version")
     )

@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import (
+    blank,
+    decode_body,
+    decode_request,
+    element_type,
+    encode_body,
+    entity,
+    frame_answer,
+    is_flexible,
+)
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.addresses import decode_request
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.offered import OFFERED
 from tests.unit.router.router_fakes import Stage, route
 
@@ -28,7 +35,7 @@ def _ask(stage: Stage, key: int, version: int, *resources: tuple[int, str]) -> l
     kind = entity(key, version, "request")
     values: dict[str, Any] = {}
     if resources:
-        one = element(kind, "resources")
+        one = element_type(kind, "resources")
         values["resources"] = tuple(blank(one, resource_type=t, resource_name=n) for t, n in resources)
     raw = encode_request_head(key, version, 7, b"c", is_flexible(key, version)) + encode_body(blank(kind, **values))
     stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
@@ -40,7 +47,7 @@ def _ask(stage: Stage, key: int, version: int, *resources: tuple[int, str]) -> l
 def _answered(stage: Stage, key: int, version: int, *resources: tuple[int, str]) -> list[str]:
     """Let the target answer about these resources, and return the names that reach the client."""
     kind = entity(key, version, "response")
-    one = element(kind, ANSWERS[key])
+    one = element_type(kind, ANSWERS[key])
     listed = tuple(blank(one, resource_type=t, resource_name=n) for t, n in resources)
     done = stage.edge.sent[-1].done
     assert done is not None
@@ -78,8 +85,8 @@ def _quorum_request(key: int, version: int) -> Any:
     kind = entity(key, version, "request")
     if key != 45:
         return blank(kind)
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     moved, taken_back = blank(part_type, replicas=(1_000_002, 1_000_001)), blank(part_type, replicas=None)
     return blank(kind, topics=(blank(topic_type, name="t", partitions=(moved, taken_back)),))
 
@@ -98,16 +105,16 @@ def test_a_reassignment_reaches_the_target_with_its_own_ids_and_one_that_is_take
 def _quorum_answer(key: int, version: int) -> Any:
     """Return an answer in which every node field is 1 and every list of nodes is (1, −1)."""
     kind = entity(key, version, "response")
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
+    topic_type = element_type(kind, "topics")
+    part_type = element_type(topic_type, "partitions")
     lists = ("replicas", "adding_replicas", "removing_replicas", "replica_nodes", "isr_nodes", "offline_replicas")
     values: dict[str, Any] = dict.fromkeys((*lists, "eligible_leader_replicas", "last_known_elr"), (1, -1))
     for name in ("current_voters", "observers"):
         if name in part_type.__dataclass_fields__:
-            values[name] = (blank(element(part_type, name), replica_id=1),)
+            values[name] = (blank(element_type(part_type, name), replica_id=1),)
     named = {"topic_name" if key == 55 else "name": "t"}
     topic = blank(topic_type, **named, partitions=(blank(part_type, leader_id=1, **values),))
-    nodes = {"nodes": (blank(element(kind, "nodes"), node_id=1),)} if version >= 2 else {}
+    nodes = {"nodes": (blank(element_type(kind, "nodes"), node_id=1),)} if version >= 2 else {}
     return blank(kind, topics=(topic,), **nodes)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity, frame_answer, is_flexible
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from tests.unit.router.router_fakes import Stage, route
 
 TOPIC, BROKER = 2, 4
@@ -26,14 +25,14 @@ def _described(stage: Stage, version: int, name: str, kind_of: int = TOPIC) -> d
     The target answers with RELAXED.
     """
     kind = entity(32, version, "request")
-    asked = blank(element(kind, "resources"), resource_type=kind_of, resource_name=name, configuration_keys=None)
+    asked = blank(element_type(kind, "resources"), resource_type=kind_of, resource_name=name, configuration_keys=None)
     raw = encode_request_head(32, version, 7, b"c", is_flexible(32, version))
     raw += encode_body(blank(kind, resources=(asked,), include_synonyms=True))
     stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
     answer_kind = entity(32, version, "response")
-    result_type = element(answer_kind, "results")
-    config_type = element(result_type, "configs")
-    synonym_type = element(config_type, "synonyms")
+    result_type = element_type(answer_kind, "results")
+    config_type = element_type(result_type, "configs")
+    synonym_type = element_type(config_type, "synonyms")
     configs = []
     for key, value in RELAXED.items():
         sources = ((key, value, OF_THE_TOPIC), (f"log.{key}", "default", OF_THE_BROKER))

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity
 from kmigrate.protocol.frames import SIZE, encode_request_head, peek_request
-from kmigrate.router.wire.blank import blank, element
 from kmigrate.router.wire.fetch_requests import (
     FIRST_READ,
     FetchRequest,
@@ -50,8 +49,8 @@ def wire_name(version: int, name: str) -> bytes:
 
 def message(version: int, wanted: dict[tuple[str, int], Place], gone: list[tuple[str, int]], **values: Any) -> Any:
     kind = entity(1, version, "request")
-    topic_type, gone_type = element(kind, "topics"), element(kind, "forgotten_topics_data")
-    part_type = element(topic_type, "partitions")
+    topic_type, gone_type = element_type(kind, "topics"), element_type(kind, "forgotten_topics_data")
+    part_type = element_type(topic_type, "partitions")
     topics = [
         blank(
             topic_type,

@@ -7,14 +7,13 @@ import struct
 import typing
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import API_NAMES, decode_answer, encode_body, entity
+from kmigrate.protocol.api import API_NAMES, blank, decode_answer, element_type, encode_body, entity, frame_answer
 from kmigrate.protocol.codes import code_of
-from kmigrate.router.wire.blank import blank, element, frame_answer
 from kmigrate.router.wire.offered import OFFERED
 from kmigrate.router.wire.own_topics import HIDING, REFUSING
 from tests.hostile.requests import request
@@ -40,7 +39,7 @@ def _value(hint: Any, name: str, own: bool) -> Any:
         if plain is uuid.UUID:
             return OWN_ID if own else OTHER_ID
         if not isinstance(plain, type) or not issubclass(plain, int | str):
-            return None if optional else blank(plain) if dataclasses.is_dataclass(plain) else plain()
+            return None if optional else blank(cast("Any", plain)) if dataclasses.is_dataclass(plain) else plain()
         if issubclass(plain, str):
             return OWN if own else OTHER
         if issubclass(plain, int):
@@ -136,7 +135,7 @@ def test_the_other_topics_of_a_request_reach_the_target_and_the_refusal_joins_it
     kind, where = entity(api, version, "response"), REFUSING[api][1]
     if api in (2, 3, 19):
         return  # These APIs take several steps, which an integration test shows.
-    answer = blank(kind, **({where: (blank(element(kind, where)),)} if where else {}))
+    answer = blank(kind, **({where: (blank(element_type(kind, where)),)} if where else {}))
     sent.answered_with(bytearray(frame_answer(answer, 1)))
     assert not stage.edge.closed
     (reply,) = stage.edge.replies

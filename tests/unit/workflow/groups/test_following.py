@@ -21,8 +21,7 @@ from kmigrate.model.presences import GroupWord, RefusedMember, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, PromotedUnit, RouterRecord, TopicRecord, TransactionRecord
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.protocol.api import response_type
-from kmigrate.router.wire.blank import blank, element
+from kmigrate.protocol.api import answer_type, blank, element_type
 from kmigrate.workflow.base import open_transactions as transactions
 from kmigrate.workflow.base.unit import not_staged
 from kmigrate.workflow.groups import following, membership
@@ -62,9 +61,9 @@ class Source:
 
     async def call(self, request: Any, node: int) -> Any:
         """Answer OffsetFetch with the group's committed offsets."""
-        kind = response_type(type(request))
-        topic_type = element(kind, "topics")
-        part = blank(element(topic_type, "partitions"), partition_index=0, committed_offset=5)
+        kind = answer_type(type(request))
+        topic_type = element_type(kind, "topics")
+        part = blank(element_type(topic_type, "partitions"), partition_index=0, committed_offset=5)
         return blank(kind, topics=tuple(blank(topic_type, name=topic, partitions=(part,)) for topic in self.positions))
 
 

@@ -19,8 +19,7 @@ from kmigrate.model.presences import GroupWord, RouterPresence, Withheld
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.protocol.api import response_type
-from kmigrate.router.wire.blank import blank, element
+from kmigrate.protocol.api import answer_type, blank, element_type
 from kmigrate.workflow import verbs
 from kmigrate.workflow.groups import readers
 from kmigrate.workflow.verbs import groups
@@ -61,9 +60,9 @@ class _Cluster:
 
     async def call(self, request: Any, node: int) -> Any:
         """Answer OffsetFetch."""
-        kind = response_type(type(request))
-        topic_type = element(kind, "topics")
-        part_type = element(topic_type, "partitions")
+        kind = answer_type(type(request))
+        topic_type = element_type(kind, "topics")
+        part_type = element_type(topic_type, "partitions")
         topics = (
             blank(topic_type, name=topic, partitions=(blank(part_type, partition_index=0, committed_offset=offset),))
             for topic, offset in self._positions.items()
