@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import ApiKey, decode_request, frame_answer, is_flexible
@@ -22,6 +23,7 @@ from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.groups.trials import TrialJoins
 from kmigrate.router.produce.handler import ProduceHandler
 from kmigrate.router.session.login import SASL_APIS, ClientLogin
+from kmigrate.router.shared.conversation import Conversation, Conversations
 from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
@@ -87,6 +89,7 @@ class Session:
         self._inbound: deque[tuple[RequestHead, bytearray, float]] = deque()
         self._inbound_bytes = 0
         self._order = Sequencer()
+        self._conversations = Conversations()
         self._trials = TrialJoins(shared, client, lambda: self.host)
         self._follow = GroupHandler(shared, client, self._trials)
         self._admin = AdminHandler(shared, client, self._follow, lambda: self._told)
@@ -164,6 +167,7 @@ class Session:
     def closed(self) -> None:
         """End the session when the client is gone; only writes with acks=0 are still carried out."""
         self.gone = True
+        self._conversations.close()
         self._transactions.closed()
         self._follow.closed()
         self._trials.closed()
@@ -354,7 +358,7 @@ class Session:
         if head.api_key in JOINING:
             self._joining(self._decodable(head, frame), frame)
         elif head.api_key == ApiKey.OFFSET_FETCH and (lately := self._shared.followers.opened(self._client.now())):
-            self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
+            self._converse(frame, self._ask_positions(self._decodable(head, frame), frame, frozenset(lately)))
         elif head.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
             since = self._shared.table.epoch
             self._pass(head, frame, lambda answer: self._ready(head, answer, since))
@@ -373,22 +377,20 @@ class Session:
 
         self._pass(head, frame, answered)
 
-    def _ask_positions(self, head: RequestHead, frame: bytearray, opened: Collection[str]) -> None:
+    def _ask_positions(self, head: RequestHead, frame: bytearray, opened: Collection[str]) -> Conversation[Buffer]:
         """Ask the target for committed offsets of a group that has just opened.
 
         A member that the target does not know yet gets the offsets, too. Clients end at UNKNOWN_MEMBER_ID (25) here, if
         no heartbeat has told them before.
         """
+        answer = yield from self._client.ask_target([frame], head.correlation_id)
+        again = as_no_member(head, frame, answer, opened)
+        return answer if again is None else (yield from self._client.ask_target([again], head.correlation_id))
+
+    def _converse(self, frame: bytearray, conversation: Conversation[Buffer]) -> None:
+        """Answer a request with the result of a conversation, which ends when the client is gone."""
         slot = self._order.take(len(frame))
-
-        def answered(answer: bytearray) -> None:
-            again = as_no_member(head, frame, answer, opened)
-            if again is None:
-                self._fill(slot, answer)
-            else:
-                self._client.to_target([again], head.correlation_id, lambda last: self._fill(slot, last))
-
-        self._client.to_target([frame], head.correlation_id, answered)
+        self._conversations.start(conversation).then(partial(self._fill, slot))
 
     def _answer(self, frame: Buffer, answer: Buffer) -> None:
         self._fill(self._order.take(len(frame)), answer)
@@ -426,24 +428,18 @@ class Session:
         id."""
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key == ApiKey.INIT_PRODUCER_ID and request.transactional_id is None:
-            self._producer_id(head, frame)
+            self._converse(frame, self._producer_id(head, frame))
             return
         slot = self._order.take(len(frame))
         self._transactions.take(head, frame, request, lambda answer: self._fill(slot, answer))
 
-    def _producer_id(self, head: RequestHead, frame: bytearray) -> None:
+    def _producer_id(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
         """Ask the target for a producer id; where the target refuses a writer of the source, the router asks itself."""
-        slot = self._order.take(len(frame))
-
-        def answered(answer: bytearray) -> None:
-            if self._shared.mirrored() and is_refused_id(head, frame, answer):
-                self._shared.backend.new_producer_id().then(
-                    lambda own: self._fill(slot, given_id(head, own) if own >= 0 else answer)
-                )
-            else:
-                self._fill(slot, answer)
-
-        self._client.to_target([frame], head.correlation_id, answered)
+        answer = yield from self._client.ask_target([frame], head.correlation_id)
+        if self._shared.mirrored() and is_refused_id(head, frame, answer):
+            own = yield from self._shared.backend.new_producer_id()
+            return given_id(head, own) if own >= 0 else answer
+        return answer
 
     def _sasl(self, head: RequestHead, frame: bytearray) -> bool:
         """Handle a request of a login.
