@@ -17,7 +17,9 @@ Left out on purpose: soak, reverse mirror and rollback after `promoted`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 from kmigrate.errors import Refused
 
@@ -37,6 +39,10 @@ __all__ = [
     "advance_group",
     "advance_topic",
 ]
+
+
+_Phase = TypeVar("_Phase", bound=StrEnum)
+_Event = TypeVar("_Event", bound=StrEnum)
 
 
 class TopicPhase(StrEnum):
@@ -125,24 +131,20 @@ GROUP_TRANSITIONS: dict[GroupPhase, dict[GroupEvent, GroupPhase]] = {
 
 def advance_topic(phase: TopicPhase, event: TopicEvent) -> TopicPhase:
     """Return the phase after an event; refuse an illegal event and name the legal events."""
-    legal = TOPIC_TRANSITIONS[phase]
-    if event not in legal:
-        raise Refused(
-            "illegal-step",
-            f"a topic that is {phase} cannot take the step '{event}'",
-            still_true="nothing was changed",
-            next_step=f"possible now: {', '.join(legal) or 'none, it is promoted'}",
-        )
-    return legal[event]
+    return _advanced("topic", TOPIC_TRANSITIONS, phase, event)
 
 
 def advance_group(phase: GroupPhase, event: GroupEvent) -> GroupPhase:
     """Return the phase after an event; refuse an illegal event and name the legal events."""
-    legal = GROUP_TRANSITIONS[phase]
+    return _advanced("group", GROUP_TRANSITIONS, phase, event)
+
+
+def _advanced(what: str, transitions: Mapping[_Phase, Mapping[_Event, _Phase]], phase: _Phase, event: _Event) -> _Phase:
+    legal = transitions[phase]
     if event not in legal:
         raise Refused(
             "illegal-step",
-            f"a group that is {phase} cannot take the step '{event}'",
+            f"a {what} that is {phase} cannot take the step '{event}'",
             still_true="nothing was changed",
             next_step=f"possible now: {', '.join(legal) or 'none, it is promoted'}",
         )

@@ -67,28 +67,7 @@ Record = (
     | ControllerPresence
 )
 
-KINDS: dict[str, type[Record]] = {
-    kind.__name__: kind
-    for kind in (
-        LinkRecord,
-        TopicRecord,
-        GroupRecord,
-        BarrierRecord,
-        DirectRecord,
-        LateRecord,
-        VerifiedRecord,
-        TransactionRecord,
-        RouterRecord,
-        StrayRecord,
-        LeaseRecord,
-        AssignmentRecord,
-        MisplacedRecord,
-        MirrorPresence,
-        FencedProgress,
-        RouterPresence,
-        ControllerPresence,
-    )
-}
+KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in typing.get_args(Record)}
 
 
 def encode_record(record: Record) -> dict[str, Any]:

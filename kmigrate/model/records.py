@@ -524,9 +524,7 @@ class VerifiedRange:
     first: int
     """First mirrored offset of the partition: the range says nothing about a copy with another first offset."""
     losses: int
-
-
-"""Number of accepted losses: the range says nothing about a copy with another number."""
+    """Number of accepted losses: the range says nothing about a copy with another number."""
 
 
 @dataclass(frozen=True, slots=True)

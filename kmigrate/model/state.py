@@ -193,12 +193,15 @@ class State:
         """Return the state after these records, the last of which stands at offset `epoch`."""
         return State(epoch, self.records.put(records))
 
+    def _of_kind(self, kind: type[_R], key: str) -> _R | None:
+        found = self.records.get(key)
+        return found if isinstance(found, kind) else None
+
     def links(self) -> list[LinkRecord]:
         return list(self.records.of("link", LinkRecord))
 
     def link(self, name: str) -> LinkRecord | None:
-        found = self.records.get(link_key(name))
-        return found if isinstance(found, LinkRecord) else None
+        return self._of_kind(LinkRecord, link_key(name))
 
     def topics(self, link: str | None = None, *, forgotten: bool = False) -> list[TopicRecord]:
         """Return the topics of a link or of all links; topics that are being forgotten only with `forgotten`.
@@ -211,8 +214,8 @@ class State:
 
     def topic(self, link: str, topic: str, *, forgotten: bool = False) -> TopicRecord | None:
         """Return a topic of a link; `forgotten` as for `topics`."""
-        found = self.records.get(topic_key(link, topic))
-        return found if isinstance(found, TopicRecord) and (forgotten or not found.forgotten_ms) else None
+        found = self._of_kind(TopicRecord, topic_key(link, topic))
+        return found if found is not None and (forgotten or not found.forgotten_ms) else None
 
     def topic_owner(self, topic: str) -> TopicRecord | None:
         """Return the record of a target topic, whichever link owns or forgets it; at most one link does."""
@@ -225,8 +228,8 @@ class State:
 
     def group(self, link: str, group: str, *, forgotten: bool = False) -> GroupRecord | None:
         """Return a group of a link; `forgotten` as for `topics`."""
-        found = self.records.get(group_key(link, group))
-        return found if isinstance(found, GroupRecord) and (forgotten or not found.forgotten_ms) else None
+        found = self._of_kind(GroupRecord, group_key(link, group))
+        return found if found is not None and (forgotten or not found.forgotten_ms) else None
 
     def group_owner(self, group: str) -> GroupRecord | None:
         """Return the record of a group, whichever link owns or forgets it.
@@ -237,12 +240,10 @@ class State:
 
     def misplaced(self, link: str, group: str) -> MisplacedRecord:
         """Return the sightings of a group at the wrong cluster; an empty record if there are none."""
-        found = self.records.get(misplaced_key(link, group))
-        return found if isinstance(found, MisplacedRecord) else MisplacedRecord(link, group)
+        return self._of_kind(MisplacedRecord, misplaced_key(link, group)) or MisplacedRecord(link, group)
 
     def verified(self, link: str, topic: str) -> VerifiedRecord | None:
-        found = self.records.get(verified_key(link, topic))
-        return found if isinstance(found, VerifiedRecord) else None
+        return self._of_kind(VerifiedRecord, verified_key(link, topic))
 
     def transactions(self, link: str | None = None) -> list[TransactionRecord]:
         return [r for r in self.records.of("transaction", TransactionRecord) if link in (None, r.link)]
@@ -252,8 +253,7 @@ class State:
         return [r for r in self.records.couplings() if r.link == link]
 
     def transaction(self, link: str, name: str) -> TransactionRecord | None:
-        found = self.records.get(transaction_key(link, name))
-        return found if isinstance(found, TransactionRecord) else None
+        return self._of_kind(TransactionRecord, transaction_key(link, name))
 
     def is_routed(self, link: str, source_id: int, epoch: int) -> bool:
         """Return whether a router's transactional client has this producer id with this epoch or a later epoch.
@@ -266,13 +266,11 @@ class State:
 
     def direct(self, link: str, topic: str) -> DirectRecord | None:
         """Return the direct writers of a topic that the mirror has seen."""
-        found = self.records.get(direct_key(link, topic))
-        return found if isinstance(found, DirectRecord) else None
+        return self._of_kind(DirectRecord, direct_key(link, topic))
 
     def late(self, link: str, topic: str) -> LateRecord | None:
         """Return the late writes of a promoted topic's source."""
-        found = self.records.get(late_key(link, topic))
-        return found if isinstance(found, LateRecord) else None
+        return self._of_kind(LateRecord, late_key(link, topic))
 
     def routers(self) -> list[RouterRecord]:
         return list(self.records.of("router", RouterRecord))
@@ -281,8 +279,7 @@ class State:
         return list(self.records.of("stray", StrayRecord))
 
     def stray(self, name: str) -> StrayRecord | None:
-        found = self.records.get(f"stray/{name}")
-        return found if isinstance(found, StrayRecord) else None
+        return self._of_kind(StrayRecord, f"stray/{name}")
 
     def with_stray(self, left: RouterRecord) -> StrayRecord:
         """Return the stray record to write before a router is replaced by another router, or forgotten."""
@@ -291,12 +288,10 @@ class State:
         return StrayRecord(left.name, left.host, before, left.bootstrap).joined(left.instance)
 
     def lease(self, what: str) -> LeaseRecord | None:
-        found = self.records.get(f"lease/{what}")
-        return found if isinstance(found, LeaseRecord) else None
+        return self._of_kind(LeaseRecord, f"lease/{what}")
 
     def assignment(self, link: str) -> AssignmentRecord | None:
-        found = self.records.get(f"assignment/{link}")
-        return found if isinstance(found, AssignmentRecord) else None
+        return self._of_kind(AssignmentRecord, f"assignment/{link}")
 
     def all_barriers(self) -> Iterator[BarrierRecord]:
         """Return the barriers of all topics."""
