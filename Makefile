@@ -117,6 +117,7 @@ docs: $(READY) ## the references of commands, metrics and APIs, from the code it
 	$(BIN)/python -m kmigrate.cli.reference.commands > docs/cli.md
 	$(BIN)/python -m kmigrate.cli.reference.metrics docs/metrics.md
 	$(BIN)/python -m kmigrate.cli.reference.apis docs/apis.md
+	$(BIN)/python -m kmigrate.cli.reference.lane_states docs/mirror.md
 
 .PHONY: setup
 setup: $(READY) ## the virtual environment alone

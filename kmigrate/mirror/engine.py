@@ -99,7 +99,7 @@ class MirrorEngine:
         self._forgets = ""
         """The reason why the target forgets producers too early for more than one batch in flight, or ''."""
         self._applied = self._generation = -1
-        self._torn: Collection[Key] = ()
+        self._late_writes: Collection[Key] = ()
         """Partitions whose copy stopped with writes in flight that must not land behind another process's writes.
 
         These writes may still arrive. This process announces nothing until it copies again, so that the other processes
@@ -133,7 +133,7 @@ class MirrorEngine:
 
     async def _leave(self) -> None:
         """Announce that this process's share is free, and release the lease."""
-        if self._torn:
+        if self._late_writes:
             return
         try:
             async with asyncio.timeout(2):
@@ -179,10 +179,10 @@ class MirrorEngine:
             HoleMaker(self._target, link.copy, link_uuid=link.uuid, filler=self._settings.hole_filler),
             self._settings,
             maps=MapStore(self._maps, link.uuid),
-            warrant=self._warrant,
+            owner_term=self._owner_term,
             pipelining=not forgets,
             request_limit=await request_limit(self._target, self._target_admin),
-            torn=self._torn,
+            late_writes=self._late_writes,
             on_move=self._moved,
             meter=self.meter,
             is_routed=lambda producer: self._log.state.is_routed(self._link, *producer),
@@ -206,7 +206,7 @@ class MirrorEngine:
             )
         finally:
             if self._applied >= 0:  # else the copier was given nothing yet
-                self._torn = copier.torn
+                self._late_writes = copier.late_writes
             self._copier = None
             self.meter.lanes = {}
 
@@ -314,7 +314,7 @@ class MirrorEngine:
         ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._instance}
         return follows, mirrored_topic(record, ours, lease.term if lease is not None else 0)
 
-    def _warrant(self, key: tuple[str, int]) -> int:
+    def _owner_term(self, key: tuple[str, int]) -> int:
         """Return the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
         state = self._log.state
         record = state.topic(self._link, key[0])
@@ -379,7 +379,7 @@ class MirrorEngine:
             self._at_once = self._of_all = False
             if of_all:
                 self._said_at = now
-            if self._copier is not None or not self._torn:
+            if self._copier is not None or not self._late_writes:
                 await self._say(now, self._presence() if of_all else fenced)
             await self._until_due(now)
 

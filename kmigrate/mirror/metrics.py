@@ -64,7 +64,7 @@ class LinkMeter:
 
     def watch(self, lane: Lane) -> None:
         """Count a lane's latencies for the link from now on."""
-        lane.tally.of_link = self._latency
+        lane.tally.add_latencies_to(self._latency)
 
 
 _Found = Iterable[tuple[tuple[str, ...], Value]]
@@ -109,17 +109,17 @@ def _known(value: float) -> _Found:
 
 
 def _lag(lane: Lane, now: int) -> Lag:
-    known = lane.position >= 0 and lane.source_end >= 0
-    records = max(0, lane.source_end - lane.position) if known else -1
-    return lag_of(records, lane.tally.pace(lane.position, lane.source_end), now)
+    known = lane.target.position >= 0 and lane.source.log_end >= 0
+    records = max(0, lane.source.log_end - lane.target.position) if known else -1
+    return lag_of(records, lane.tally.pace(lane.target.position, lane.source.log_end), now)
 
 
 _OF_LANES: tuple[_LaneRow, ...] = (
     _lag_gauge("lag_records", "Offsets that the source has and the target has not.", lambda lag: lag.records),
     _lag_gauge("lag_bytes", "About how many bytes these are, by what was read lately.", lambda lag: lag.bytes),
     _lag_gauge("lag_seconds", "Age of the next record to be copied, at most; 0 at the end.", lambda lag: lag.seconds),
-    _gauge("position", "Next offset to be appended on the target.", lambda lane: lane.position),
-    _gauge("source_end", "End of the source's log as it was last told.", lambda lane: lane.source_end),
+    _gauge("position", "Next offset to be appended on the target.", lambda lane: lane.target.position),
+    _gauge("source_end", "End of the source's log as it was last told.", lambda lane: lane.source.log_end),
     (
         _lane_metric("source_silence_seconds", Kind.GAUGE, "Time since the source last told where its log ends."),
         lambda lane, now: _known((now - lane.tally.heard_ms) / 1000) if lane.tally.heard_ms else [],
@@ -167,8 +167,8 @@ _OF_LANES: tuple[_LaneRow, ...] = (
         1,
         lambda lane: lane.tally.copies.record_bytes,
     ),
-    _gauge("queued_bytes", "Bytes read and not yet acknowledged by the target.", lambda lane: lane.queued_bytes),
-    _gauge("in_flight_batches", "Batches sent and not yet answered.", lambda lane: lane.in_flight),
+    _gauge("queued_bytes", "Bytes read and not yet acknowledged by the target.", lambda lane: lane.target.queued_bytes),
+    _gauge("in_flight_batches", "Batches sent and not yet answered.", lambda lane: len(lane.target.sent)),
     _gauge("paused", "1 where a person holds the topic back.", lambda lane: lane.paused),
     _gauge("stopped", "1 where the partition waits for a person; status says why.", lambda lane: lane.stopped),
 )

@@ -179,7 +179,7 @@ async def copier(
         ClusterClient(at_target) as writing,
     ):
         holes = HoleMaker(writing, identity, link_uuid="u", filler=HoleFiller.MARKERS)
-        made = Copier(reading, writing, identity, holes, settings or MirrorSettings(), warrant=lambda _: int(fills))
+        made = Copier(reading, writing, identity, holes, settings or MirrorSettings(), owner_term=lambda _: int(fills))
         made.assign(MirroredTopic(topic, "", "", {0: 0, 1: 0}) for topic in topics)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(made.run())

@@ -55,7 +55,7 @@ async def until(holds: Callable[[], bool | Awaitable[bool]], what: str, timeout:
 
 def positions(of: Copier) -> int:
     """Return the position of the partition that is furthest behind."""
-    return min(lane.position for lane in of.lanes.values())
+    return min(lane.target.position for lane in of.lanes.values())
 
 
 def problems(of: Copier) -> list[str]:
@@ -150,7 +150,7 @@ def test_a_copier_that_begins_while_followers_lag_on_both_sides_waits_for_the_tr
                             async with copier(source, target, identity, [topic], fills=True) as two:
                                 await asyncio.sleep(1)
                                 assert await ahead(client, target.bootstrap, topic)
-                                assert [lane.position for lane in two.lanes.values()] == [-1, -1]
+                                assert [lane.target.position for lane in two.lanes.values()] == [-1, -1]
                                 target.resume(FOLLOWER)
                                 source.resume(FOLLOWER)
                                 await until(lambda: positions(two) > 0, "the end")
@@ -187,7 +187,7 @@ def test_first_writes_that_are_refused_let_no_later_one_take_their_place(
             async with copier(source, target, identity, [topic], fills=True) as it:
 
                 def both_refused() -> bool:
-                    refused.update(each.partition for each in it.lanes.values() if "NOT_ENOUGH" in each.trouble)
+                    refused.update(each.partition for each in it.lanes.values() if "NOT_ENOUGH" in each.report.trouble)
                     return len(refused) == 2
 
                 await until(both_refused, "refusals")
@@ -314,7 +314,9 @@ def test_a_barrier_amid_batches_that_were_merged_already_is_met_exactly(
             async with copier(source, target, identity, [topic], fills=True) as it:
                 # No acknowledgement comes: a merged batch of each partition is in flight, all others are queued.
                 with standing_still(target):
-                    await until(lambda: all(lane.read_at == 6_500 for lane in it.lanes.values()), "all to be read")
+                    await until(
+                        lambda: all(lane.source.read_at == 6_500 for lane in it.lanes.values()), "all to be read"
+                    )
                     assert positions(it) == 0
                     it.assign([MirroredTopic(topic, "", "", {0: 0, 1: 0}, barriers=barrier)])
                 await until(lambda: all(lane.at_barrier == 6_000 for lane in it.lanes.values()), "the barrier")
@@ -391,8 +393,8 @@ def test_a_target_broker_that_stands_still_holds_its_partitions_up_until_others_
                     lane = it.lanes[(topic, 1)]
                     with standing_still(target, 2):
                         await asyncio.sleep(1)  # In this time the mirror reads the broker's earlier answers.
-                        stood = lane.position
-                        await until(lambda: lane.position > stood, "the partition that it led", timeout=30)
+                        stood = lane.target.position
+                        await until(lambda: lane.target.position > stood, "the partition that it led", timeout=30)
                     assert not problems(it)
             async with copier(source, target, identity, [topic], fills=True):
                 await world.caught_up(topic)
@@ -474,13 +476,15 @@ def test_markers_that_wait_in_a_brokers_memory_are_not_written_once_they_were_se
             async with copier(source, target, identity, [slow, other], fills=True, request_timeout_s=3.0) as it:
                 for topic in (slow, other):
                     await asyncio.to_thread(aborted, source.bootstrap, topic, topic)
-                await until(lambda: [it.lanes[t, 0].position for t in (slow, other)] == [2, 2], "the first holes")
+                await until(
+                    lambda: [it.lanes[t, 0].target.position for t in (slow, other)] == [2, 2], "the first holes"
+                )
                 with standing_still(target):
                     await asyncio.to_thread(aborted, source.bootstrap, slow, slow)
                     await asyncio.sleep(1)
                     await asyncio.to_thread(aborted, source.bootstrap, other, other)
-                    await until(lambda: it.lanes[other, 0].position == 4, "the hole behind", timeout=60)
-                    await until(lambda: it.lanes[slow, 0].position == 4, "the hole that waits", timeout=60)
+                    await until(lambda: it.lanes[other, 0].target.position == 4, "the hole behind", timeout=60)
+                    await until(lambda: it.lanes[slow, 0].target.position == 4, "the hole that waits", timeout=60)
                     await asyncio.sleep(2)  # The broker continues with the requests in memory.
                 for topic in (slow, other):
                     await asyncio.to_thread(produce, source.bootstrap, topic, 10, partitions=2)

@@ -179,9 +179,9 @@ def test_two_copiers_at_once_write_every_record_once(
             with writing(source.bootstrap, plain, txn):
                 async with both[0] as one, both[1] as two:
                     await asyncio.sleep(4)
-                    assert all(lane.position > 0 for lane in [*one.lanes.values(), *two.lanes.values()])
+                    assert all(lane.target.position > 0 for lane in [*one.lanes.values(), *two.lanes.values()])
                     for lane in [*one.lanes.values(), *two.lanes.values()]:
-                        assert not lane.problem, lane.problem
+                        assert not lane.report.problem, lane.report.problem
             async with copier(source, target, identity, [plain, txn], fills=True):
                 for topic in (plain, txn):
                     await world.caught_up(topic)

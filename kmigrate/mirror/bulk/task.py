@@ -111,7 +111,7 @@ class BulkTry:
             identity,
             HoleMaker(target, identity, link_uuid=link.uuid, filler=job.settings.hole_filler),
             job.settings,
-            warrant=lambda key: self._claims.term(*key),
+            owner_term=lambda key: self._claims.term(*key),
             pipelining=job.pipelining,
             request_limit=job.request_limit,
         )
@@ -184,10 +184,10 @@ class BulkTry:
             if lane is None:
                 if key[0] not in ours:
                     self._ended[key] = Copied(*key, -1, 0, left=True)
-            elif lane.stopped and (lane.recorded or self._is_anothers(state, key)):
-                self._ended[key] = Copied(*key, lane.position, lane.tally.copies.bytes, lane.problem)
-            elif end != ENDLESS and lane.position >= end and not lane.in_flight and not lane.busy:
-                self._ended[key] = Copied(*key, lane.position, lane.tally.copies.bytes)
+            elif lane.stopped and (lane.report.recorded or self._is_anothers(state, key)):
+                self._ended[key] = Copied(*key, lane.target.position, lane.tally.copies.bytes, lane.report.problem)
+            elif end != ENDLESS and lane.target.position >= end and not lane.target.sent and not lane.busy:
+                self._ended[key] = Copied(*key, lane.target.position, lane.tally.copies.bytes)
 
     def _is_anothers(self, state: State, key: Key) -> bool:
         """Return whether another try owns a partition, and therefore records the partition's stop."""

@@ -18,7 +18,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed
 from kmigrate.mirror.copy.disks import DiskGuard
 from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, Signals, Warrant
+from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, OwnerTerm, Signals
 from kmigrate.mirror.copy.reading import SourceReader
 from kmigrate.mirror.copy.recovery import MapStore, Recovery
 from kmigrate.mirror.copy.throttle import Throttle
@@ -27,7 +27,7 @@ from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.direct_writers import DirectSeen
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.partition.mapped import MappedLane
-from kmigrate.mirror.partition.reactions import Asked, Found, reaction_to, told
+from kmigrate.mirror.partition.reactions import Asked, Found, error_text, reaction_to
 from kmigrate.mirror.partition.steps import Producer
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicPhase
@@ -132,24 +132,24 @@ class Copier:
         settings: MirrorSettings,
         *,
         maps: MapStore | None = None,
-        warrant: Warrant = lambda _: 1,
+        owner_term: OwnerTerm = lambda _: 1,
         pipelining: bool = True,
         request_limit: int = 100 << 20,
-        torn: Collection[Key] = (),
+        late_writes: Collection[Key] = (),
         on_move: Callable[[Lane], None] = lambda lane: None,
         meter: LinkMeter | None = None,
         is_routed: Callable[[Producer], bool] = lambda producer: False,
     ) -> None:
         """Create a copier.
 
-        `torn` is the property of that name of the previous copier. `is_routed` tells whether a producer id and epoch
-        belong to a routed transactional producer.
+        `late_writes` is the property of that name of the previous copier. `is_routed` tells whether a producer id and
+        epoch belong to a routed transactional producer.
         """
         self._source = source
         self._target = target
         self._identity = identity
         self._settings = settings
-        self._before = torn
+        self._before = late_writes
         self._on_move = on_move
         self._is_routed = is_routed
         self.direct: dict[Key, DirectSeen] = {}
@@ -160,7 +160,7 @@ class Copier:
         """Number of partitions on the source, for each topic with partitions that the mirror does not have."""
         self._signals = Signals()
         look_now = self._signals.call_for_look
-        self._mender = Recovery(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
+        self._recovery = Recovery(source, target, identity, holes, owner_term, look_now, self._check_anew, maps)
         self.disks = DiskGuard(target, settings, self._room_changed)
         self._throttle = Throttle()
         self._tasks = TaskOwner(self._on_failure)
@@ -173,7 +173,7 @@ class Copier:
             meter,
             self._signals,
             self._tasks,
-            got_on=self._got_on,
+            on_move=self._moved,
             check_anew=self._check_anew,
             meant=self._source_topic_id,
         )
@@ -185,9 +185,9 @@ class Copier:
             self._signals,
             in_flight=settings.in_flight if pipelining else 1,
             request_limit=request_limit,
-            warrant=warrant,
+            owner_term=owner_term,
             attend=self._attend,
-            answered=self._heard,
+            answered=self._answered,
         )
         self._sides = (_Side(Asked.FETCH, source, self._reader.run), _Side(Asked.PRODUCE, target, self._writer.run))
         self._failure: BaseException | None = None
@@ -229,9 +229,9 @@ class Copier:
         return frozenset(lane.topic for lane in self._leaving if not lane.at_rest)
 
     @property
-    def torn(self) -> frozenset[Key]:
-        """Partitions with writes in flight that must not land behind another process's writes (`Lane.torn`)."""
-        return frozenset(lane.key for lane in (*self.lanes.values(), *self._leaving) if lane.torn)
+    def late_writes(self) -> frozenset[Key]:
+        """Partitions whose writes in flight must not land behind those of another process (`Lane.has_late_writes`)."""
+        return frozenset(lane.key for lane in (*self.lanes.values(), *self._leaving) if lane.has_late_writes)
 
     def _drop_released(self, lane: Lane) -> None:
         if lane.released and self.lanes.get(lane.key) is lane:
@@ -243,36 +243,36 @@ class Copier:
             key, stop = (topic.topic, partition), topic.stops.get(partition)
             lane = self.lanes.get(key)
             if isinstance(lane, MappedLane) and lane.term != topic.term:
-                lane.stop("the lease was another process's meanwhile")
-                lane.recorded = True  # the topic's record does not hold this stop: the lane begins anew
-            if lane is not None and lane.recorded and stop is None and lane.at_rest:
+                # The topic's record does not hold this stop, so the lane begins anew.
+                lane.stop("the lease was another process's meanwhile", recorded=True)
+            if lane is not None and lane.report.recorded and stop is None and lane.at_rest:
                 lane = None
             if lane is None:
                 before = [each for each in self._leaving if each.key == key]
                 if any(not each.at_rest for each in before):
                     continue  # writes of the old lane might be taken for writes of the new lane
                 lane = self._lane(topic, partition, start)
-                lane.direct = self.direct.setdefault(key, lane.direct)
-                lane.direct.is_routed = self._is_routed
                 self._meter.watch(lane)
                 if before or key in self._before:
                     lane.unsettle()
                 self.lanes[key] = lane
                 self._signals.call_for_look()
             if stop is not None:
-                lane.stop(stop.text, (stop.first, stop.last))
-                lane.recorded = True
+                lane.stop(stop.text, (stop.first, stop.last), recorded=True)
             if topic.compacted:
                 lane.beware_of_cleaner()
-            lane.retired = False
-            lane.barrier = topic.barriers.get(partition)
-            lane.promoting, lane.urgent = topic.promoting, topic.urgent
-            lane.paused = topic.paused
-            lane.disk_low = self.disks.held(lane.key)
-            lane.losses = topic.losses.get(partition, ())
+            lane.assign(
+                barrier=topic.barriers.get(partition),
+                promoting=topic.promoting,
+                urgent=topic.urgent,
+                paused=topic.paused,
+                losses=topic.losses.get(partition, ()),
+            )
+            lane.wait_for_room(self.disks.held(lane.key))
 
     def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
         identity = self._identity
+        direct = self.direct.setdefault((topic.topic, partition), DirectSeen(self._is_routed))
         if topic.target_starts is None:
             return Lane(
                 topic.topic,
@@ -282,6 +282,7 @@ class Copier:
                 hole_limit=self._settings.hole_limit,
                 log_start=start,
                 live_from=topic.began.get(partition, -1),
+                direct=direct,
             )
         return MappedLane(
             topic.topic,
@@ -293,6 +294,7 @@ class Copier:
             target_topic_id=topic.target_topic_id,
             term=topic.term,
             live_from=topic.began.get(partition, -1),
+            direct=direct,
         )
 
     def placeholder_id(self, key: Key, offset: int) -> int:
@@ -303,7 +305,7 @@ class Copier:
     def _room_changed(self) -> None:
         """Make lanes wait for room on the target, or let them continue."""
         for lane in self.lanes.values():
-            lane.disk_low = self.disks.held(lane.key)
+            lane.wait_for_room(self.disks.held(lane.key))
         self._signals.wake()
 
     @property
@@ -389,7 +391,7 @@ class Copier:
         if info is None and client.metadata.brokers:
             trouble = f"{reaction_to(asked, Found.GONE).ref}: cluster {name} has no topic {topic.topic} now"
         elif info is not None and info.error:
-            trouble = told(reaction_to(asked, info.error), info.error, f"a look at {topic.topic} was refused")
+            trouble = error_text(reaction_to(asked, info.error), info.error, f"a look at {topic.topic} was refused")
         elif info is not None and not self._shown(client, topic.topic):
             for lane in lanes:
                 lane.stop(
@@ -397,7 +399,7 @@ class Copier:
                     f"the one mirrored (id {info.topic_id}, was {self._meant(client, topic)})"
                 )
         for lane in lanes:
-            lane.layout_trouble[asked] = trouble or _leaderless(asked, client, lane)
+            lane.metadata_seen(asked, trouble or _leaderless(asked, client, lane))
         if client is self._source and info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
 
@@ -422,39 +424,41 @@ class Copier:
             if side.client is client and (topic := self._topics.get(name)) is not None:
                 self._check_topic(topic, side)
 
-    def _attend(self, lane: Lane, *, told: bool = False) -> None:
+    def _attend(self, lane: Lane, *, end_known: bool = False) -> None:
         """Start a lane's recovery, map write or hole, if due.
 
-        `told`: the last answer gave the log end of the target.
+        `end_known`: the last answer gave the log end of the target.
         """
         if self._closed:
             return
         if lane.must_recover:
-            lane.busy = True
-            self._tasks.start(self._mend(lane, self._mender.recover(lane)), f"recover-{lane.key}")
+            self._start(lane, self._recovery.recover(lane), "recover")
         elif isinstance(lane, MappedLane):
             if lane.map_due:
-                lane.busy = True
-                self._tasks.start(self._mend(lane, self._mender.store_map(lane)), f"map-{lane.key}")
-        else:
-            hole = lane.hole_due()
-            if hole is not None:
-                lane.busy = True
-                lane.fill()
-                self._tasks.start(self._mend(lane, self._mender.fill(lane, hole, told=told)), f"fill-{lane.key}")
+                self._start(lane, self._recovery.store_map(lane), "map")
+        elif (hole := lane.hole_due()) is not None:
+            lane.fill()
+            self._start(lane, self._recovery.fill(lane, hole, end_known=end_known), "fill")
 
-    async def _mend(self, lane: Lane, work: Coroutine[Any, Any, None]) -> None:
-        await work
-        self._heard(lane)
+    def _start(self, lane: Lane, work: Coroutine[Any, Any, None], name: str) -> None:
+        lane.begin_work()
+        self._tasks.start(self._finish(lane, work), f"{name}-{lane.key}")
+
+    async def _finish(self, lane: Lane, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            lane.end_work()
+        self._answered(lane)
         self._signals.wake()
 
-    def _heard(self, lane: Lane) -> None:
+    def _answered(self, lane: Lane) -> None:
         """Handle the target's answer to a lane's append, or a filled hole."""
-        self._got_on(lane, told=True)
+        self._moved(lane, end_known=True)
 
-    def _got_on(self, lane: Lane, *, told: bool = False) -> None:
+    def _moved(self, lane: Lane, *, end_known: bool = False) -> None:
         if lane.wants_more:
-            self._attend(lane, told=told)
+            self._attend(lane, end_known=end_known)
         if lane.retired:
             self._drop_released(lane)
         self._on_move(lane)

@@ -13,7 +13,7 @@ from kmigrate.errors import Failed, Unreachable
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.net.clock import monotonic, sleep
 
-__all__ = ["LOOK_S", "Lanes", "Signals", "Warrant", "target_losses"]
+__all__ = ["LOOK_S", "Lanes", "OwnerTerm", "Signals", "target_losses"]
 
 LOOK_S = 1.0
 """Interval of the looks that nothing has called for."""
@@ -23,7 +23,7 @@ _WARN_S = 60.0
 _MOST_TOLD = 10
 """Number of losses that a presence names: the presence of all partitions must fit into one message."""
 
-Warrant = Callable[[Key], int]
+OwnerTerm = Callable[[Key], int]
 """Returns the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
 
 
@@ -78,7 +78,7 @@ def target_losses(lanes: Iterable[Lane]) -> tuple[str, ...]:
 
     If there are many losses, as after a broker comes back empty, only the first few are named.
     """
-    told = [lane.target_loss for lane in lanes if lane.target_loss]
+    told = [lane.report.target_loss for lane in lanes if lane.report.target_loss]
     more = len(told) - _MOST_TOLD
     return (*told[:_MOST_TOLD], *([f"target-truncated: and of {more} more partitions"] if more > 0 else ()))
 

@@ -25,7 +25,7 @@ from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
 from kmigrate.mirror.copy.throttle import Throttle
 from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.partition.lane import Key, Lane
-from kmigrate.mirror.partition.reactions import Action, Asked, Found, cause, reaction_to, told
+from kmigrate.mirror.partition.reactions import Action, Asked, Found, cause, error_text, reaction_to
 from kmigrate.mirror.partition.steps import Reading
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
@@ -79,11 +79,7 @@ class _Talk:
         if not answer.error and not 0 <= now - self.heard_ms < _HEARD_MS:
             self.heard_ms = now
             for lane in asked:
-                if not lane.reading_trouble:
-                    lane.tally.heard_ms = now
-                at = lane.read_at
-                if at < lane.stable_end and at == self.asked[lane.key].offset and not answer.throttle_ms:
-                    lane.unfilled_at = at
+                lane.heard(self.asked[lane.key].offset, now, throttled=answer.throttle_ms > 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +94,7 @@ class _Rest:
 
 
 class SourceReader:
-    """Fetches for the lanes from the source's leaders; `got_on` is called for each lane that got a response."""
+    """Fetches for the lanes from the source's leaders; `on_move` is called for each lane that got a response."""
 
     def __init__(
         self,
@@ -110,7 +106,7 @@ class SourceReader:
         signals: Signals,
         tasks: TaskOwner,
         *,
-        got_on: Callable[[Lane], None],
+        on_move: Callable[[Lane], None],
         check_anew: Callable[[ClusterClient, str], Awaitable[None]],
         meant: Callable[[str], UUID | None] = lambda topic: None,
     ) -> None:
@@ -121,7 +117,7 @@ class SourceReader:
         self._meter = meter
         self._signals = signals
         self._tasks = tasks
-        self._got_on = got_on
+        self._on_move = on_move
         self._check_anew = check_anew
         self._meant = meant
         self._suspected: dict[Lane, float] = {}
@@ -154,7 +150,9 @@ class SourceReader:
             chosen = [
                 lane
                 for lane in reading
-                if lane.queued_bytes < room and lane.read_after <= now and (not (owed or full) or lane.promoting)
+                if lane.target.queued_bytes < room
+                and lane.source.retry_at <= now
+                and (not (owed or full) or lane.promoting)
             ]
             if not chosen:
                 await self._signals.wait(moved, min([LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
@@ -181,8 +179,12 @@ class SourceReader:
                 await assigned.wait()
                 continue
             now = monotonic()
-            room = self._room(fenced, sum(lane.queued_bytes for lane in fenced))
-            chosen = [lane for lane in fenced if lane.reads and lane.queued_bytes < room and lane.read_after <= now]
+            room = self._room(fenced, sum(lane.target.queued_bytes for lane in fenced))
+            chosen = [
+                lane
+                for lane in fenced
+                if lane.reads and lane.target.queued_bytes < room and lane.source.retry_at <= now
+            ]
             if chosen:
                 await self._fetch(talk, chosen, room, _SHORT_WAIT_MS, full=True, exempt=True)
             else:
@@ -238,7 +240,7 @@ class SourceReader:
         has a cost, so `held` is checked first.
         """
         settings, together = self._settings, self._share
-        if held < together or sum(lane.queued_bytes for lane in lanes) < together:
+        if held < together or sum(lane.target.queued_bytes for lane in lanes) < together:
             return settings.backlog_bytes
         return max(min(_LEAST_BACKLOG, settings.backlog_bytes), min(settings.backlog_bytes, together // len(lanes)))
 
@@ -247,9 +249,9 @@ class SourceReader:
 
         A lane with room may still get a batch of any size. With a thousand lanes there may be a thousand such batches.
         """
-        held = sum([lane.queued_bytes for lane in lanes])
+        held = sum([lane.target.queued_bytes for lane in lanes])
         if held >= _FULL * self._share:
-            held -= sum(lane.let_go() for lane in lanes)
+            held -= sum(lane.drop_waiting() for lane in lanes)
         return held
 
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
@@ -260,7 +262,13 @@ class SourceReader:
             size += len(part.records)
             key = (part.topic, part.partition)
             lane, asked = self._lanes.get(key), wanted.get(key)
-            if lane is None or asked is None or lane.stopped or lane.rest is not None or asked.offset != lane.read_at:
+            if (
+                lane is None
+                or asked is None
+                or lane.stopped
+                or lane.source.rest is not None
+                or asked.offset != lane.source.read_at
+            ):
                 continue  # the lane is gone, or the other connection has read on meanwhile
             if part.diverging is not None:
                 self._suspect_cut(lane, part.diverging[1])
@@ -270,15 +278,15 @@ class SourceReader:
                 self._suspected.pop(lane, None)
                 most -= lane.take(asked.offset, part, now, seen, most=most)
                 self._begin_rest(lane, len(part.records))
-            self._got_on(lane)
+            self._on_move(lane)
         self._signals.wake()
         return size
 
     def _begin_rest(self, lane: Lane, size: int) -> None:
-        if lane.rest is None:
+        if lane.source.rest is None:
             return
         self._rests += size
-        self._waiting.append(_Rest(lane, lane.rest, lane.read_at, size))
+        self._waiting.append(_Rest(lane, lane.source.rest, lane.source.read_at, size))
         if not self._at_work:
             self._at_work = True
             self._tasks.start(self._read_rests(), "rests")
@@ -298,11 +306,11 @@ class SourceReader:
 
     async def _read_rest(self, rest: _Rest) -> None:
         lane = rest.lane
-        if lane.rest is not rest.read:
+        if lane.source.rest is not rest.read:
             return
         reading = await asyncio.to_thread(rest.read)
         lane.take_rest(rest.read, rest.asked, reading, now_ms(), steady_ms())
-        self._got_on(lane)
+        self._on_move(lane)
         self._signals.wake()
 
     def _suspect_cut(self, lane: Lane, end: int) -> None:
@@ -341,28 +349,28 @@ class SourceReader:
         before: dict[Lane, int] = {}
         while True:
             await sleep(_ASK_ENDS_S)
-            unfilled = {lane: lane.read_at for lane in self._lanes.values() if lane.may_be_bare}
+            unfilled = {lane: lane.source.read_at for lane in self._lanes.values() if lane.may_lack_batches}
             for lane in [lane for lane, at in unfilled.items() if before.get(lane) == at]:
-                asked = FetchPartition(*lane.key, lane.read_at, 1)
+                asked = FetchPartition(*lane.key, lane.source.read_at, 1)
                 try:
                     node = self._source.leader(*lane.key)
                     answer = await fetch_one(self._source, node, asked, purpose="look-for-batches", read_committed=True)
                 except Failed:
                     continue  # the reading task reports the failure
                 if not (answer.error or len(answer.records)) and answer.last_stable_offset > asked.offset:
-                    lane.bare(asked.offset)
+                    lane.no_batch(asked.offset)
             before = unfilled
 
     def _refused(self, lane: Lane, asked: int, error: int) -> None:
         reaction = reaction_to(Asked.FETCH, error)
-        trouble = told(reaction, error, f"reading offset {asked} was refused")
+        trouble = error_text(reaction, error, f"reading offset {asked} was refused")
         if reaction.action is Action.STOP:
             lane.stop(trouble)
             return
         lane.tally.retried(Asked.FETCH, cause(reaction, error))
         lane.read_failed(trouble, monotonic(), named=bool(reaction.ref))
         if reaction.action is Action.LOOK:
-            lane.looking = True
+            lane.begin_look()
             self._tasks.start(self._look_at(lane, asked), f"look-{lane.key}")
         elif reaction.action is Action.REFRESH:
             self._signals.call_for_look()
@@ -373,13 +381,14 @@ class SourceReader:
         If a request names topics by id, a failing broker reports a single error and names no partition.
         """
         reaction = reaction_to(Asked.FETCH, Code.UNKNOWN_SERVER_ERROR)
-        trouble = told(reaction, error, "a whole fetch was refused")
+        trouble = error_text(reaction, error, "a whole fetch was refused")
         for lane in lanes:
             lane.tally.retried(Asked.FETCH, cause(reaction, error))
             lane.read_failed(trouble, monotonic(), named=True)
 
     async def _look_at(self, lane: Lane, asked: int) -> None:
         """Find out why the source does not know the topic or the offset: report the loss, never jump (W7, W8)."""
+        trouble = ""
         try:
             await self._check_anew(self._source, lane.topic)
             if lane.stopped or self._source.leader(*lane.key) < 0:
@@ -387,8 +396,7 @@ class SourceReader:
             start = (await self._source.list_offsets({lane.key: EARLIEST}))[lane.key]
             end = (await self._source.list_offsets({lane.key: LATEST}, replica_id=LOG_END))[lane.key]
         except Failed as error:
-            lane.reading_trouble = f"{error.ref}: {error.what}"
-            return
+            trouble = f"{error.ref}: {error.what}"
         else:
             if start.error or end.error:
                 self._signals.call_for_look()
@@ -397,8 +405,8 @@ class SourceReader:
             elif asked > end.offset:
                 self._suspect_cut(lane, end.offset)
         finally:
-            lane.looking = False
-            self._got_on(lane)
+            lane.looked(trouble)
+            self._on_move(lane)
             self._signals.wake()
 
 
@@ -408,7 +416,7 @@ def _questions(
     """Return the next fetch position of each lane; reuse the values of `before` for lanes that have not moved."""
     out: dict[Key, FetchPartition] = {}
     for lane in lanes:
-        key, at, epoch = lane.key, lane.read_at, lane.leader_epoch
+        key, at, epoch = lane.key, lane.source.read_at, lane.source.leader_epoch
         part = before.get(key)
         same = part is not None and part.offset == at and part.last_fetched_epoch == epoch
         if part is None or not same or part.max_bytes != most_bytes:
@@ -427,4 +435,4 @@ def _is_silent(lane: Lane, now_ms: int) -> bool:
 
 def _until(lanes: Iterable[Lane], now: float) -> list[float]:
     """Return the remaining pause of each lane that pauses after an error."""
-    return [lane.read_after - now for lane in lanes if lane.read_after > now]
+    return [lane.source.retry_at - now for lane in lanes if lane.source.retry_at > now]

@@ -15,11 +15,12 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetch import fetch_one
 from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.copy.lanes import Warrant
-from kmigrate.mirror.partition.lane import Lane, LaneState
+from kmigrate.mirror.copy.lanes import OwnerTerm
+from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.partition.mapped import MappedLane
 from kmigrate.mirror.partition.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.partition.steps import Hole
+from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.model.offset_map_ledger import MapLedger
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.stops import AcceptedLoss
@@ -55,7 +56,7 @@ class Recovery:
         target: ClusterClient,
         identity: CopyIdentity,
         holes: HoleMaker,
-        warrant: Warrant,
+        owner_term: OwnerTerm,
         look_again: Callable[[], None],
         check_topic: Callable[[ClusterClient, str], Coroutine[Any, Any, None]],
         store: MapStore | None = None,
@@ -64,7 +65,7 @@ class Recovery:
         self._target = target
         self._identity = identity
         self._holes = holes
-        self._warrant = warrant
+        self._owner_term = owner_term
         self._look_again = look_again
         self._check_topic = check_topic
         self._store = store
@@ -75,29 +76,26 @@ class Recovery:
     async def recover(self, lane: Lane) -> None:
         """Read the target's tail until the lane's position is known."""
         delay = 0.02
-        try:
-            await sleep(lane.write_pause_s)
-            while lane.state is LaneState.LOST:
-                if isinstance(lane, MappedLane) and not self._warrant(lane.key):
-                    lane.trouble = "the lease is not confirmed"  # this process may not judge a newer owner's runs
-                    await sleep(0.05)
-                    continue
-                try:
-                    tail = await self._look_at_tail(lane)
-                except (Diverged, ProtocolViolation, StateLogBroken) as error:
-                    lane.stop(f"{error.ref}: {error.what}")
-                except Failed as error:
-                    lane.trouble = f"{error.ref}: {error.what}"
-                    self._look_again()
-                    await sleep(delay)
-                    delay = min(delay * 2, 1.0)
-                else:
-                    if not isinstance(lane, MappedLane) and tail.end < lane.log_start:
-                        ref = reaction_to(Asked.PRODUCE, Found.NOT_ALIGNED).ref
-                        lane.stop(f"{ref}: the target ends at {tail.end}, before the start {lane.log_start}")
-                    lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start))
-        finally:
-            lane.busy = False
+        await sleep(lane.write_pause_s)
+        while lane.state is LaneState.LOST:
+            if isinstance(lane, MappedLane) and not self._owner_term(lane.key):
+                lane.recovery_failed("the lease is not confirmed")  # this process may not judge a newer owner's runs
+                await sleep(0.05)
+                continue
+            try:
+                tail = await self._look_at_tail(lane)
+            except (Diverged, ProtocolViolation, StateLogBroken) as error:
+                lane.stop(f"{error.ref}: {error.what}")
+            except Failed as error:
+                lane.recovery_failed(f"{error.ref}: {error.what}")
+                self._look_again()
+                await sleep(delay)
+                delay = min(delay * 2, 1.0)
+            else:
+                if not isinstance(lane, MappedLane) and tail.end < lane.log_start:
+                    ref = reaction_to(Asked.PRODUCE, Found.NOT_ALIGNED).ref
+                    lane.stop(f"{ref}: the target ends at {tail.end}, before the start {lane.log_start}")
+                lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start))
 
     async def _look_at_tail(self, lane: Lane) -> LogTail:
         """Return the target's tail, checked to be the work of this lane's copiers; else raise Diverged."""
@@ -108,14 +106,14 @@ class Recovery:
             self._identity.data_id,
             since=mapped.target_start if mapped else 0,
             settle_s=lane.settle_s,
-            replicated=lane.torn,
+            replicated=lane.has_late_writes,
         )
-        if tail.end < (mapped.target_position if mapped else lane.position):
+        if tail.end < (mapped.target_position if mapped else lane.target.position):
             # An unclean election has cut the log, which is then filled up again; or another topic has this name.
             await self._check_topic(self._target, lane.topic)
         if mapped:
             await self._bring_map_to(mapped, tail)
-        elif lane.doubtful and (lane.compacted or lane.position < 0):
+        elif lane.target.doubtful and (lane.compacted or lane.target.position < 0):
             await self._compare_last(lane, tail)
         return tail
 
@@ -155,25 +153,22 @@ class Recovery:
         assert self._store is not None
         link_uuid, term, maps = self._store.link_uuid, lane.term, self._store.maps
         await maps.read_to_end()
-        if lane.ledger is None:
+        ledger = lane.ledger
+        if ledger is None:
             stored = maps.folded(link_uuid, *lane.key, lane.target_topic_id, lane.target_start)
             stored.close(tail.end)
-            lane.ledger = MapLedger(
-                link_uuid,
-                *lane.key,
-                term=term,
-                number=maps.next_number(link_uuid, *lane.key, term=term),
-                target_topic_id=lane.target_topic_id,
-                stored=stored,
+            number = maps.next_number(link_uuid, *lane.key, term=term)
+            ledger = MapLedger(
+                link_uuid, *lane.key, term=term, number=number, target_topic_id=lane.target_topic_id, stored=stored
             )
-        begins = lane.ledger.begins
-        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, lane.target_start, before=begins)
+            lane.begin_map(ledger)
+        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, lane.target_start, before=ledger.begins)
         others.close(tail.end)
         lane.stands_at(tail.end, others)
         if tail.end == lane.target_start:
             return
         ours = await self._batches(self._target, lane, tail.end - 1, tail.end)
-        last = lane.ledger.map.to_source(tail.end - 1)
+        last = ledger.map.to_source(tail.end - 1)
         first, end = await asyncio.to_thread(_extent, ours)
         if last is None or not last.is_record or tail.end != end:
             raise _unknown_batch(lane, tail.end - 1)
@@ -184,19 +179,16 @@ class Recovery:
         """Store the planned runs, so that their batches may be sent."""
         assert self._store is not None and lane.ledger is not None
         try:
-            if not self._warrant(lane.key):
+            if not self._owner_term(lane.key):
                 await sleep(0.05)
                 return
             token, chunks = lane.ledger.unwritten()
             await self._store.maps.store(chunks)
-            lane.ledger.written(token)
-            lane.trouble = ""
+            lane.map_stored(token)
         except Failed as error:
-            lane.trouble = error.what
+            lane.recovery_failed(error.what)
             self._look_again()
             await sleep(0.1)
-        finally:
-            lane.busy = False
 
     async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch | OldMessages]:
         """Return the data batches that hold offsets start … end − 1; raise Unreachable if they cannot be read."""
@@ -219,29 +211,28 @@ class Recovery:
             at = batches[-1].next_offset
         return found
 
-    async def fill(self, lane: Lane, hole: Hole, *, told: bool) -> None:
-        """Fill a hole, or the first part of a long hole (D); `told`: the answer that has just come gave the log end.
+    async def fill(self, lane: Lane, hole: Hole, *, end_known: bool) -> None:
+        """Fill a hole, or the first part of a long hole (D).
 
-        Nothing is awaited between the last look at the warrant and the markers: without a connection no marker is sent.
+        `end_known`: the answer that has just come gave the log end. Nothing is awaited between the last look at the
+        owner term and the markers: without a connection no marker is sent.
         """
         try:
-            await self._fill_checked(lane, hole, told=told)
+            await self._fill_checked(lane, hole, end_known=end_known)
         except Failed as error:  # even if the lane is lost meanwhile, the markers may still come
             unknown = reaction_to(Asked.MARKERS, Found.NO_ANSWER).action is Action.SETTLE
             lane.fill_failed(error.what, unknown=unknown)
-        finally:
-            lane.busy = False
 
-    async def _fill_checked(self, lane: Lane, hole: Hole, *, told: bool) -> None:
-        term = self._warrant(lane.key)
+    async def _fill_checked(self, lane: Lane, hole: Hole, *, end_known: bool) -> None:
+        term = self._owner_term(lane.key)
         if not term:
             await sleep(0.05)
             lane.fill_failed("whether this process still owns the partition is not confirmed", unknown=False)
             return
-        if not (told and lane.marked_under == term and self._holes.ready(*lane.key, term)):
+        if not (end_known and lane.target.marked_under == term and self._holes.ready(*lane.key, term)):
             await self._holes.prepare(*lane.key, term)
             end = await settled_end(self._target, *lane.key)
-            if end != hole.start or self._warrant(lane.key) != term:
+            if end != hole.start or self._owner_term(lane.key) != term:
                 lane.fill_failed("the target's log moved", unknown=False)
                 return
         hole = Hole(hole.start, min(hole.end, hole.start + self._holes.portion))
@@ -251,7 +242,7 @@ class Recovery:
                 await sleep(0.1)  # a newer owner writes; the tail will show its writes
             self._look_again()
             lane.fill_refused(hole, made.error)
-        elif lane.state is LaneState.FILLING:
+        elif lane.filling:
             if made.end == hole.end:
                 lane.filled(made.end, term)
             else:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, KmigrateError, Unreachable
-from kmigrate.mirror.copy.lanes import Lanes, Signals, Warrant
+from kmigrate.mirror.copy.lanes import Lanes, OwnerTerm, Signals
 from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
 from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.partition.lane import Key, Lane, Sent
@@ -122,7 +122,7 @@ class TargetWriter:
         *,
         in_flight: int,
         request_limit: int,
-        warrant: Warrant,
+        owner_term: OwnerTerm,
         attend: Callable[[Lane], None],
         answered: Callable[[Lane], None],
     ) -> None:
@@ -133,7 +133,7 @@ class TargetWriter:
         self._signals = signals
         self._in_flight = in_flight
         self._request_limit = request_limit - _REQUEST_HEAD
-        self._warrant = warrant
+        self._owner_term = owner_term
         self._attend = attend
         self._answered = answered
         self._left_out: dict[tuple[int, int], Lane | None] = {}
@@ -197,7 +197,7 @@ class TargetWriter:
         promoted = slot == _PROMOTED
         place = () if promoted else (slot, self._settings.write_connections)
         lanes = self._lanes.led_by(self._target, node, *place)
-        mine = [lane for lane in lanes if lane.queued and lane.promoting == promoted]
+        mine = [lane for lane in lanes if lane.target.queue and lane.promoting == promoted]
         first = self._left_out.get((node, slot))
         if first is None or first not in mine:
             return mine
@@ -214,9 +214,9 @@ class TargetWriter:
             if size >= most:
                 left_out = left_out or lane
                 break
-            head = lane.head
+            head = lane.target.head
             old = head is not None and (self._in_flight == 1 or now - head.max_timestamp > OLD_MS)
-            if (lane.careful or old) and not self._warrant(lane.key):
+            if (lane.careful or old) and not self._owner_term(lane.key):
                 continue
             if head is not None and size + len(head.view) > self._request_limit:
                 left_out = left_out or lane

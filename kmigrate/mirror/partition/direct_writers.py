@@ -41,8 +41,8 @@ class SeenWriter:
 class DirectSeen:
     """Collects the direct writers of a partition."""
 
-    def __init__(self) -> None:
-        self.is_routed: Callable[[Producer], bool] = lambda producer: False
+    def __init__(self, is_routed: Callable[[Producer], bool] = lambda producer: False) -> None:
+        self.is_routed = is_routed
         """Tells whether the state log names a producer id and epoch as those of a routed transactional producer."""
         self.writers: dict[Producer, SeenWriter] = {}
         self.dropped = 0

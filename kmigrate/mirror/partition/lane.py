@@ -1,8 +1,8 @@
 """One mirrored partition as a state machine: what may be sent now, and what each answer means. Pure.
 
-    LOST ──recovered──▶ PRIMING ──ack──▶ PIPING ◀──▶ FILLING        any ──stop──▶ STOPPED (by name, see `reactions`)
-      ▲___________________│________________│____________│
-            error, unknown outcome, 45: once nothing is unanswered, the target's tail is read again
+The states and events are in `transitions`, and the reactions to errors in `reactions`. A lane consists of a cursor in
+the source's log, the target's log and a report. Other classes read these parts, and call the lane's methods for every
+event.
 
 Invariants:
 A  `position` is only what the target has acknowledged or what its own tail showed. No position is counted from the
@@ -15,7 +15,7 @@ D  A hole is filled with nothing in flight. Data waits until the log end is know
    has just come gave the log end. No unclean election fits between that answer and the hole, because an election takes
    longer. Second, a marker of the present term stands on the log (`marked_under`). From then on the broker refuses the
    markers of an older owner. Once a newer owner has written a marker, the broker refuses ours (52, V3). If one of two
-   owners fills by transactions, only the warrant separates them. Appends of other copiers stop before the hole, as
+   owners fills by transactions, only the owner term separates them. Appends of other copiers stop before the hole, as
    ours do.
 E  An acknowledged base offset other than the expected offset stops the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
@@ -29,9 +29,7 @@ H  Records that the source has lost (W7) are dropped if they were only read, and
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from typing import Any, NamedTuple
 
 from kmigrate.mirror.partition.direct_writers import READ_PAUSE_MS, DirectSeen
@@ -41,31 +39,26 @@ from kmigrate.mirror.partition.reactions import (
     Found,
     Reaction,
     cause,
+    error_text,
     pause_s,
     reaction_to,
-    remedy_of,
-    told,
 )
+from kmigrate.mirror.partition.report import LaneReport
+from kmigrate.mirror.partition.source_cursor import SourceCursor
 from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step, damaged, kept_long, read_steps
 from kmigrate.mirror.partition.tally import Tally
+from kmigrate.mirror.partition.target_log import TargetLog
+from kmigrate.mirror.partition.transitions import LaneEvent, LaneState, next_state
 from kmigrate.model.presences import PartitionProgress
-from kmigrate.model.stops import AcceptedLoss, PartitionStop
+from kmigrate.model.stops import AcceptedLoss
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchedPartition
-from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, check_crc, next_sequence, stamp
+from kmigrate.records.batch import check_crc, next_sequence
 
-__all__ = ["Key", "Lane", "LaneState", "Sent"]
+__all__ = ["Key", "Lane", "Sent"]
 
 Key = tuple[str, int]
 """Topic and partition."""
-
-
-class LaneState(Enum):
-    LOST = "lost"
-    PRIMING = "priming"
-    PIPING = "piping"
-    FILLING = "filling"
-    STOPPED = "stopped"
 
 
 _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
@@ -76,9 +69,8 @@ The members are bound to names once. Every batch needs several of them, and each
 """
 _SETTLE_S = 0.1
 """Seconds of rest before the log end is believed, if late appends are refused and only the next append is accepted."""
-_SETTLE_TORN_S = 1.0
+_SETTLE_MARKERS_S = 1.0
 """The same for a log to which markers may still be written: brokers never refuse a marker for its offset (W5)."""
-_CLEARED = TRANSACTIONAL | DELETE_HORIZON
 
 
 class Sent(NamedTuple):
@@ -101,102 +93,68 @@ class Lane:
         hole_limit: int,
         log_start: int = 0,
         live_from: int = -1,
+        direct: DirectSeen | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.key = (topic, partition)
         self.log_start = log_start
         self.state = LaneState.LOST
-        self.position = -1
-        self.read_at = -1
-        self.leader_epoch = -1
-        self.source_end = -1
-        self.stable_end = -1
+        self.source = SourceCursor(live_from)
+        self.target = TargetLog(producer_id, epoch)
+        self.report = LaneReport()
+        self.tally = Tally()
+        self.direct = direct if direct is not None else DirectSeen()
         self.barrier: int | None = None
         self.promoting = False
         """True during a promote: the link's throttle does not delay the lane."""
         self.urgent = False
         """True while writers wait behind a fence: progress must be reported at once."""
-        self.problem = ""
-        self.lost_range = (-1, -1)
-        """First and last source offset that the problem concerns."""
-        self.recorded = False
-        """True once the state log holds this stop; when the log no longer does, a person has resumed the partition."""
+        self.paused = False
+        self.losses: tuple[AcceptedLoss, ...] = ()
+        self.disk_low = ""
+        """The lack of room on the target that stops reading, or ''; a partition behind a fence is read all the same."""
         self.retired = False
         """True if another process shall copy this partition: nothing more is sent, and requests in flight are finished.
         """
-        self.trouble = ""
-        """The trouble that is being retried now; cleared by the next success."""
-        self.target_loss = ""
-        """The target's last loss of stored offsets; the text stays, because consumers there may have noticed."""
-        self.reading_trouble = ""
-        """The present trouble of reading; cleared by the next success."""
-        self.paused = False
-        self.disk_low = ""
-        """The lack of room on the target that stops reading, or ''; a partition behind a fence is read all the same."""
-        self.losses: tuple[AcceptedLoss, ...] = ()
-        self.unfilled_at = -1
-        """Offset at which a fetch response was empty although the stable end is beyond.
-
-        Other partitions may have filled that response.
-        """
-        self._bare_at = -1
-        """Offset at which a fetch of this partition alone had such an empty response."""
-        self.looking = False
-        """True while a task checks what became of the topic or of the offset to read: nothing is read meanwhile."""
-        self.rest: Callable[[], Reading] | None = None
-        """The rest of a fetch response, from `read_at` on, that a thread reads: nothing else is read meanwhile."""
-        self.layout_trouble: dict[Asked, str] = {}
-        """Trouble that the last metadata of each cluster has shown."""
-        self.read_after = 0.0
-        """Time from which the source may be asked again after an error, on the monotonic clock."""
-        self._unserved = ""
-        """The reason why the target's leader had no connection when a batch was due."""
-        self.failures = 0
-        """Number of consecutive refusals of appends or holes; `write_pause_s` follows from this number."""
-        self._read_failures = 0
-        self._slowed: dict[Asked, str] = {}
-        self._cut: int | None = None
-        self.unknown = False
-        """True after a write with unknown outcome: the tail must settle before the lane believes the tail."""
         self.compacted = False
         """True if a log cleaner works on the source partition."""
-        self.doubtful = True
-        """True if a `compacted` lane must compare the target's last batch: another process may have written that batch.
-        """
         self.busy = False
-        """True while a task recovers this lane or fills its hole."""
-        self.marked_under = 0
-        """The term under which the last hole was filled since the tail was read; 0 if there was none (D)."""
-        self.queued_bytes = 0
-        self.tally = Tally()
-        self._producer_id = producer_id
-        self._epoch = epoch
+        """True while a task recovers this lane, stores its map or fills its hole."""
         self._hole_limit = hole_limit
-        self._sequence = 0
-        """Sequence of the next append, if nothing goes wrong before."""
-        self._queued_sequence = 0
-        """Sequence of the next batch to queue.
 
-        A batch is stamped as it is read, while its header is in the processor's cache.
-        """
-        self._next = -1
-        self._queue: deque[Step] = deque()
-        self._sent: deque[Append] = deque()
-        self._failed: list[Append] = []
-        self._connection: object = None
-        self._behind_hole = LaneState.PRIMING
-        """The state after the hole is filled (C)."""
-        self._hole = (0, 0)
-        """The newest contiguous offsets without a record on the source that are filled."""
-        self._marking = False
-        """True while markers are in flight, or may still arrive."""
-        self.direct = DirectSeen()
-        self.live_from = live_from
-        """The source's log end when the link began to mirror this partition; −1: set by the first fetch response."""
-        self._there_before = -1
-        """The source's log end in the first fetch response: the write times of the batches below are unknown."""
-        self._said: tuple[dict[str, Any], PartitionProgress] | None = None
+    def _advance(self, event: LaneEvent) -> None:
+        self.state = next_state(self.state, event)
+
+    # the assignment
+
+    def assign(
+        self,
+        *,
+        barrier: int | None = None,
+        promoting: bool = False,
+        urgent: bool = False,
+        paused: bool = False,
+        losses: tuple[AcceptedLoss, ...] = (),
+    ) -> None:
+        """Take over what the state log says of this partition; the partition is this process's own."""
+        self.retired = False
+        self.barrier, self.promoting, self.urgent, self.paused, self.losses = barrier, promoting, urgent, paused, losses
+
+    def wait_for_room(self, why: str) -> None:
+        """Read nothing while the target lacks room; '' lets the lane continue."""
+        self.disk_low = why
+
+    def metadata_seen(self, asked: Asked, trouble: str) -> None:
+        """Note the trouble that a cluster's metadata shows; '' if there is none."""
+        self.report.metadata_trouble[asked] = trouble
+
+    def begin_work(self) -> None:
+        """Note that a task works on this lane until `end_work`."""
+        self.busy = True
+
+    def end_work(self) -> None:
+        self.busy = False
 
     # reading from the source
 
@@ -207,9 +165,10 @@ class Lane:
     @property
     def reads(self) -> bool:
         """True if this lane has a position to read from, and nothing holds its reading back."""
-        held = self.paused or self.looking or self.rest is not None or self._cut is not None
+        source = self.source
+        held = self.paused or source.looking or source.rest is not None or source.cut_to is not None
         held = held or (bool(self.disk_low) and not self.urgent)
-        return self.state is not _STOPPED and self.read_at >= 0 and not held
+        return self.state is not _STOPPED and source.read_at >= 0 and not held
 
     def take(
         self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None, *, most: int | None = None
@@ -219,17 +178,18 @@ class Lane:
         `seen_ms` is the present time on the clock that this process's presences use. Batches that need more rewriting
         effort than `most` are left as `rest`. Return the effort that the other batches took.
         """
-        if not self._listens(asked):
+        if not self._is_next(asked):
             return 0
-        self._read_failures = 0
-        self.reading_trouble = ""
+        source = self.source
+        source.failures = 0
+        source.trouble = ""
         if now_ms - self.tally.heard_ms > READ_PAUSE_MS:
             self.direct.paused(now_ms if seen_ms is None else seen_ms)
         self.ends_at(answer.high_watermark, now_ms)
-        self.stable_end = answer.last_stable_offset
-        if self._there_before < 0:
-            self._there_before = answer.high_watermark
-            self.live_from = answer.high_watermark if self.live_from < 0 else self.live_from
+        source.stable_end = answer.last_stable_offset
+        if source.first_end < 0:
+            source.first_end = answer.high_watermark
+            source.live_from = answer.high_watermark if source.live_from < 0 else source.live_from
         if not len(answer.records):
             return 0
         records = answer.records
@@ -239,41 +199,42 @@ class Lane:
             records,
             answer.aborted,
             read_at=asked,
-            leader_epoch=self.leader_epoch,
+            leader_epoch=source.leader_epoch,
             hole_limit=self._hole_limit,
             barrier=self.barrier,
             most=most,
-            direct_from=self.live_from,
+            direct_from=source.live_from,
         )
-        self._go_on(reading, asked, len(records), now_ms, seen_ms)
-        self.rest = reading.rest if self._listens(reading.next_offset) else None
+        self._queue_reading(reading, asked, len(records), now_ms, seen_ms)
+        source.rest = reading.rest if self._is_next(reading.next_offset) else None
         return reading.effort
 
     def take_rest(self, rest: Callable[[], Reading], asked: int, reading: Reading, now_ms: int, seen_ms: int) -> None:
         """Queue the batches that `rest` has read from `asked` on, unless they are outdated by now."""
-        if self.rest is not rest:
+        if self.source.rest is not rest:
             return
-        self.rest = None
-        if self._listens(asked):
-            self._go_on(reading, asked, 0, now_ms, seen_ms)
+        self.source.rest = None
+        if self._is_next(asked):
+            self._queue_reading(reading, asked, 0, now_ms, seen_ms)
 
-    def _listens(self, asked: int) -> bool:
+    def _is_next(self, asked: int) -> bool:
         """Return whether batches that were read from an offset on come next."""
-        return self.state is not _STOPPED and self._cut is None and asked == self.read_at
+        return self.state is not _STOPPED and self.source.cut_to is None and asked == self.source.read_at
 
-    def _go_on(self, reading: Reading, asked: int, size: int, now_ms: int, seen_ms: int | None) -> None:
+    def _queue_reading(self, reading: Reading, asked: int, size: int, now_ms: int, seen_ms: int | None) -> None:
         for step in reading.steps:
             self._push(step)
         if self.stopped:
             return
+        source = self.source
         self.tally.read(reading.steps, size, reading.next_offset - asked, now_ms)
-        self.read_at = reading.next_offset
-        self.leader_epoch = reading.leader_epoch
+        source.read_at = reading.next_offset
+        source.leader_epoch = reading.leader_epoch
         if reading.compacted:
             self.beware_of_cleaner()
         if reading.direct:
             seen_ms = now_ms if seen_ms is None else seen_ms
-            if asked < self._there_before:
+            if asked < source.first_end:
                 self.direct.paused(seen_ms + 1)
             self.direct.note(reading.direct, seen_ms)
         if reading.problem:
@@ -288,71 +249,53 @@ class Lane:
 
     def ends_at(self, source_end: int, now_ms: int) -> None:
         """Note the source's log end."""
-        self.tally.stands_at(self.position, self.source_end)
+        self.tally.stands_at(self.target.position, self.source.log_end)
         self.tally.heard_ms = now_ms
-        self.source_end = source_end
+        self.source.log_end = source_end
 
     def _push(self, step: Step) -> None:
-        if step.start < self.position:
+        position = self.target.position
+        if step.start < position:
             if isinstance(step, Append):
                 self.stop(
                     f"diverged: the target holds a control record at or after offset {step.start}, "
                     "where the source holds a record"
                 )
                 return
-            if step.end <= self.position:
+            if step.end <= position:
                 return
-            step = Hole(self.position, step.end)
-        queue = self._queue
-        if not queue:
-            self._queued_sequence = self._sequence
-        if isinstance(step, Append):
-            self.queued_bytes += len(step.view)
-            self._stamp(step, self._queued_sequence)
-            self._queued_sequence = next_sequence(step.sequence, step.end - step.start)
-        elif queue and isinstance(last := queue[-1], Hole) and last.end == step.start:
-            queue[-1] = Hole(last.start, step.end)
-            return
-        queue.append(step)
-
-    def _stamp(self, step: Append, sequence: int) -> None:
-        stamp(step.view, producer_id=self._producer_id, epoch=self._epoch, sequence=sequence, clear=_CLEARED)
-        step.sequence = sequence
+            step = Hole(position, step.end)
+        self.target.push(step)
 
     def slow(self, asked: Asked, node: int, throttle_ms: int) -> None:
         """Note that a broker asks for pauses because the quota is used up, or no longer asks."""
         ref = reaction_to(asked, Found.THROTTLED).ref
-        self._slowed[asked] = f"{ref}: broker {node} asks for rests of {throttle_ms} ms" if throttle_ms else ""
-
-    @property
-    def in_flight(self) -> int:
-        """Number of batches in flight to the target."""
-        return len(self._sent)
+        self.report.throttled[asked] = f"{ref}: broker {node} asks for rests of {throttle_ms} ms" if throttle_ms else ""
 
     @property
     def at_rest(self) -> bool:
         """True if the lane is stopped with nothing in flight, so that another lane may take its place."""
-        return self.stopped and not self.busy and not self._sent
+        return self.stopped and not self.busy and not self.target.sent
 
     @property
-    def torn(self) -> bool:
+    def has_late_writes(self) -> bool:
         """True if the writes in flight would do harm behind those of another process that began now.
 
         These writes are markers, or, on a compacted partition, appends (G).
         """
-        late = bool(self._sent) or (self.unknown and not self.stopped)
-        return self._marking or (self.compacted and late)
+        late = bool(self.target.sent) or (self.target.unknown and not self.stopped)
+        return self.target.marking or (self.compacted and late)
 
     @property
     def settle_s(self) -> float:
         """The seconds for which the target's log must be at rest before its end is believed."""
-        if self.torn:
-            return _SETTLE_TORN_S
-        return _SETTLE_S if self.unknown else 0.0
+        if self.has_late_writes:
+            return _SETTLE_MARKERS_S
+        return _SETTLE_S if self.target.unknown else 0.0
 
     def unsettle(self) -> None:
         """Note that another lane's writes to this partition may still come, even markers: the tail must rest first."""
-        self.unknown = self._marking = True
+        self.target.unknown = self.target.marking = True
 
     def retire(self) -> None:
         """Release the partition, so that another process can take it."""
@@ -361,34 +304,49 @@ class Lane:
     @property
     def released(self) -> bool:
         """True if the lane is retired, with nothing in flight and no unknown outcome: another process may begin."""
-        return self.retired and not self.busy and not self._sent and (self.stopped or not self.unknown)
+        return self.retired and not self.busy and not self.target.sent and (self.stopped or not self.target.unknown)
 
     def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
         """Note that the source did not deliver this partition's records; only this partition waits for its next try."""
-        self._read_failures += 1
-        self.reading_trouble = trouble
-        self.read_after = now + pause_s(self._read_failures, named=named)
+        self.source.failed(trouble, now, named=named)
+
+    def heard(self, asked: int, now_ms: int, *, throttled: bool) -> None:
+        """Note that the source has answered a fetch at `asked`; the response may leave this partition out."""
+        source = self.source
+        if not source.trouble:
+            self.tally.heard_ms = now_ms
+        if source.read_at < source.stable_end and source.read_at == asked and not throttled:
+            source.unfilled_at = asked
+
+    def begin_look(self) -> None:
+        """Read nothing until `looked`."""
+        self.source.looking = True
+
+    def looked(self, trouble: str = "") -> None:
+        """Read on after a look at the topic and its offsets; `trouble`: the failure of the look."""
+        self.source.looking = False
+        self.source.trouble = trouble or self.source.trouble
 
     @property
-    def may_be_bare(self) -> bool:
+    def may_lack_batches(self) -> bool:
         """True if only a fetch of this partition alone can show whether the source has a batch at the read position."""
-        return self.reads and self.unfilled_at == self.read_at != self._bare_at
+        return self.reads and self.source.unfilled_at == self.source.read_at != self.source.empty_at
 
-    def bare(self, asked: int) -> None:
+    def no_batch(self, asked: int) -> None:
         """Note that a fetch of this partition alone found no batch from `asked` on, although the stable end is beyond.
 
         The lane does not skip these offsets, because a wrong empty response would lead past records. The next record
         that is written there ends this state.
         """
-        self._bare_at = asked
+        self.source.empty_at = asked
 
     def deleted(self, asked: int, start: int) -> None:
         """Handle a source log start beyond the offset to read: make a hole if that loss is accepted (H)."""
-        if self.stopped or asked != self.read_at:
+        if self.stopped or asked != self.source.read_at:
             return
-        at = max(asked, self.position)  # from `asked` to `position` the target has its holes already
+        at = max(asked, self.target.position)  # from `asked` to `position` the target has its holes already
         if at >= start:
-            self.read_at = at
+            self.source.read_at = at
             return
         accepted = next((loss for loss in self.losses if loss.covers(at, at)), None)
         if accepted is None:
@@ -398,31 +356,32 @@ class Lane:
                 (at, start - 1),
             )
             return
-        self.read_at = min(start, accepted.last + 1)
-        self._push(Hole(at, self.read_at))
+        self.source.read_at = min(start, accepted.last + 1)
+        self._push(Hole(at, self.source.read_at))
 
-    def let_go(self) -> int:
+    def drop_waiting(self) -> int:
         """Drop queued batches that cannot be written now, to make room for others; return the bytes that this frees.
 
         The dropped batches are read again later.
         """
-        size = self.queued_bytes
-        if not size or self._sent:
+        target = self.target
+        size = target.queued_bytes
+        if not size or target.sent:
             return 0
-        trouble = self._unserved or self.layout_trouble.get(Asked.PRODUCE, "")
+        trouble = self.report.unserved or self.report.metadata_trouble.get(Asked.PRODUCE, "")
         if trouble and self.state in _WRITES:
             self._lose(trouble)  # otherwise the batches would be read again at once, and wait again
         if self.state is _LOST:
-            self._failed = []
-            self._queue.clear()
-            self.queued_bytes, self.read_at = 0, -1  # reading resumes at the target's position, once that is known
+            target.failed = []
+            target.drop_queue()
+            self.source.read_at = -1  # reading resumes at the target's position, once that is known
         elif self.paused and self.state in _WRITES:
-            self._read_again(self._next)
-        return size - self.queued_bytes
+            self._read_again(target.next)
+        return size - target.queued_bytes
 
     def unserved(self, why: str) -> None:
         """Note that the partition's leader has no connection; with nothing in flight, nothing else reports this."""
-        self._unserved = why
+        self.report.unserved = why
 
     def cut(self, end: int) -> None:
         """Handle a source log that was cut to `end` (W7).
@@ -431,18 +390,18 @@ class Lane:
         """
         if self.stopped:
             return
-        self._cut = end if self._cut is None else min(self._cut, end)
-        self._hole = (0, 0)
-        self.rest = None
-        self._queue.clear()
+        source = self.source
+        source.cut_to = end if source.cut_to is None else min(source.cut_to, end)
+        source.rest = None
+        self.target.newest_hole = (0, 0)
+        self.target.queue.clear()
         self._lose(f"the source was cut to offset {end}")
 
     def _push_end(self, problem: str, lost: tuple[int, int] = (-1, -1)) -> None:
         """Stop reading; batches that were read before the problem are still copied."""
-        self.problem = problem
-        self.lost_range = lost
-        self.read_at = -1
-        if not self._queue and not self._sent:
+        self.report.blocked_by(problem, lost)
+        self.source.read_at = -1
+        if not self.target.queue and not self.target.sent:
             self.stop(problem, lost)
 
     # writing to the target
@@ -457,18 +416,18 @@ class Lane:
         return step.start
 
     def _arrive(self, position: int) -> None:
-        self.position = position
+        self.target.position = position
 
     def send_next(self, connection: object, in_flight: int) -> Sent | None:
         """Return the next append, stamped and counted as sent, or None if nothing may be sent now."""
-        if connection is not self._connection:
-            if self._sent:
+        target = self.target
+        queue, sent = target.queue, target.sent
+        if connection is not target.connection:
+            if sent:
                 return None
-            self._connection = connection
-            self._behind_hole = LaneState.PRIMING
-            if self.state is LaneState.PIPING:
-                self.state = LaneState.PRIMING
-        state, queue, sent = self.state, self._queue, self._sent
+            target.connection = connection
+            self._advance(LaneEvent.RECONNECTED)
+        state = self.state
         limit = in_flight if state is _PIPING else 1
         if self.paused or state not in _WRITES or len(sent) >= limit or not queue:
             return None
@@ -477,42 +436,33 @@ class Lane:
             return None
         if self.barrier is not None and step.end > self.barrier:
             if step.start < self.barrier:
-                self._read_again(self._next)  # merged before the barrier was known
+                self._read_again(target.next)  # merged before the barrier was known
             return None
-        self._unserved = ""
-        if step.start != self._next:
-            self.stop(f"diverged: the next batch is for offset {step.start}, the target stands at {self._next}")
+        self.report.unserved = ""
+        if step.start != target.next:
+            self.stop(f"diverged: the next batch is for offset {step.start}, the target stands at {target.next}")
             return None
         queue.popleft()
-        sequence = self._sequence
+        sequence = target.sequence
         if step.sequence != sequence:  # the batch was queued when another sequence was expected
-            self._stamp(step, sequence)
-        self._sequence = next_sequence(sequence, step.end - step.start)
-        self._next = step.end
+            target.stamp(step, sequence)
+        target.sequence = next_sequence(sequence, step.end - step.start)
+        target.next = step.end
         sent.append(step)
         return Sent(self, step)
-
-    @property
-    def queued(self) -> bool:
-        """True if batches or holes that were read wait to be written."""
-        return bool(self._queue)
-
-    @property
-    def head(self) -> Append | None:
-        """The next append; None if a hole or nothing comes next."""
-        return self._queue[0] if self._queue and isinstance(self._queue[0], Append) else None
 
     def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> bool:
         """Handle the broker's answer to an append; answers come in the order of sending.
 
         `repeated`: the broker already held that batch. Return whether the append is copied now.
         """
-        self._settle(step)
+        target = self.target
+        target.settle(step)
         state = self.state
         if state is _STOPPED:
             return False
         if error:
-            self._failed.append(step)
+            target.failed.append(step)
             self._refused(step, error)
         elif base_offset != self.expected(step):
             self.stop(
@@ -520,35 +470,30 @@ class Lane:
                 f"or found at {base_offset} on the target"
             )
         elif repeated and self.careful:
-            self._failed.append(step)
+            target.failed.append(step)
             self._lose("another copier was faster")
         elif state not in _WRITES:
-            self._failed.append(step)  # stored, but after a failure: the tail decides
+            target.failed.append(step)  # stored, but after a failure: the tail decides
         else:
-            self.state = _PIPING
+            if state is not _PIPING:
+                self._advance(LaneEvent.ACKNOWLEDGED)
             self._arrive(step.end)
-            self.queued_bytes -= len(step.view)
-            self.trouble = ""
-            self.failures = 0
+            target.queued_bytes -= len(step.view)
+            target.failures = 0
+            self.report.trouble = ""
             self._end_if_done()
             return True
         return False
 
-    def _settle(self, step: Append) -> None:
-        if self._sent and self._sent[0] is step:
-            self._sent.popleft()
-        else:
-            self._sent.remove(step)
-
     def _refused(self, step: Append, error: int) -> None:
         reaction = reaction_to(Asked.PRODUCE, error)
-        text = told(reaction, error, f"offset {step.start} was refused")
+        text = error_text(reaction, error, f"offset {step.start} was refused")
         if reaction.action is Action.STOP:
             broken = error == Code.CORRUPT_MESSAGE and not check_crc(step.view)
             self.stop(damaged(step.start) if broken else text)
             return
         self.tally.retried(Asked.PRODUCE, cause(reaction, error))
-        self.unknown = self.unknown or reaction.action is Action.SETTLE
+        self.target.unknown = self.target.unknown or reaction.action is Action.SETTLE
         if self.state is not LaneState.LOST:
             self._count(reaction)
             self._lose(text)
@@ -556,42 +501,46 @@ class Lane:
     def _count(self, reaction: Reaction) -> None:
         """Count a refusal with a name, which a person must mend: each failed try lengthens the next pause."""
         if reaction.ref:
-            self.failures += 1
+            self.target.failures += 1
 
     @property
     def write_pause_s(self) -> float:
         """The pause before the tail is read for another try."""
-        return pause_s(self.failures, named=True)
+        return pause_s(self.target.failures, named=True)
 
     def unanswered(self, step: Append, why: str) -> None:
         """Handle an append without an answer: whether the append was stored is unknown."""
-        self._settle(step)
+        self.target.settle(step)
         if self.state is LaneState.STOPPED:
             return
-        self._failed.append(step)
+        self.target.failed.append(step)
         self.tally.retried(Asked.PRODUCE, Found.NO_ANSWER)
-        self.unknown = self.unknown or reaction_to(Asked.PRODUCE, Found.NO_ANSWER).action is Action.SETTLE
+        self.target.unknown = self.target.unknown or reaction_to(Asked.PRODUCE, Found.NO_ANSWER).action is Action.SETTLE
         self._lose(why)
 
     def _lose(self, why: str) -> None:
         if self.state is LaneState.STOPPED:
             return
-        self.state = LaneState.LOST
-        self.doubtful = True
-        self.marked_under = 0
-        self.trouble = why
+        self._advance(LaneEvent.LOST)
+        self.target.doubtful = True
+        self.target.marked_under = 0
+        self.report.trouble = why
 
     # recovery
 
     @property
     def wants_more(self) -> bool:
         """True if the lane may need more than reads and writes; `must_recover` and `hole_due` give details."""
-        queue = self._queue
+        queue = self.target.queue
         return self.state is not _PIPING or bool(queue and isinstance(queue[0], Hole))
 
     @property
     def must_recover(self) -> bool:
-        return self.state is _LOST and not self._sent and not self.busy
+        return self.state is _LOST and not self.target.sent and not self.busy
+
+    def recovery_failed(self, why: str) -> None:
+        """Note why the position is still unknown, or why the lane's map is not stored."""
+        self.report.trouble = why
 
     def recovered(self, position: int, sequence: int, data_end: int) -> None:
         """Handle the target's tail: continue with the known batches, or read the source again.
@@ -604,65 +553,53 @@ class Lane:
         """
         if self.state is not LaneState.LOST:
             return
-        if self._cut is not None:
-            self._after_cut(position)
-            if self.stopped:
-                return
-        if self.compacted and self._hole[0] <= data_end and position <= self._known_hole_end:
+        self._after_cut(position)
+        if self.stopped:
+            return
+        target = self.target
+        if self.compacted and target.newest_hole[0] <= data_end and position <= target.known_hole_end:
             data_end = position
-        known: list[Step] = sorted(self._failed, key=lambda step: step.start)
-        known += self._queue
-        self._failed = []
-        self._queue = deque()
-        self.queued_bytes = 0
-        self.trouble = self._held_to(position)
-        self.position = self._next = position
-        self._sequence = sequence
-        self.unknown = self.doubtful = self._marking = False
-        self._unserved = ""
-        self.state = LaneState.PRIMING
+        known: list[Step] = sorted(target.failed, key=lambda step: step.start)
+        known += target.queue
+        self.report.trouble = self._lost_offsets(position)
+        self.report.unserved = ""
+        target.begin_at(position, sequence)
+        self._advance(LaneEvent.RECOVERED)
         known = [step for step in known if step.end > data_end]
         if known and known[0].start == data_end:
             for step in known:
                 self._push(step)
-        elif known or self.read_at != position or self.problem:
+        elif known or self.source.read_at != position or self.report.problem:
             self._read_again(data_end)  # or another copier merged small batches in other places
 
-    @property
-    def _known_hole_end(self) -> int:
-        """The end of the newest filled hole, including a directly following hole that waits to be filled."""
-        end, following = self._hole[1], self._queue[0] if self._queue and not self._failed else None
-        return following.end if isinstance(following, Hole) and following.start == end else end
-
-    def _held_to(self, end: int) -> str:
+    def _lost_offsets(self, end: int) -> str:
         """Return a text about the offsets that a target log with this end has lost; '' if nothing is lost."""
-        if end >= self.position:
+        if end >= self.target.position:
             return ""
-        self.tally.lost_offsets += self.position - end
-        self.target_loss = (
+        self.tally.lost_offsets += self.target.position - end
+        self.report.target_loss = (
             f"{reaction_to(Asked.PRODUCE, Found.CUT).ref}: {self.topic}-{self.partition}: offsets {end} to "
-            f"{self.position - 1} were on the target and are gone: copied again"
+            f"{self.target.position - 1} were on the target and are gone: copied again"
         )
-        return self.target_loss
+        return self.report.target_loss
 
     def _read_again(self, offset: int) -> None:
-        self._queue.clear()
-        self.queued_bytes = sum(len(step.view) for step in self._sent)
-        self.read_at = offset
-        self.problem = ""
-        self.lost_range = (-1, -1)
+        self.target.drop_queue()
+        self.source.read_at = offset
+        self.report.blocked_by("")
 
     def _after_cut(self, position: int) -> None:
-        """Continue if the target holds nothing that the source lost; otherwise stop and report the loss (H)."""
-        end = self._cut
-        self._cut = None
-        self._failed = []
-        self.read_at, self.leader_epoch = -1, -1
-        assert end is not None
+        """After a cut of the source, continue if the target holds nothing that the source lost; else stop (H)."""
+        source, end = self.source, self.source.cut_to
+        if end is None:
+            return
+        source.cut_to = None
+        source.read_at = source.leader_epoch = -1
+        self.target.failed = []
         if position <= end:
             return
         if any(loss.covers(end, position - 1) for loss in self.losses):
-            self.reading_trouble = f"{_why(Found.CUT)}: waits until the source, which ends at {end}, reaches {position}"
+            source.trouble = f"{_why(Found.CUT)}: waits until the source, which ends at {end}, reaches {position}"
             return
         self.stop(
             f"{_why(Found.CUT)}: the source was cut to offset {end} (an unclean leader election); offsets {end} to "
@@ -674,43 +611,37 @@ class Lane:
 
     def hole_due(self) -> Hole | None:
         """Return the hole to fill now, clipped at the barrier; None if there is none."""
-        if self._sent or self.paused or self.busy or not self._queue:
+        if self.target.sent or self.paused or self.busy or not self.target.queue:
             return None
         if self.state not in _WRITES:
             return None
-        step = self._queue[0]
+        step = self.target.queue[0]
         if not isinstance(step, Hole):
             return None
         end = step.end if self.barrier is None else min(step.end, self.barrier)
-        return Hole(self.position, end) if end > self.position else None
+        return Hole(self.target.position, end) if end > self.target.position else None
 
     def fill(self) -> None:
-        self._behind_hole = self.state
-        self.state = LaneState.FILLING
-        self._marking = True
+        self._advance(LaneEvent.HOLE_BEGUN)
+        self.target.marking = True
+
+    @property
+    def filling(self) -> bool:
+        return self.state in (LaneState.FILLING, LaneState.FILLING_PIPED)
 
     def filled(self, end: int, term: int) -> None:
         """Note the target's log end after filling under `term`: the whole hole or its first part is filled."""
-        step = self._queue[0]
-        assert isinstance(step, Hole)
-        if end >= step.end:
-            self._queue.popleft()
-        else:
-            self._queue[0] = Hole(end, step.end)
-        self.tally.hole_offsets += end - self.position
-        self._hole = (self._hole[0] if self._hole[1] == self.position else self.position), end
-        self.position = self._next = end
-        self.state = self._behind_hole
-        self._marking = False
-        self.marked_under = term
-        self.trouble = ""
-        self.failures = 0
+        self.tally.hole_offsets += end - self.target.position
+        self.target.filled(end, term)
+        self.target.failures = 0
+        self.report.trouble = ""
+        self._advance(LaneEvent.HOLE_FILLED)
         self._end_if_done()
 
     def fill_refused(self, hole: Hole, error: int) -> None:
         """Handle the broker's error for a hole; only the log end shows how many of its markers were written."""
         reaction = reaction_to(Asked.MARKERS, error)
-        text = told(reaction, error, f"the hole at offset {hole.start} was refused")
+        text = error_text(reaction, error, f"the hole at offset {hole.start} was refused")
         if reaction.action is Action.STOP:
             self.stop(text)
             return
@@ -719,71 +650,70 @@ class Lane:
         self.fill_failed(text, unknown=reaction.action is Action.SETTLE)
 
     def fill_failed(self, why: str, *, unknown: bool) -> None:
-        self._marking = unknown
-        self.unknown = self.unknown or unknown
+        self.target.marking = unknown
+        self.target.unknown = self.target.unknown or unknown
         self._lose(why)
 
     # ends
 
     def _end_if_done(self) -> None:
-        if self.problem and not self._queue and not self._sent:
-            self.stop(self.problem, self.lost_range)
+        if self.report.problem and not self.target.queue and not self.target.sent:
+            self.stop(self.report.problem, self.report.lost_range)
 
-    def stop(self, problem: str, lost: tuple[int, int] = (-1, -1)) -> None:
-        """Stand still until a person resumes the partition; the first problem is the reported problem."""
-        if self.state is not LaneState.STOPPED:
-            self.problem = problem
-            self.lost_range = lost
-            self.state = LaneState.STOPPED
-            self._queue.clear()
-            self.queued_bytes = 0
-            self.rest = None
+    def stop(self, problem: str, lost: tuple[int, int] = (-1, -1), *, recorded: bool = False) -> None:
+        """Stand still until a person resumes the partition; the first problem is the reported problem.
+
+        `recorded`: the state log holds the stop already.
+        """
+        if self.state is not _STOPPED:
+            self.report.blocked_by(problem, lost)
+            self._advance(LaneEvent.STOPPED)
+            self.target.queue.clear()
+            self.target.queued_bytes = 0
+            self.source.rest = None
             self.tally.count()
+        self.report.recorded = self.report.recorded or recorded
 
-    def record(self, now_ms: int) -> PartitionStop:
-        """Return this stop as the state log keeps it."""
-        ref, _, what = self.problem.partition(": ")
-        return PartitionStop(ref, what, remedy_of(self.problem), *self.lost_range, at_ms=now_ms)
+    def stop_recorded(self, is_recorded: bool) -> None:
+        """Note whether the state log holds this stop."""
+        self.report.recorded = is_recorded
 
     def _troubles(self) -> str:
-        bare = ""
-        if self._bare_at == self.read_at < self.stable_end:
-            bare = (
-                f"{_why(Found.NO_BATCH)}: the source has no batch from offset {self.read_at} to its end "
-                f"{self.stable_end}; a record that is written there lets the copy go on (KAFKA-17076)"
+        source, report, no_batch = self.source, self.report, ""
+        if source.empty_at == source.read_at < source.stable_end:
+            no_batch = (
+                f"{_why(Found.NO_BATCH)}: the source has no batch from offset {source.read_at} to its end "
+                f"{source.stable_end}; a record that is written there lets the copy go on (KAFKA-17076)"
             )
-        low, slowed = self.disk_low, self._slowed.values()
-        known = (low, *self.layout_trouble.values(), self.trouble, self.reading_trouble, bare, *slowed)
+        waits, throttled = (self.disk_low, *report.metadata_trouble.values()), report.throttled.values()
+        known = (*waits, report.trouble, source.trouble, no_batch, *throttled)
         return "; ".join(dict.fromkeys(trouble for trouble in known if trouble))
 
     @property
     def at_barrier(self) -> int:
         """The barrier, once the target holds everything below the barrier and nothing beyond; else −1."""
-        reached = self.barrier is not None and self.position == self.barrier and not self._sent
+        reached = self.barrier is not None and self.target.position == self.barrier and not self.target.sent
         settled = self.state not in (LaneState.LOST, LaneState.STOPPED)
-        return self.position if reached and settled else -1
+        return self.target.position if reached and settled else -1
 
     def progress(self) -> PartitionProgress:
         """Return this lane's progress for the presence log; the same object as before while nothing changes."""
-        words = self._words()
-        if self._said is None or self._said[0] != words:
-            self._said = words, PartitionProgress(**words)
-        return self._said[1]
+        return self.report.progress(self._progress())
 
-    def _words(self) -> dict[str, Any]:
+    def _progress(self) -> dict[str, Any]:
         """Return the fields of the lane's progress."""
-        problem = self.problem
-        if not problem and self.barrier is not None and max(self.position, self._next) > self.barrier:
-            problem = f"beyond-barrier: the copy stands at {self.position}, beyond the barrier {self.barrier}"
+        problem = self.report.problem
+        if not problem and self.barrier is not None and max(self.target.position, self.target.next) > self.barrier:
+            problem = f"beyond-barrier: the copy stands at {self.target.position}, beyond the barrier {self.barrier}"
         return {
-            "position": self.position,
-            "source_end": self.source_end,
-            "stable_end": self.stable_end,
+            "position": self.target.position,
+            "source_end": self.source.log_end,
+            "stable_end": self.source.stable_end,
             "problem": problem,
             "at_barrier": self.at_barrier,
             **self._newest_direct(),
             "trouble": "" if self.stopped else self._troubles(),
-            "pace": self.tally.pace(self.position, self.source_end),
+            "pace": self.tally.pace(self.target.position, self.source.log_end),
         }
 
     def _newest_direct(self) -> dict[str, int]:

@@ -15,8 +15,10 @@ from collections import deque
 from typing import Any
 
 from kmigrate.errors import Diverged
-from kmigrate.mirror.partition.lane import Lane, LaneState, Sent
+from kmigrate.mirror.partition.direct_writers import DirectSeen
+from kmigrate.mirror.partition.lane import Lane, Sent
 from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step
+from kmigrate.mirror.partition.transitions import LaneEvent, LaneState
 from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.offset_map_ledger import MapLedger
 from kmigrate.protocol.hot import FetchedPartition
@@ -41,6 +43,7 @@ class MappedLane(Lane):
         target_topic_id: str,
         term: int = 1,
         live_from: int = -1,
+        direct: DirectSeen | None = None,
     ) -> None:
         super().__init__(
             topic,
@@ -50,6 +53,7 @@ class MappedLane(Lane):
             hole_limit=_ANY_GAP,
             log_start=log_start,
             live_from=live_from,
+            direct=direct,
         )
         self.target_start = target_start
         self.target_topic_id = target_topic_id
@@ -86,9 +90,9 @@ class MappedLane(Lane):
         self._pass_holes()
         return effort
 
-    def _go_on(self, reading: Reading, asked: int, size: int, now_ms: int, seen_ms: int | None) -> None:
+    def _queue_reading(self, reading: Reading, asked: int, size: int, now_ms: int, seen_ms: int | None) -> None:
         if self.state is not LaneState.LOST:
-            super()._go_on(reading, asked, size, now_ms, seen_ms)
+            super()._queue_reading(reading, asked, size, now_ms, seen_ms)
             self._pass_holes()
 
     def _push(self, step: Step) -> None:
@@ -103,28 +107,26 @@ class MappedLane(Lane):
 
     def _pass_holes(self) -> None:
         """Skip the holes at the head of the queue, as far as the barrier allows."""
-        while self.state in (LaneState.PRIMING, LaneState.PIPING) and self._queue:
-            hole = self._queue[0]
+        target = self.target
+        while self.state in (LaneState.PRIMING, LaneState.PIPING) and target.queue:
+            hole = target.queue[0]
             if not isinstance(hole, Hole):
                 return
             end = hole.end if self.barrier is None else min(hole.end, self.barrier)
-            if end <= self._next:
+            if end <= target.next:
                 return
-            if end == hole.end:
-                self._queue.popleft()
-            else:
-                self._queue[0] = Hole(end, hole.end)
-            self._passed.append(Hole(self._next, end))
-            self._next = end
-            if not self._sent:
-                self._arrive(self.position)
+            target.trim_head(end)
+            self._passed.append(Hole(target.next, end))
+            target.next = end
+            if not target.sent:
+                self._arrive(target.position)
                 self._end_if_done()
 
     # writing
 
     def send_next(self, connection: object, in_flight: int) -> Sent | None:
         self._pass_holes()
-        head = self._queue[0] if self._queue else None
+        head = self.target.queue[0] if self.target.queue else None
         if self.ledger is None or not isinstance(head, Append) or not self.ledger.is_stored(head.start):
             return None
         return super().send_next(connection, in_flight)
@@ -140,10 +142,10 @@ class MappedLane(Lane):
 
     def _arrive(self, position: int) -> None:
         super()._arrive(position)
-        while self._passed and self._passed[0].start == self.position:
-            self.position = self._passed.popleft().end
+        while self._passed and self._passed[0].start == self.target.position:
+            self.target.position = self._passed.popleft().end
         if self.ledger is not None:
-            self.target_position = self._target_of(self.position)
+            self.target_position = self._target_of(self.target.position)
 
     def _target_of(self, position: int) -> int:
         assert self.ledger is not None
@@ -154,7 +156,7 @@ class MappedLane(Lane):
 
     def placeholder_id(self, offset: int) -> int:
         """Return the target offset of the first record from a source offset on; −1 before its acknowledgement."""
-        known = self.ledger is not None and 0 <= offset < self.position
+        known = self.ledger is not None and 0 <= offset < self.target.position
         place = self._target_of(offset) if known else -1
         return place if place < self.target_position else -1
 
@@ -170,6 +172,16 @@ class MappedLane(Lane):
 
     def hole_due(self) -> Hole | None:
         return None
+
+    def begin_map(self, ledger: MapLedger) -> None:
+        """Write the map into this ledger from now on."""
+        self.ledger = ledger
+
+    def map_stored(self, token: int) -> None:
+        """Note that the runs up to a token of the ledger are stored."""
+        if self.ledger is not None:
+            self.ledger.written(token)
+        self.report.trouble = ""
 
     def stands_at(self, target_end: int, others: OffsetMap) -> None:
         """Bring the map to the target's log end; `others` holds the runs that were stored before this ledger began.
@@ -196,24 +208,18 @@ class MappedLane(Lane):
             return
         assert self.ledger is not None
         self.ledger.cut(max(self.target_start, position))
-        if self._cut is not None:
-            self._after_cut(self.ledger.map.source_end)
-            if self.stopped:
-                return
-        self._failed = []
-        self._queue.clear()
+        self._after_cut(self.ledger.map.source_end)
+        if self.stopped:
+            return
         self._passed.clear()
-        self.queued_bytes = 0
         begin = max(self.log_start, self.ledger.map.source_end)
-        self.trouble = self._held_to(begin) if position < self.target_position else ""
+        self.report.trouble = self._lost_offsets(begin) if position < self.target_position else ""
+        self.report.unserved = ""
+        self.report.blocked_by("")
         self.target_position = position
-        self.position = self._next = self.read_at = begin
-        self._sequence = sequence
-        self.unknown = self.doubtful = self._marking = False
-        self._unserved = ""
-        self.problem = ""
-        self.lost_range = (-1, -1)
-        self.state = LaneState.PRIMING
+        self.target.begin_at(begin, sequence)
+        self.source.read_at = begin
+        self._advance(LaneEvent.RECOVERED)
 
     def _read_again(self, offset: int) -> None:
         super()._read_again(offset)
@@ -226,6 +232,6 @@ class MappedLane(Lane):
         barrier = super().at_barrier
         return barrier if barrier >= 0 and self._target_of(barrier) == self.target_position else -1
 
-    def _words(self) -> dict[str, Any]:
+    def _progress(self) -> dict[str, Any]:
         runs = len(self.ledger.map) if self.ledger is not None else 0
-        return {**super()._words(), "target_position": self.target_position, "runs": runs}
+        return {**super()._progress(), "target_position": self.target_position, "runs": runs}

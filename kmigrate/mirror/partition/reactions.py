@@ -21,7 +21,18 @@ from enum import Enum, StrEnum
 from kmigrate.model.stops import WITHOUT_BATCH, Remedy
 from kmigrate.protocol.codes import Code, row
 
-__all__ = ["REACTIONS", "Action", "Asked", "Found", "Reaction", "cause", "pause_s", "reaction_to", "remedy_of", "told"]
+__all__ = [
+    "REACTIONS",
+    "Action",
+    "Asked",
+    "Found",
+    "Reaction",
+    "cause",
+    "error_text",
+    "pause_s",
+    "reaction_to",
+    "remedy_of",
+]
 
 
 class Asked(StrEnum):
@@ -202,7 +213,7 @@ def cause(reaction: Reaction, code: int) -> str:
     return reaction.ref or row(code).name
 
 
-def told(reaction: Reaction, code: int, what: str) -> str:
+def error_text(reaction: Reaction, code: int, what: str) -> str:
     """Return the row's name, the event and the broker's error, as status reports them."""
     name = f"{row(code).name} ({code})"
     return f"{reaction.ref}: {what} with {name}" if reaction.ref else name

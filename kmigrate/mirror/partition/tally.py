@@ -51,6 +51,7 @@ class Tally:
 
     __slots__ = (
         "_copies",
+        "_latencies",
         "_level_ms",
         "_noted",
         "_recent_bytes",
@@ -59,7 +60,6 @@ class Tally:
         "heard_ms",
         "hole_offsets",
         "lost_offsets",
-        "of_link",
         "read_bytes",
         "retries",
     )
@@ -75,7 +75,7 @@ class Tally:
         """Age of the newest record of each batch when the batch was read."""
         self.heard_ms = 0
         """Time when the source last reported its log end, or confirmed the log end by leaving the partition out."""
-        self.of_link: Histogram | None = None
+        self._latencies: Histogram | None = None
         """Latencies of all partitions together, in seconds."""
         self._noted: list[_Noted] = []
         self._copies = Copies()
@@ -118,6 +118,10 @@ class Tally:
 
     # writing
 
+    def add_latencies_to(self, latencies: Histogram) -> None:
+        """Add the latencies from now on to those of all partitions."""
+        self._latencies = latencies
+
     def copied(self, step: Append, now_ms: int) -> None:
         """Note that the target has acknowledged a batch."""
         noted = self._noted
@@ -141,8 +145,8 @@ class Tally:
             latencies, counts, times = zip(*timed, strict=True)
             copies.newest_ms = times[-1] - latencies[-1]
             copies.latency_ms.add(latencies, counts, times[-1])
-            if self.of_link is not None:
-                self.of_link.add([latency / 1000 for latency in latencies], counts)
+            if self._latencies is not None:
+                self._latencies.add([latency / 1000 for latency in latencies], counts)
 
     @property
     def copies(self) -> Copies:

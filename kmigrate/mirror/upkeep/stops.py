@@ -39,7 +39,7 @@ class StopKeeper:
         while True:
             unsaid: dict[str, list[Lane]] = {}
             for lane in lanes.values():
-                if lane.stopped and not lane.recorded and not lane.retired:
+                if lane.stopped and not lane.report.recorded and not lane.retired:
                     unsaid.setdefault(lane.topic, []).append(lane)
             for topic, stopped in unsaid.items():
                 try:
@@ -54,7 +54,7 @@ class StopKeeper:
 
     async def _write(self, topic: str, stopped: Iterable[Lane]) -> None:
         now = now_ms()
-        stops: dict[int, PartitionStop] = {lane.partition: lane.record(now) for lane in stopped}
+        stops: dict[int, PartitionStop] = {lane.partition: lane.report.stop_record(now) for lane in stopped}
 
         def decide(state: State) -> TopicRecord | None:
             record = state.topic(self._link, topic)
@@ -65,4 +65,4 @@ class StopKeeper:
 
         record = (await self._log.append(decide)).topic(self._link, topic)
         for lane in stopped:
-            lane.recorded = record is not None and lane.partition in record.stops
+            lane.stop_recorded(record is not None and lane.partition in record.stops)

@@ -67,7 +67,7 @@ def test_a_process_that_ends_says_that_its_share_is_free_and_gives_up_the_lease(
 def test_one_that_ends_in_the_middle_of_a_hole_keeps_silent_as_if_it_had_died() -> None:
     log = MemoryLog(LEASE, TOPIC, SHARED)
     leaving = engine(log)
-    leaving._torn = [("t", 0)]
+    leaving._late_writes = [("t", 0)]
     asyncio.run(leaving._leave())
     assert said(log) == []
     assert log.state.lease("mirror/l") == LEASE
@@ -77,7 +77,7 @@ def test_one_that_ends_in_the_middle_of_a_hole_keeps_silent_as_if_it_had_died() 
 def test_one_that_begins_anew_after_a_failure_in_the_middle_of_a_hole_keeps_silent_until_it_copies(torn: bool) -> None:
     log = MemoryLog(LEASE, TOPIC, SHARED)
     it = engine(log)
-    it._torn = [("t", 0)] if torn else []
+    it._late_writes = [("t", 0)] if torn else []
 
     async def scene() -> None:
         with suppress(TimeoutError):
@@ -106,7 +106,7 @@ def test_one_that_begins_anew_lets_the_tail_rest_of_a_partition_whose_markers_ma
     async def run(copier: Copier) -> None:
         if len(unknown) != 1:
             await asyncio.sleep(0.01)
-        unknown.append([copier.lanes[key].unknown for key in sorted(copier.lanes)])
+        unknown.append([copier.lanes[key].target.unknown for key in sorted(copier.lanes)])
         if len(unknown) == 1:
             copier.lanes["t", 1].fill()
         raise Unreachable("wait", "the state log is away")
@@ -126,11 +126,11 @@ def test_one_that_begins_anew_lets_the_tail_rest_of_a_partition_whose_markers_ma
 
 def test_what_is_not_compare_and_set_is_done_only_by_an_owner_that_is_sure_of_itself() -> None:
     it = engine(MemoryLog(LEASE, TOPIC, SHARED))
-    assert it._warrant(("t", 0)) == 0, "nobody has heard of it yet"
+    assert it._owner_term(("t", 0)) == 0, "nobody has heard of it yet"
     it._membership.said(monotonic())
-    assert it._warrant(("t", 0)) == SHARED.generation
-    assert it._warrant(("t", 1)) == 0
-    assert it._warrant(("other", 0)) == 0
+    assert it._owner_term(("t", 0)) == SHARED.generation
+    assert it._owner_term(("t", 1)) == 0
+    assert it._owner_term(("other", 0)) == 0
 
 
 @pytest.mark.parametrize("lease_s", [1.0, 1.5, 3.0, 30.0])
@@ -193,7 +193,7 @@ def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytes
         speaking = asyncio.create_task(it._announce())
         await asyncio.sleep(0.02)
         lanes["fenced", 0].urgent = True
-        lanes["fenced", 0].barrier = lanes["fenced", 0].position = 7
+        lanes["fenced", 0].barrier = lanes["fenced", 0].target.position = 7
         it._moved(lanes["t", 0])
         it._moved(lanes["fenced", 0])
         await asyncio.sleep(0.1)
@@ -214,7 +214,7 @@ def test_a_mapped_topic_is_the_lease_holders_under_the_term_of_its_lease() -> No
     mapped = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, mapped=True)
     it = engine(MemoryLog(LEASE, mapped, SHARED))
     it._membership.said(monotonic())
-    assert it._warrant(("t", 1)) == LEASE.term
+    assert it._owner_term(("t", 1)) == LEASE.term
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Stage:
         self.it._apply(self.log.state)
 
     def at(self, partition: int, position: int) -> None:
-        self.it.copier.lanes[("t", partition)].position = position
+        self.it.copier.lanes[("t", partition)].target.position = position
 
     @property
     def ended(self) -> list[Copied]:

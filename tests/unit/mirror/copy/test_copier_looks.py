@@ -110,7 +110,7 @@ class _Cluster(ClusterClient):
 class _Resting(Copier):
     """A copier that does no work for its lanes."""
 
-    def _attend(self, lane: Lane, *, told: bool = False) -> None: ...
+    def _attend(self, lane: Lane, *, end_known: bool = False) -> None: ...
 
 
 @pytest.mark.parametrize("heard", [0, 1])
@@ -133,7 +133,7 @@ def test_new_leaders_of_one_cluster_are_asked_while_the_other_cluster_is_silent(
             while not copier.lanes["t", 0].stopped:
                 await copier._signals.assigned.wait()
             work.cancel()
-        assert copier.lanes["t", 0].problem.startswith("topic-recreated: ")
+        assert copier.lanes["t", 0].report.problem.startswith("topic-recreated: ")
         assert not copier._sides[1 - heard].staffed
 
     asyncio.run(scene())

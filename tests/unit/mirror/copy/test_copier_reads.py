@@ -42,7 +42,7 @@ class Scene:
         self.copier.assign([MirroredTopic("t", "", "", {0: 0})])
         self.lane: Lane = self.copier.lanes[KEY]
         self.lane.recovered(10, 0, 10)
-        monkeypatch.setattr(self.copier, "_attend", lambda lane, told: None)  # this test recovers the lane itself
+        monkeypatch.setattr(self.copier, "_attend", lambda lane, end_known: None)  # this test recovers the lane itself
 
     def answer(self, part: FetchedPartition, after_s: float = 0.0) -> None:
         self.now += after_s
@@ -56,11 +56,11 @@ def test_a_source_that_ends_too_early_stops_the_partition_only_if_it_says_so_for
     for after_s in (0.0, 1.0):
         scene.answer(CUT, after_s)
         assert not scene.lane.must_recover
-        assert scene.lane.reading_trouble.startswith("source-truncated")
+        assert scene.lane.source.trouble.startswith("source-truncated")
     scene.answer(CUT, 1.1)
     assert scene.lane.must_recover
     scene.lane.recovered(10, 0, 10)
-    assert scene.lane.problem.startswith("source-truncated")
+    assert scene.lane.report.problem.startswith("source-truncated")
 
 
 @pytest.mark.parametrize("put_back_s", [-3600, 0, 3600])
@@ -86,7 +86,7 @@ def test_where_a_silent_partition_ends_is_asked_also_after_the_clock_was_put(
     monkeypatch.setattr(scene.copier._reader, "_source", Source())
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(scene.copier._reader.ask_ends())
-    assert scene.lane.source_end == 77
+    assert scene.lane.source.log_end == 77
 
 
 def test_a_direct_write_is_dated_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_a_copy_from_the_start_that_was_begun_while_this_process_slept_gets_a_la
     assert scene.copier.lanes[KEY] is lane
     scene.copier.assign([replace(first, **now)])
     assert lane.stopped
-    assert scene.copier.lanes[KEY].position == -1
+    assert scene.copier.lanes[KEY].target.position == -1
     assert isinstance(scene.copier.lanes[KEY], MappedLane) == ("target_starts" in now)
 
 
@@ -211,4 +211,4 @@ def test_a_copy_from_the_start_begins_once_nothing_of_the_copy_before_is_on_its_
     assert KEY not in scene.copier.lanes
     lane.unanswered(sent.step, "the connection was lost")
     scene.copier._place(anew)
-    assert scene.copier.lanes[KEY].unknown, "what was not answered may still come"
+    assert scene.copier.lanes[KEY].target.unknown, "what was not answered may still come"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
+import pytest
+
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Unreachable
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.partition.lane import Lane
@@ -83,7 +87,7 @@ def test_a_copier_keeps_the_lane_of_another_process_partition_until_it_is_releas
     made.assign([topic(1)])
     assert set(made.lanes) == {("t", 0), ("t", 1)}
     leaving.answered(sent.step, 0, 0)
-    made._got_on(leaving)
+    made._moved(leaving)
     assert set(made.lanes) == {("t", 1)}
 
 
@@ -116,10 +120,10 @@ def test_a_copier_tells_of_markers_that_may_still_come_also_where_their_topic_wa
     filling.take(0, fetched(batch(0, 1, attributes=CONTROL | TRANSACTIONAL)), 5)
     filling.busy = True
     filling.fill()
-    assert made.torn == {("t", 0)}
+    assert made.late_writes == {("t", 0)}
     made.assign([])
     assert not made.lanes
-    assert made.torn == {filling.key} != {idle.key}
+    assert made.late_writes == {filling.key} != {idle.key}
 
 
 def test_a_lane_with_nothing_under_way_goes_at_once_and_one_that_is_given_back_goes_on() -> None:
@@ -159,4 +163,27 @@ def test_a_partition_that_a_person_must_resume_stays_stopped_for_its_next_owner(
     made = copier(topic(0, of=1, stops={0: PartitionStop("diverged", "two logs", Remedy.AGAIN, -1, -1, 5)}))
     it: Lane = made.lanes[("t", 0)]
     assert it.stopped
-    assert it.recorded
+    assert it.report.recorded
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_lane_is_busy_for_as_long_as_a_task_works_on_it(fails: bool) -> None:
+    async def scenario() -> None:
+        made = copier(topic(0))
+        it, begun, go_on = made.lanes["t", 0], asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            begun.set()
+            await go_on.wait()
+            if fails:
+                raise Unreachable("no-answer", "the broker is away")
+
+        made._start(it, work(), "work")
+        await begun.wait()
+        assert it.busy
+        go_on.set()
+        await asyncio.sleep(0.01)
+        assert not it.busy
+        await made._tasks.close()
+
+    asyncio.run(scenario())

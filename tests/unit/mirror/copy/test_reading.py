@@ -22,9 +22,10 @@ from kmigrate.mirror.copy.reading import SourceReader
 from kmigrate.mirror.copy.throttle import Throttle
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition import steps
-from kmigrate.mirror.partition.lane import Key, Lane, LaneState
+from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.partition.reactions import Asked
 from kmigrate.mirror.partition.steps import Reading, read_steps
+from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.hot import FetchAnswer, FetchedPartition, FetchPartition
@@ -114,7 +115,7 @@ def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -
         LinkMeter(),
         signals,
         TaskOwner(),
-        got_on=lambda _: None,
+        on_move=lambda _: None,
         check_anew=cast("Any", None),
     )
 
@@ -228,11 +229,11 @@ def test_an_answer_to_what_was_read_meanwhile_over_the_other_connection_says_not
 ) -> None:
     lanes = _lanes(t=1)
     lane = lanes[("t", 0)]
-    lane.read_at = 7
+    lane.source.read_at = 7
     reader = _reader(monkeypatch, Leader(lanes, lambda: None, 0), Signals())
     late = FetchedPartition("t", 0, 1, -1, -1, -1, (), -1, memoryview(b""))
     reader.take({("t", 0): FetchPartition("t", 0, 5, 1024)}, [late])
-    assert (lane.looking, lane.reading_trouble, lane.read_at) == (False, "", 7)
+    assert (lane.source.looking, lane.source.trouble, lane.source.read_at) == (False, "", 7)
 
 
 class Stamped(Leader):
@@ -280,7 +281,7 @@ def test_while_a_thread_rewrites_for_one_partition_the_others_are_read(monkeypat
         reader = asyncio.create_task(_reader(monkeypatch, leader, Signals()).run(1))
         assert await asyncio.to_thread(begun.wait, 10)
         await asyncio.wait_for(leader.asked_often.wait(), 10)
-        assert lane.read_at == 0
+        assert lane.source.read_at == 0
         assert leader.asked[0] == {0, 1}
         assert set(map(frozenset, leader.asked[1:])) == {frozenset({1})}
         assert set(leader.waits[1:]) == {reading._SHORT_WAIT_MS}, "it is asked for again soon"
@@ -290,21 +291,21 @@ def test_while_a_thread_rewrites_for_one_partition_the_others_are_read(monkeypat
 
     asyncio.run(scene())
     sent = lane.send_next(object(), 1)
-    assert (lane.read_at, lane.rest, sent and (sent.step.start, sent.step.end)) == (2, None, (0, 2))
+    assert (lane.source.read_at, lane.source.rest, sent and (sent.step.start, sent.step.end)) == (2, None, (0, 2))
 
 
 def test_what_a_thread_has_read_of_a_source_that_was_cut_meanwhile_is_forgotten() -> None:
     lane = _lanes(t=1)[("t", 0)]
     data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1))
     lane.take(0, fetched(data), 5, most=1)
-    rest = lane.rest
+    rest = lane.source.rest
     assert rest is not None and not lane.reads
     read = rest()
     lane.cut(0)
     lane.recovered(0, 0, 0)
-    assert (lane.read_at, lane.rest, lane.reads) == (0, None, True)
+    assert (lane.source.read_at, lane.source.rest, lane.reads) == (0, None, True)
     lane.take_rest(rest, 0, read, 5, 5)
-    assert (lane.read_at, lane.queued) == (0, False)
+    assert (lane.source.read_at, bool(lane.target.queue)) == (0, False)
 
 
 def test_what_writers_wait_for_is_the_next_that_a_thread_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,22 +339,22 @@ def test_what_writers_wait_for_is_the_next_that_a_thread_rewrites(monkeypatch: p
         reader.take(asked, [promoted])
         go_on.set()
         moved = signals.moved
-        while any(lane.rest for lane in lanes.values()):
+        while any(lane.source.rest for lane in lanes.values()):
             await signals.wait(moved)
             moved = signals.moved
 
     asyncio.run(asyncio.wait_for(scene(), 10))
     assert read == [("bulk", 0), ("promoted", 0), ("bulk", 3), ("bulk", 1), ("bulk", 2)]
-    assert {lane.read_at for lane in lanes.values()} == {2}
+    assert {lane.source.read_at for lane in lanes.values()} == {2}
 
 
 def test_what_a_stopped_partition_was_to_read_is_not_kept_in_memory() -> None:
     lane = _lanes(t=1)[("t", 0)]
     data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1))
     lane.take(0, fetched(data), 5, most=1)
-    assert lane.rest is not None
+    assert lane.source.rest is not None
     lane.stop("diverged: by a person")
-    assert lane.rest is None
+    assert lane.source.rest is None
 
 
 def test_what_waits_for_a_thread_does_not_keep_the_answers_of_others_in_memory() -> None:
@@ -369,7 +370,7 @@ def test_what_waits_for_a_thread_does_not_keep_the_answers_of_others_in_memory()
             answer[: len(data)] = data
             part = FetchedPartition(*key, 0, 99, 99, 0, (), -1, memoryview(answer)[: len(data)])
             lane.take(0, part, 1, most=1)
-            assert lane.rest is not None
+            assert lane.source.rest is not None
             del answer, part
         assert tracemalloc.get_traced_memory()[0] < 4 << 20
     finally:
@@ -379,7 +380,7 @@ def test_what_waits_for_a_thread_does_not_keep_the_answers_of_others_in_memory()
 def test_what_thousands_that_lag_have_in_memory_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = _lanes(bulk=300)
     _read(monkeypatch, Leader(lanes, lambda: None, 200))
-    held = sum(lane.queued_bytes for lane in lanes.values())
+    held = sum(lane.target.queued_bytes for lane in lanes.values())
     fair = 300 * 2 * 64 * KIB  # the smallest room of each partition, and what a single answer may add
     assert SETTINGS.backlog_total_bytes < held <= max(fair, 2 * SETTINGS.backlog_total_bytes)
     assert held < 300 * SETTINGS.backlog_bytes
@@ -407,7 +408,7 @@ def test_large_batches_of_thousands_that_wait_are_bounded_together(monkeypatch: 
     """The memory limit also holds when each waiting partition could keep a large batch."""
     lanes = _lanes(bulk=300)
     _read(monkeypatch, Large(lanes, lambda: None, 200))
-    held = sum(lane.queued_bytes for lane in lanes.values())
+    held = sum(lane.target.queued_bytes for lane in lanes.values())
     assert SETTINGS.backlog_total_bytes < held <= 2 * SETTINGS.backlog_total_bytes + Large.size
 
 
@@ -424,16 +425,16 @@ def test_partitions_that_the_target_refuses_leave_room_for_the_others(monkeypatc
                 lane.answered(sent.step, 0, sent.step.start)
 
     _read(monkeypatch, Large(lanes, write, 200))
-    assert all(lane.position >= 5 for lane in well)
-    assert any(lane.queued_bytes for lane in denied)
-    assert any(lane.read_at < 0 for lane in denied)
+    assert all(lane.target.position >= 5 for lane in well)
+    assert any(lane.target.queued_bytes for lane in denied)
+    assert any(lane.source.read_at < 0 for lane in denied)
     for lane in denied:
         lane.recovered(0, 0, 0)
-        assert lane.read_at == lane.queued_bytes // Large.size, "what was let go of is read again"
+        assert lane.source.read_at == lane.target.queued_bytes // Large.size, "what was let go of is read again"
 
 
 def _leaderless(lane: Lane) -> None:
-    lane.layout_trouble[Asked.PRODUCE] = "target-leaderless: no broker leads it now"
+    lane.report.metadata_trouble[Asked.PRODUCE] = "target-leaderless: no broker leads it now"
 
 
 def _unserved(lane: Lane) -> None:
@@ -456,13 +457,13 @@ def test_partitions_that_no_broker_of_the_target_takes_leave_room_for_the_others
     gone = [lane for lane in lanes.values() if lane is not well]
     for lane in gone:
         befallen(lane)
-    assert sum(lane.queued_bytes for lane in gone) >= 2 * SETTINGS.backlog_total_bytes
+    assert sum(lane.target.queued_bytes for lane in gone) >= 2 * SETTINGS.backlog_total_bytes
     assert _read(monkeypatch, Large(lanes, lambda: None, 40))[well.key]
     held_up = [lane for lane in gone if lane.must_recover]
     assert held_up
     for lane in held_up:
         lane.recovered(0, 0, 0)
-        assert (lane.read_at, lane.let_go()) == (0, 0), "it is read again, and what it has is its own"
+        assert (lane.source.read_at, lane.drop_waiting()) == (0, 0), "it is read again, and what it has is its own"
 
 
 def test_paused_partitions_leave_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,9 +473,9 @@ def test_paused_partitions_leave_room_for_the_others(monkeypatch: pytest.MonkeyP
     _read(monkeypatch, Large(lanes, lambda: None, 30))
     for lane in lanes.values():
         lane.paused = not lane.paused
-    assert sum(lane.queued_bytes for lane in lanes.values()) >= 2 * SETTINGS.backlog_total_bytes
+    assert sum(lane.target.queued_bytes for lane in lanes.values()) >= 2 * SETTINGS.backlog_total_bytes
     assert _read(monkeypatch, Large(lanes, lambda: None, 1)) == {well.key: 1}
-    assert {lane.read_at for lane in lanes.values() if lane is not well} == {0}
+    assert {lane.source.read_at for lane in lanes.values() if lane is not well} == {0}
 
 
 def test_a_partition_that_waits_does_not_keep_the_answers_of_others_in_memory() -> None:
@@ -490,7 +491,7 @@ def test_a_partition_that_waits_does_not_keep_the_answers_of_others_in_memory() 
             part = FetchedPartition("t", 0, 0, 99, 99, 0, (), -1, memoryview(answer)[: len(own)])
             lane.take(offset, part, 1)
             del answer, part
-        assert lane.read_at == 50
+        assert lane.source.read_at == 50
         assert tracemalloc.get_traced_memory()[0] < 4 << 20
     finally:
         tracemalloc.stop()
@@ -523,7 +524,7 @@ def test_what_a_whole_request_is_refused_with_is_told_of_all_its_partitions(
         assert lane.progress().trouble.startswith(told)
         assert not lane.stopped
         assert bool(lane.progress().trouble) == bool(told)
-        assert bool(lane.read_after) == bool(told)
+        assert bool(lane.source.retry_at) == bool(told)
 
 
 class Bare(Leader):

@@ -1,4 +1,4 @@
-"""The mender fills holes and recovers lanes.
+"""The recovery fills holes and recovers lanes.
 
 A hole may be filled without a look at the log end before the hole. A log that ends elsewhere before a hole gets no
 marker. A log that ends elsewhere behind a hole gets no data until its tail is read.
@@ -15,11 +15,12 @@ import pytest
 from kmigrate.cluster.append import LogTail
 from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
-from kmigrate.mirror.copy import recovery as mending
+from kmigrate.mirror.copy import recovery as module
 from kmigrate.mirror.copy.holes import HoleMaker, Made
 from kmigrate.mirror.copy.recovery import Recovery
-from kmigrate.mirror.partition.lane import Lane, LaneState
+from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.partition.steps import Hole
+from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.model.records import CopyIdentity
 from kmigrate.records.batch import Batch, walk
 from kmigrate.records.rewrite import MOST_RECORDS
@@ -60,27 +61,27 @@ def before_hole(marked_under: int) -> Lane:
     """Return a lane at offset 5, where the source holds a marker."""
     lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
     lane.recovered(5, 100, 5)
-    lane.marked_under = marked_under
+    lane.target.marked_under = marked_under
     lane.take(5, fetched(batch(5, 1, attributes=CONTROL | TRANSACTIONAL)), 5)
     return lane
 
 
-def fill(lane: Lane, target: Target, *, told: bool) -> None:
+def fill(lane: Lane, target: Target, *, end_known: bool) -> None:
     async def check(*_: Any) -> None: ...
 
     client, holes = cast("ClusterClient", target), cast("HoleMaker", target)
-    mender = Recovery(client, client, CopyIdentity(77, 0, 78, 0), holes, lambda _: TERM, lambda: None, check)
+    recovery = Recovery(client, client, CopyIdentity(77, 0, 78, 0), holes, lambda _: TERM, lambda: None, check)
     hole = lane.hole_due()
     assert hole is not None
     lane.fill()
-    asyncio.run(mender.fill(lane, hole, told=told))
+    asyncio.run(recovery.fill(lane, hole, end_known=end_known))
 
 
 def test_a_hole_is_made_at_once_where_its_start_was_just_told_and_a_marker_of_this_term_stands() -> None:
     lane, target = before_hole(TERM), Target(5)
-    fill(lane, target, told=True)
+    fill(lane, target, end_known=True)
     assert target.asked == ["make"]
-    assert (lane.position, lane.marked_under) == (6, TERM)
+    assert (lane.target.position, lane.target.marked_under) == (6, TERM)
 
 
 @pytest.mark.parametrize(
@@ -90,23 +91,23 @@ def test_a_hole_is_made_at_once_where_its_start_was_just_told_and_a_marker_of_th
 )
 def test_else_the_logs_end_is_looked_at_before_a_hole(told: bool, marked_under: int, is_ready: bool) -> None:
     lane, target = before_hole(marked_under), Target(5, is_ready=is_ready)
-    fill(lane, target, told=told)
+    fill(lane, target, end_known=told)
     assert target.asked == ["prepare", "end", "make"]
-    assert lane.position == 6
+    assert lane.target.position == 6
 
 
 def test_a_log_that_ends_elsewhere_before_a_hole_gets_no_marker() -> None:
     lane, target = before_hole(0), Target(4)
-    fill(lane, target, told=True)
+    fill(lane, target, end_known=True)
     assert target.asked == ["prepare", "end"]
-    assert (lane.state, lane.unknown) == (LaneState.LOST, False)
+    assert (lane.state, lane.target.unknown) == (LaneState.LOST, False)
 
 
 def test_a_log_that_ends_elsewhere_behind_a_hole_gets_no_data_until_its_tail_is_read() -> None:
     lane, target = before_hole(TERM), Target(5)
     target.more = 1
-    fill(lane, target, told=True)
-    assert (lane.state, lane.unknown, lane.marked_under) == (LaneState.LOST, True, 0)
+    fill(lane, target, end_known=True)
+    assert (lane.state, lane.target.unknown, lane.target.marked_under) == (LaneState.LOST, True, 0)
 
 
 def test_markers_without_an_answer_are_waited_for_also_where_the_lane_lost_its_place_meanwhile() -> None:
@@ -121,8 +122,8 @@ def test_markers_without_an_answer_are_waited_for_also_where_the_lane_lost_its_p
         raise Unreachable("connection-lost", "the connection was lost")
 
     target.make = make  # type: ignore[method-assign,assignment]
-    fill(lane, target, told=True)
-    assert (lane.state, lane.unknown) == (LaneState.LOST, True)
+    fill(lane, target, end_known=True)
+    assert (lane.state, lane.target.unknown) == (LaneState.LOST, True)
 
 
 @pytest.mark.parametrize("failure", [AuthenticationFailed, BrokerRefused, Unreachable])
@@ -131,25 +132,24 @@ def test_a_lane_whose_broker_cannot_be_asked_says_so_and_asks_again(
 ) -> None:
     """A broker with an expired certificate does not end the copier; the lane reports the error and asks again."""
     lane, looks = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100), list[str]()
-    lane.busy = True
 
     async def look(*_: Any, **__: Any) -> LogTail:
-        looks.append(lane.trouble)
+        looks.append(lane.report.trouble)
         if len(looks) < 3:
             raise failure("certificate-expired", "the certificate of broker 1 has expired")
         return LogTail(0, 0, 0)
 
-    monkeypatch.setattr(mending, "read_tail", look)
-    monkeypatch.setattr(mending, "sleep", lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(module, "read_tail", look)
+    monkeypatch.setattr(module, "sleep", lambda _: asyncio.sleep(0))
     nowhere = cast("ClusterClient", None)
     calls: list[int] = []
-    mender = Recovery(
+    recovery = Recovery(
         nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
         lambda: calls.append(1), cast("Any", None),
     )  # fmt: skip
-    asyncio.run(mender.recover(lane))
+    asyncio.run(recovery.recover(lane))
     assert looks == ["", *["certificate-expired: the certificate of broker 1 has expired"] * 2]
-    assert (lane.position, lane.busy, len(calls)) == (0, False, 2)
+    assert (lane.target.position, len(calls)) == (0, 2)
 
 
 def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: bytes) -> Lane:
@@ -166,13 +166,13 @@ def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: by
     async def batches(client: object, *_: Any) -> list[Batch]:
         return list(walk(memoryview(bytearray(ours if client is target else theirs))))
 
-    mender = Recovery(
+    recovery = Recovery(
         cast("Any", source), cast("Any", target), CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
         lambda: None, cast("Any", None),
     )  # fmt: skip
-    monkeypatch.setattr(mending, "read_tail", look)
-    monkeypatch.setattr(mender, "_batches", batches)
-    asyncio.run(mender.recover(lane))
+    monkeypatch.setattr(module, "read_tail", look)
+    monkeypatch.setattr(recovery, "_batches", batches)
+    asyncio.run(recovery.recover(lane))
     return lane
 
 
@@ -200,24 +200,24 @@ def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.Mo
 
     async def scene() -> None:
         nowhere = cast("ClusterClient", None)
-        mender = Recovery(
+        recovery = Recovery(
             nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
             lambda: None, cast("Any", None),
         )  # fmt: skip
-        monkeypatch.setattr(mender, "_batches", batches)
+        monkeypatch.setattr(recovery, "_batches", batches)
         async with asyncio.TaskGroup() as group:
             for lane in lanes:
-                group.create_task(mender.recover(lane))
+                group.create_task(recovery.recover(lane))
             await asyncio.to_thread(begun.wait)
             for _ in range(20):
                 await asyncio.to_thread(int)  # threads that were requested before have started by now
             go_on.set()
 
-    monkeypatch.setattr(mending, "read_tail", look)
-    monkeypatch.setattr(mending, "_first_difference", first_difference)
+    monkeypatch.setattr(module, "read_tail", look)
+    monkeypatch.setattr(module, "_first_difference", first_difference)
     asyncio.run(scene())
     assert crowds == []
-    assert [lane.position for lane in lanes] == [1, 1, 1]
+    assert [lane.target.position for lane in lanes] == [1, 1, 1]
 
 
 def test_a_batch_that_went_as_it_was_is_known_again_however_much_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_batch_that_went_as_it_was_is_known_again_however_much_it_holds(monkey
     theirs = batch(0, many, producer=9, epoch=4, sequence=3, text=b"more than are looked at")
     ours = batch(0, many, producer=77, epoch=1, sequence=0, text=b"more than are looked at")
     lane = recovered(monkeypatch, many, ours, theirs)
-    assert (lane.problem, lane.position) == ("", many)
+    assert (lane.report.problem, lane.target.position) == ("", many)
 
 
 @pytest.mark.parametrize(
@@ -244,4 +244,4 @@ def test_a_batch_that_is_not_the_sources_is_known_by_its_bytes_and_its_times(
     monkeypatch: pytest.MonkeyPatch, theirs: bytes
 ) -> None:
     lane = recovered(monkeypatch, 2, batch(0, 2, producer=77, text=record(0) + record(1)), theirs)
-    assert lane.problem.startswith("diverged: t-0 holds another record at offset ")
+    assert lane.report.problem.startswith("diverged: t-0 holds another record at offset ")

@@ -34,7 +34,7 @@ def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_
         CopyIdentity(77, 0, 78, 0),
         holes,
         MirrorSettings(),
-        warrant=lambda _: warrants[0],
+        owner_term=lambda _: warrants[0],
         pipelining=False,
     )
     copier.assign([MirroredTopic("t", "", "", {0: 0})])
@@ -95,7 +95,7 @@ class Crowd:
             CopyIdentity(77, 0, 78, 0),
             cast("HoleMaker", None),
             MirrorSettings(request_max_bytes=16 * size),
-            warrant=lambda _: 1,
+            owner_term=lambda _: 1,
             request_limit=100 * size + module._REQUEST_HEAD,
         )
         self.copier.assign([MirroredTopic("t", "", "", dict.fromkeys(range(count), 0))])
@@ -108,8 +108,8 @@ class Crowd:
             self.read(lane)
 
     def read(self, lane: Lane) -> None:
-        data = batch(lane.read_at, 1, timestamp=now_ms(), text=b"x" * self.sizes[lane])
-        lane.take(lane.read_at, fetched(data), now_ms())
+        data = batch(lane.source.read_at, 1, timestamp=now_ms(), text=b"x" * self.sizes[lane])
+        lane.take(lane.source.read_at, fetched(data), now_ms())
 
     def request(self) -> list[Lane]:
         """Send and answer the next request, read each lane's next batch, and return the lanes of the request."""
@@ -135,7 +135,7 @@ def test_a_batch_that_only_fits_alone_has_its_turn_among_others_that_never_end()
     crowd.sizes[large] = 98 * MIB // 16
     crowd.read(large)
     sent = [lane for _ in range(8) for lane in crowd.request()]
-    assert large.position >= 2
+    assert large.target.position >= 2
     assert all(sent.count(lane) >= 2 for lane in crowd.lanes)
 
 
@@ -163,7 +163,7 @@ def test_what_is_promoted_is_not_written_behind_partitions_that_lag(monkeypatch:
         crowd.copier._signals.assign()
         await turns()
         assert sorted(each.requests for each in opened.values()) == [1, 5]
-        assert lane.in_flight == 1
+        assert len(lane.target.sent) == 1
         running.cancel()
         await asyncio.wait({running})
 
@@ -243,7 +243,7 @@ def test_a_broker_that_is_not_trusted_ends_nobody_elses_writing(monkeypatch: pyt
     with pytest.raises(EnoughError):
         asyncio.run(writer.run(1))
     assert crowd.copier.trouble.startswith("certificate-expired: ")
-    assert all(lane.let_go() for lane in crowd.lanes), "they leave room for what others lead"
+    assert all(lane.drop_waiting() for lane in crowd.lanes), "they leave room for what others lead"
 
 
 class EnoughError(Exception):

@@ -10,8 +10,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmigrate.mirror.partition.lane import Lane, LaneState, Sent
+from kmigrate.mirror.partition.lane import Lane, Sent
 from kmigrate.mirror.partition.steps import Hole
+from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.model.stops import AcceptedLoss, Remedy
 from kmigrate.protocol.codes import Code
 from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched, record
@@ -51,7 +52,7 @@ def test_the_first_batch_goes_alone_and_the_others_in_a_pipe_after_its_ack() -> 
     piped = [send(it) for _ in range(5)]
     assert [producer_fields(sent)[3] for sent in piped] == [101, 102, 103, 104, 105]
     assert it.send_next(CONNECTION, 5) is None
-    assert it.position == 1
+    assert it.target.position == 1
 
 
 def test_what_was_queued_when_other_sequences_were_to_be_expected_goes_with_its_own() -> None:
@@ -68,7 +69,7 @@ def test_what_was_queued_when_other_sequences_were_to_be_expected_goes_with_its_
     it.filled(6, 1)
     assert [producer_fields(send(it))[3] for _ in range(2)] == [703, 707]
     it.take(11, fetched(batch(11, 1)), 5)
-    it._sequence += 5
+    it.target.sequence += 5
     assert producer_fields(send(it))[3] == 713, "what a batch was stamped with is no more than what was expected"
 
 
@@ -123,10 +124,10 @@ def test_whose_marker_stands_on_the_log_is_forgotten_with_the_place() -> None:
     it = lane(0, 0, marker(0), batch(1, 1))
     it.fill()
     it.filled(1, 4)
-    assert it.marked_under == 4
+    assert it.target.marked_under == 4
     it.unanswered(send(it).step, "lost")
     it.recovered(1, 0, 0)
-    assert it.marked_under == 0
+    assert it.target.marked_under == 0
 
 
 def test_an_ack_at_another_offset_ends_the_lane_as_diverged() -> None:
@@ -147,14 +148,14 @@ def test_after_a_45_the_tail_is_read_and_what_is_at_hand_goes_on_from_there() ->
     assert it.must_recover
     it.recovered(3, 903, 3)
     assert producer_fields(send(it))[3] == 903
-    assert it.read_at == 6
+    assert it.source.read_at == 6
 
 
 def test_a_tail_beyond_all_that_was_read_makes_the_lane_read_on_there() -> None:
     it = lane(0, 0, batch(0, 1))
     it.answered(send(it).step, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     it.recovered(50, 1, 50)
-    assert it.read_at == 50
+    assert it.source.read_at == 50
     it.take(1, fetched(batch(1, 1)), 5)
     assert it.send_next(CONNECTION, 5) is None, "an answer to an older fetch is ignored"
 
@@ -169,23 +170,25 @@ def test_what_the_target_has_lost_is_told_with_its_range_and_copied_again() -> N
         it.answered(send(it).step, 0, number)
     it.unanswered(send(it).step, "connection lost")
     it.recovered(2, 102, 2)
-    assert it.target_loss == "target-truncated: t-0: offsets 2 to 5 were on the target and are gone: copied again"
-    assert (it.progress().trouble, it.tally.lost_offsets) == (it.target_loss, 4)
-    assert (it.position, it.read_at) == (2, 2)
+    assert (
+        it.report.target_loss == "target-truncated: t-0: offsets 2 to 5 were on the target and are gone: copied again"
+    )
+    assert (it.progress().trouble, it.tally.lost_offsets) == (it.report.target_loss, 4)
+    assert (it.target.position, it.source.read_at) == (2, 2)
     it.take(2, fetched(b"".join(batch(n, 1) for n in range(2, 7))), 5)
     it.answered(send(it).step, 0, 2)
     assert it.progress().trouble == ""
-    assert it.target_loss, "it stays told when the copy is whole again"
+    assert it.report.target_loss, "it stays told when the copy is whole again"
 
 
 def test_a_target_that_holds_as_much_or_more_has_lost_nothing() -> None:
     it = lane(5, 100, batch(5, 1))
-    assert not it.target_loss, "where it stood before this process is not known"
+    assert not it.report.target_loss, "where it stood before this process is not known"
     it.unanswered(send(it).step, "connection lost")
     it.recovered(5, 100, 5)
     it.unanswered(send(it).step, "connection lost")
     it.recovered(6, 101, 6)
-    assert (it.target_loss, it.tally.lost_offsets) == ("", 0)
+    assert (it.report.target_loss, it.tally.lost_offsets) == ("", 0)
 
 
 def test_an_unknown_outcome_waits_for_every_answer_and_then_for_a_settled_tail() -> None:
@@ -193,11 +196,11 @@ def test_an_unknown_outcome_waits_for_every_answer_and_then_for_a_settled_tail()
     it.answered(send(it).step, 0, 0)
     first, second = send(it), send(it)
     it.unanswered(first.step, "connection lost")
-    assert it.unknown and not it.must_recover
+    assert it.target.unknown and not it.must_recover
     it.unanswered(second.step, "connection lost")
     assert it.must_recover
     it.recovered(2, 2, 2)
-    assert not it.unknown
+    assert not it.target.unknown
     assert send(it).step.start == 2
 
 
@@ -216,7 +219,7 @@ def test_a_hole_waits_for_all_acks_and_data_behind_it_waits_for_the_hole() -> No
     it.fill()
     assert it.send_next(CONNECTION, 5) is None
     it.filled(2, 1)
-    assert it.position == 2
+    assert it.target.position == 2
     assert producer_fields(send(it))[3] == 1, "holes take no sequence"
 
 
@@ -232,7 +235,7 @@ def test_a_restarted_lane_compares_the_targets_last_markers_with_the_source() ->
     good, bad = (Lane("t", 0, producer_id=7, epoch=0, hole_limit=100) for _ in range(2))
     for it in (good, bad):
         it.recovered(5, 1, 3)
-        assert it.read_at == 3
+        assert it.source.read_at == 3
     good.take(3, fetched(batch(3, 1, attributes=MARKER) + batch(4, 3, attributes=MARKER) + batch(7, 1)), 5)
     assert good.hole_due() == Hole(5, 7)
     bad.take(3, fetched(batch(3, 1, attributes=MARKER) + batch(4, 3)), 5)
@@ -260,9 +263,9 @@ def test_what_is_read_again_for_a_barrier_inside_a_batch_is_counted_once() -> No
     on_its_way = send(it)
     it.barrier = 3
     assert it.send_next(CONNECTION, 5) is None
-    assert (it.read_at, it.queued_bytes) == (2, len(on_its_way.step.view))
+    assert (it.source.read_at, it.target.queued_bytes) == (2, len(on_its_way.step.view))
     it.answered(on_its_way.step, 0, 1)
-    assert it.queued_bytes == 0
+    assert it.target.queued_bytes == 0
 
 
 def test_a_hole_across_the_barrier_is_filled_up_to_it() -> None:
@@ -280,26 +283,26 @@ def test_what_was_read_before_a_problem_is_still_copied() -> None:
     assert it.progress().problem.startswith("short-record")
     it.answered(send(it).step, 0, 0)
     assert it.state is LaneState.STOPPED
-    assert it.position == 1
+    assert it.target.position == 1
 
 
 def test_where_a_cleaner_works_the_lane_doubts_until_it_has_compared() -> None:
     it = lane(0, 0, batch(0, 1) + batch(3, 1))
     assert it.compacted
-    assert it.doubtful
+    assert it.target.doubtful
     assert it.must_recover
     it.recovered(0, 0, 0)
-    assert not it.doubtful
+    assert not it.target.doubtful
     sent = send(it)
     it.answered(sent.step, 0, 0, repeated=True)
-    assert it.doubtful  # the broker had the batch already, from another copier's read of the source
+    assert it.target.doubtful  # the broker had the batch already, from another copier's read of the source
     assert it.must_recover
 
 
 def test_a_repeat_is_progress_where_no_cleaner_works() -> None:
     it = lane(0, 0, batch(0, 1))
     it.answered(send(it).step, 0, 0, repeated=True)
-    assert it.position == 1
+    assert it.target.position == 1
 
 
 def test_direct_batches_count_only_when_they_were_not_there_at_the_start() -> None:
@@ -336,7 +339,11 @@ def test_what_was_read_before_a_deleted_range_is_copied_first_and_the_range_is_e
     assert it.progress().problem.startswith("source-range-lost: offsets 5 to 39 were deleted")
     it.answered(send(it).step, 0, 0)
     assert it.state is LaneState.STOPPED
-    assert (it.record(9).lost, it.record(9).at_ms, it.record(9).remedy) == ("5..39", 9, Remedy.ACCEPT_LOSS)
+    assert (it.report.stop_record(9).lost, it.report.stop_record(9).at_ms, it.report.stop_record(9).remedy) == (
+        "5..39",
+        9,
+        Remedy.ACCEPT_LOSS,
+    )
 
 
 def test_an_accepted_loss_becomes_a_hole_however_large_and_what_was_lost_since_is_named() -> None:
@@ -345,14 +352,14 @@ def test_an_accepted_loss_becomes_a_hole_however_large_and_what_was_lost_since_i
     it.deleted(5, 1_000_020)
     hole = it.hole_due()
     assert hole == Hole(5, 1_000_005)
-    assert it.read_at == 1_000_005
+    assert it.source.read_at == 1_000_005
     it.fill()
     it.filled(25_005, 1)
     assert it.hole_due() == Hole(25_005, 1_000_005), "a long hole is made part by part"
     it.fill()
     it.filled(1_000_005, 1)
     it.deleted(1_000_005, 1_000_020)
-    assert it.lost_range == (1_000_005, 1_000_019)
+    assert it.report.lost_range == (1_000_005, 1_000_019)
 
 
 def test_an_accepted_loss_is_only_made_a_hole_where_the_source_has_it_no_longer() -> None:
@@ -360,17 +367,17 @@ def test_an_accepted_loss_is_only_made_a_hole_where_the_source_has_it_no_longer(
     it.losses = (AcceptedLoss(5, 39, "source-range-lost", 1, "me"),)
     it.deleted(5, 20)
     assert it.hole_due() == Hole(5, 20)
-    assert it.read_at == 20
+    assert it.source.read_at == 20
 
 
 def test_offsets_whose_holes_the_target_has_already_are_not_lost() -> None:
     it = Lane("t", 0, producer_id=7, epoch=0, hole_limit=100)
     it.recovered(10, 1, 4)
     it.deleted(4, 10)
-    assert it.read_at == 10
+    assert it.source.read_at == 10
     assert not it.progress().problem
     it.deleted(10, 12)
-    assert it.lost_range == (10, 11)
+    assert it.report.lost_range == (10, 11)
 
 
 def test_a_source_that_lost_only_what_was_read_is_read_again_and_nothing_of_it_is_written() -> None:
@@ -383,7 +390,7 @@ def test_a_source_that_lost_only_what_was_read_is_read_again_and_nothing_of_it_i
     assert it.must_recover
     it.take(9, fetched(batch(9, 1)), 5)
     it.recovered(1, 1, 1)
-    assert (it.read_at, it.leader_epoch) == (1, -1)
+    assert (it.source.read_at, it.source.leader_epoch) == (1, -1)
     assert it.reads
     assert it.send_next(CONNECTION, 5) is None
 
@@ -395,8 +402,8 @@ def test_a_source_that_lost_what_the_target_holds_stops_by_name_unless_that_was_
         it.cut(30)
         it.recovered(50, 100, 50)
         assert it.stopped == stops
-        assert (it.lost_range == (30, 49)) == stops
-    assert it.read_at == 50
+        assert (it.report.lost_range == (30, 49)) == stops
+    assert it.source.read_at == 50
     assert "reaches 50" in it.progress().trouble
 
 
@@ -417,15 +424,15 @@ def test_an_append_under_way_tears_a_lane_only_where_a_log_cleaner_works(compact
     if compacted:
         it.beware_of_cleaner()
         it.recovered(0, 0, 0)
-    assert not it.torn
+    assert not it.has_late_writes
     sent = send(it)
-    assert it.torn == compacted
+    assert it.has_late_writes == compacted
     it.answered(sent.step, 0, 0)
-    assert not it.torn
+    assert not it.has_late_writes
     it.unanswered(send(it).step, "lost")
-    assert it.torn == compacted, "it may still come"
+    assert it.has_late_writes == compacted, "it may still come"
     it.recovered(1, 1, 1)
-    assert not it.torn
+    assert not it.has_late_writes
 
 
 def cleaned() -> Lane:
@@ -447,11 +454,11 @@ def test_what_another_replicas_cleaner_has_left_of_a_hole_that_is_filled_is_no_d
     """After both leaders move, the source may show records inside the filled hole; the partition does not stop."""
     it = cleaned()
     it.recovered(8, 5, 5)
-    assert it.read_at == 10, "what is at hand goes on"
+    assert it.source.read_at == 10, "what is at hand goes on"
     it = cleaned()
-    it.let_go()
+    it.drop_waiting()
     it.recovered(8, 5, 5)
-    assert it.read_at == 8
+    assert it.source.read_at == 8
     it.take(8, fetched(batch(5, 5, text=b"".join(map(record, range(5))))), 5)
     assert not it.stopped
     assert send(it).step.start == 8
@@ -467,10 +474,10 @@ def test_nor_is_it_where_a_part_of_the_hole_is_filled_and_the_next_may_be(end: i
     it.fill()
     it.fill_failed("no answer came", unknown=True)
     it.recovered(end, 5, 5)
-    assert it.position == end
-    if it.read_at != 10:
-        it.take(it.read_at, fetched(batch(5, 5, text=b"".join(map(record, range(5))))), 5)
-    assert (it.stopped, it.problem) == (False, "")
+    assert it.target.position == end
+    if it.source.read_at != 10:
+        it.take(it.source.read_at, fetched(batch(5, 5, text=b"".join(map(record, range(5))))), 5)
+    assert (it.stopped, it.report.problem) == (False, "")
 
 
 @pytest.mark.parametrize(("end", "cut"), [(9, False), (8, True)])
@@ -484,25 +491,25 @@ def test_a_marker_too_many_is_found_also_where_a_log_cleaner_works(end: int, cut
         it.cut(8)
     it.recovered(end, 5, 5)
     it.take(5, fetched(batch(5, 5)), 5)
-    assert it.problem.startswith("diverged: ")
+    assert it.report.problem.startswith("diverged: ")
 
 
 def test_a_hole_that_is_being_made_tears_a_lane() -> None:
     it = lane(0, 0, batch(0, 1, attributes=MARKER), batch(1, 1))
     assert it.hole_due() == Hole(0, 1)
-    assert not it.torn
+    assert not it.has_late_writes
     it.fill()
-    assert it.torn
+    assert it.has_late_writes
 
 
 def test_markers_without_an_answer_tear_a_lane_until_its_tail_has_come_to_rest() -> None:
     it = lane(0, 0, batch(0, 1, attributes=MARKER), batch(1, 1))
     it.fill()
     it.fill_failed("the connection was lost", unknown=True)
-    assert it.torn, "they may still come, and in the midst of what another process appends"
+    assert it.has_late_writes, "they may still come, and in the midst of what another process appends"
     assert it.settle_s >= 1, "a broker may work on another partition's markers before it reads these"
     it.recovered(0, 0, 0)
-    assert not it.torn
+    assert not it.has_late_writes
     assert it.settle_s == 0
 
 
@@ -514,14 +521,14 @@ def test_a_lane_is_torn_where_it_is_stopped_or_loses_its_place_while_its_hole_is
             it.cut(0)
         else:
             it.stop("no longer mirrored by this process")
-        assert it.torn
+        assert it.has_late_writes
 
 
 def test_a_hole_that_was_not_begun_or_was_refused_to_an_older_owner_tears_nothing() -> None:
     it = lane(0, 0, batch(0, 1, attributes=MARKER), batch(1, 1))
     it.fill()
     it.fill_failed("the target's log moved", unknown=False)
-    assert not it.torn
+    assert not it.has_late_writes
 
 
 def test_a_success_ends_the_slow_tries() -> None:
@@ -593,9 +600,9 @@ class World:
             data = b"".join(
                 batch(start, end - start, attributes=0 if is_data else MARKER)
                 for start, end, is_data in self.source
-                if end > it.read_at
+                if end > it.source.read_at
             )
-            it.take(it.read_at, fetched(data), 0)
+            it.take(it.source.read_at, fetched(data), 0)
         elif what in (1, 2):
             sent = it.send_next(CONNECTION, 5)
             if sent is not None:
@@ -639,7 +646,7 @@ def test_two_lanes_of_one_id_write_the_source_log_once_and_in_order(
     for _ in range(200):  # then the owner alone reaches the end, without lost answers
         for what in (0, 1, 3, 5):
             world.act(0, what)
-    assert not world.lanes[0].problem
+    assert not world.lanes[0].report.problem
     wanted = [(o, is_data) for start, end, is_data in source for o in range(start, end)]
     found = [(o, sequence is not None) for start, end, sequence in world.broker.log for o in range(start, end)]
     assert found == wanted

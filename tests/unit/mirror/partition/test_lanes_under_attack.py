@@ -135,19 +135,19 @@ class Scene:
     def act(self, who: int, what: str, much: int) -> None:
         lane = self.lanes[who]
         if what == "let_go":
-            lane.let_go()  # also records in a lane that has lost its place
+            lane.drop_waiting()  # also records in a lane that has lost its place
         if lane.must_recover:
             tail = self.target
             tail.replicated = len(tail.log)
             lane.recovered(len(tail.log), tail.next_sequence or 0, tail.data_end)
         getattr(self, what)(who, lane, much)
-        assert not lane.stopped, lane.problem
+        assert not lane.stopped, lane.report.problem
         assert self.barrier is None or len(self.target.log) <= self.barrier
 
     def read(self, who: int, lane: Lane, much: int) -> None:
         if lane.reads:
-            found = [each for each, end in zip(self.source, self.ends, strict=True) if end > lane.read_at]
-            lane.take(lane.read_at, fetched(b"".join(found[: much + 1])), 0)
+            found = [each for each, end in zip(self.source, self.ends, strict=True) if end > lane.source.read_at]
+            lane.take(lane.source.read_at, fetched(b"".join(found[: much + 1])), 0)
 
     def send(self, who: int, lane: Lane, much: int) -> None:
         sent = lane.send_next(CONNECTION, 5)
@@ -159,14 +159,14 @@ class Scene:
             request = self.wire[who].pop(0)
             lane.answered(request.step, *self.target.produce(request))
             self.target.replicated = len(self.target.log)
-            self.fill(who, lane, much, told=True)
+            self.fill(who, lane, much, end_known=True)
 
     def pause(self, who: int, lane: Lane, much: int) -> None:
         lane.paused = not lane.paused
 
     def let_go(self, who: int, lane: Lane, much: int) -> None:
-        lane.let_go()
-        assert lane.queued_bytes == 0 or not (lane.paused and not lane.in_flight)
+        lane.drop_waiting()
+        assert lane.target.queued_bytes == 0 or not (lane.paused and not lane.target.sent)
 
     def refuse(self, who: int, lane: Lane, much: int) -> None:
         if self.wire[who]:
@@ -187,7 +187,7 @@ class Scene:
         if self.orphans:
             self.target.produce(self.orphans.pop(0))
 
-    def fill(self, who: int, lane: Lane, much: int, *, told: bool = False) -> None:
+    def fill(self, who: int, lane: Lane, much: int, *, end_known: bool = False) -> None:
         """Fill a hole as `Recovery.fill` does.
 
         The log end is read before the hole unless an answer has just told the log end (D), and always after the hole.
@@ -196,7 +196,7 @@ class Scene:
         if hole is None:
             return
         lane.fill()
-        if not (told and lane.marked_under == self.term) and len(self.target.log) != hole.start:
+        if not (end_known and lane.target.marked_under == self.term) and len(self.target.log) != hole.start:
             lane.fill_failed("moved", unknown=False)
             return
         if much == 9:
@@ -256,7 +256,7 @@ class Scene:
         for _ in range(100):
             for what in ("read", "send", "answer", "fill"):
                 self.act(0, what, 3)
-            if self.lanes[0].position == end == len(self.target.log) and not self.lanes[0].must_recover:
+            if self.lanes[0].target.position == end == len(self.target.log) and not self.lanes[0].must_recover:
                 break
 
 

@@ -10,10 +10,11 @@ import pytest
 from kmigrate.cluster.append import LogTail
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Diverged
-from kmigrate.mirror.copy import recovery as mending
+from kmigrate.mirror.copy import recovery as module
 from kmigrate.mirror.copy.recovery import MapStore, Recovery
-from kmigrate.mirror.partition.lane import LaneState, Sent
+from kmigrate.mirror.partition.lane import Sent
 from kmigrate.mirror.partition.mapped import MappedLane
+from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk, MapLedger
 from kmigrate.model.records import CopyIdentity
@@ -37,7 +38,7 @@ def lane(
     made.stands_at(end, NO_MAP)
     made.recovered(end, 100, end)
     if data:
-        made.take(made.read_at, fetched(b"".join(data)), 5)
+        made.take(made.source.read_at, fetched(b"".join(data)), 5)
     return made
 
 
@@ -66,7 +67,7 @@ def test_no_batch_goes_before_its_run_is_stored() -> None:
     sent = send(it)
     assert (sent.step.start, it.expected(sent.step)) == (0, 50)
     it.answered(sent.step, 0, 50)
-    assert (it.position, it.target_position) == (3, 53)
+    assert (it.target.position, it.target_position) == (3, 53)
     assert not it.map_due, "what continues the run is stored with it"
     it.answered(send(it).step, 0, 53)
     assert runs(it) == [Run(0, 50, 5)]
@@ -77,15 +78,17 @@ def test_what_the_target_has_lost_is_told_in_the_sources_offsets_and_a_hole_that
     store(it)
     it.answered(send(it).step, 0, 50)
     it.answered(send(it).step, 0, 52)
-    assert (it.position, it.target_position) == (6, 54)
+    assert (it.target.position, it.target_position) == (6, 54)
     it.fill_failed("the leader moved", unknown=False)
     it.stands_at(54, NO_MAP)
     it.recovered(54, 104, 54)
-    assert (it.position, it.target_loss) == (5, ""), "a hole leaves nothing on the target"
+    assert (it.target.position, it.report.target_loss) == (5, ""), "a hole leaves nothing on the target"
     it.fill_failed("the leader moved", unknown=False)
     it.stands_at(51, NO_MAP)
     it.recovered(51, 101, 51)
-    assert it.target_loss == "target-truncated: t-0: offsets 1 to 4 were on the target and are gone: copied again"
+    assert (
+        it.report.target_loss == "target-truncated: t-0: offsets 1 to 4 were on the target and are gone: copied again"
+    )
 
 
 def test_holes_are_passed_and_each_begins_a_run_once_records_follow() -> None:
@@ -94,9 +97,9 @@ def test_holes_are_passed_and_each_begins_a_run_once_records_follow() -> None:
     store(it)
     it.answered(send(it).step, 0, 50)
     second = send(it)
-    assert it.position == 9, "the hole behind an acknowledged batch is passed"
+    assert it.target.position == 9, "the hole behind an acknowledged batch is passed"
     it.answered(second.step, 0, 52)
-    assert (it.position, it.target_position) == (14, 56)
+    assert (it.target.position, it.target_position) == (14, 56)
     assert it.hole_due() is None
 
 
@@ -105,11 +108,11 @@ def test_holes_behind_batches_on_their_way_are_passed_when_those_are_acknowledge
     store(it)
     it.answered(send(it).step, 0, 50)
     first, second = send(it), send(it)
-    assert it.position == 1
+    assert it.target.position == 1
     it.answered(first.step, 0, 51)
-    assert (it.position, it.target_position) == (3, 52)
+    assert (it.target.position, it.target_position) == (3, 52)
     it.answered(second.step, 0, 52)
-    assert (it.position, it.target_position) == (4, 53)
+    assert (it.target.position, it.target_position) == (4, 53)
 
 
 def test_the_barrier_is_reached_exactly_though_it_lies_behind_or_inside_a_hole() -> None:
@@ -122,7 +125,7 @@ def test_the_barrier_is_reached_exactly_though_it_lies_behind_or_inside_a_hole()
     assert (it.at_barrier, it.target_position) == (3, 52)
     it.barrier = None
     assert it.send_next(CONNECTION, 5) is None
-    assert it.position == 4
+    assert it.target.position == 4
 
 
 def test_an_ack_at_another_offset_than_the_map_says_ends_the_lane_as_diverged() -> None:
@@ -130,7 +133,7 @@ def test_an_ack_at_another_offset_than_the_map_says_ends_the_lane_as_diverged() 
     store(it)
     it.answered(send(it).step, 0, 0)
     assert it.state is LaneState.STOPPED
-    assert it.problem.startswith("diverged: the batch for offset 0")
+    assert it.report.problem.startswith("diverged: the batch for offset 0")
 
 
 def test_a_place_is_told_only_of_records_that_the_target_has_acknowledged() -> None:
@@ -156,7 +159,7 @@ def test_after_a_failure_the_map_is_cut_to_the_log_and_the_source_is_read_from_i
     it.stands_at(54, NO_MAP)
     it.recovered(54, 104, 54)
     assert runs(it) == [Run(0, 50, 2), Run(5, 52, 2)]
-    assert (it.read_at, it.position, it.target_position) == (7, 7, 54)
+    assert (it.source.read_at, it.target.position, it.target_position) == (7, 7, 54)
     it.take(7, fetched(batch(8, 1)), 5)
     assert it.send_next(CONNECTION, 5) is None, "the plan that came to nothing is still stored"
     store(it)
@@ -173,17 +176,17 @@ def test_what_is_read_while_the_lane_recovers_is_read_again_behind_the_map() -> 
     it.answered(send(it).step, 0, 50)
     it.answered(send(it).step, Code.NOT_LEADER_OR_FOLLOWER, -1)
     assert it.must_recover
-    asked = it.read_at
+    asked = it.source.read_at
     it.stands_at(51, NO_MAP)
     it.take(asked, fetched(batch(2, 1)), 5)
     it.recovered(51, 101, 51)
-    assert (it.position, it.read_at, it.target_position) == (1, 1, 51)
+    assert (it.target.position, it.source.read_at, it.target_position) == (1, 1, 51)
     assert runs(it) == [Run(0, 50, 1)]
 
 
 def test_a_lane_that_starts_on_a_stored_map_goes_on_behind_it() -> None:
     it = lane(batch(20, 1), start=5, stored=OffsetMap([Run(5, 50, 10), Run(18, 60, 2)]))
-    assert (it.position, it.target_position) == (20, 62)
+    assert (it.target.position, it.target_position) == (20, 62)
     store(it)
     assert it.expected(send(it).step) == 62
     assert runs(it)[-1] == Run(18, 60, 3)
@@ -195,7 +198,7 @@ def test_a_late_batch_of_the_former_owner_is_taken_from_its_stored_map() -> None
     it.stands_at(57, OffsetMap([Run(0, 50, 4), Run(6, 54, 3)]))
     it.recovered(57, 107, 57)
     assert runs(it) == [Run(0, 50, 4), Run(6, 54, 3)]
-    assert (it.position, it.map_due) == (9, True)
+    assert (it.target.position, it.map_due) == (9, True)
 
 
 def test_a_target_that_holds_more_than_anybody_planned_stops_the_copy() -> None:
@@ -206,7 +209,7 @@ def test_a_target_that_holds_more_than_anybody_planned_stops_the_copy() -> None:
 
 def test_gaps_of_any_width_are_no_problem() -> None:
     it = lane(batch(0, 1), batch(5_000_000_000, 1), compacted=False)
-    assert it.problem == ""
+    assert it.report.problem == ""
     assert it.compacted
     assert it.must_recover, "from here on a cleaner may be at work: batches go one at a time"
 
@@ -234,15 +237,15 @@ def test_a_lane_made_anew_under_the_same_term_writes_its_map_behind_what_the_one
     async def tail(*_: object, **__: object) -> LogTail:
         return LogTail(50, 100, 50)
 
-    monkeypatch.setattr(mending, "read_tail", tail)
+    monkeypatch.setattr(module, "read_tail", tail)
     nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0, 78, 0), cast("Any", None)
     maps = Stored(nowhere)
     for number in range(3):
         maps._note(ChunkKey("uuid", "t", 0, 4, number))
     store = MapStore(maps, "uuid")
-    mender = Recovery(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, store)
+    recovery = Recovery(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, store)
     it = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=4)
-    asyncio.run(mender.recover(it))
+    asyncio.run(recovery.recover(it))
     assert it.state is LaneState.PRIMING
     assert it.ledger is not None
     assert it.ledger.begins == (4, 3)
@@ -257,14 +260,14 @@ def test_what_an_earlier_mirror_of_the_topic_stored_says_nothing_of_this_one(mon
     async def tail(*_: object, **__: object) -> LogTail:
         return LogTail(50, 100, 50)
 
-    monkeypatch.setattr(mending, "read_tail", tail)
+    monkeypatch.setattr(module, "read_tail", tail)
     nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0, 78, 0), cast("Any", None)
     maps = Stored(nowhere)
     maps._chunks["uuid", "t", 0] = {ChunkKey("uuid", "t", 0, 4, 0): MapChunk("T", OffsetMap([Run(0, 0, 40)]).encode())}
-    mender = Recovery(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, MapStore(maps, "uuid"))
+    recovery = Recovery(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, MapStore(maps, "uuid"))
     it = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=5)
-    asyncio.run(mender.recover(it))
-    assert (it.position, runs(it)) == (0, [])
+    asyncio.run(recovery.recover(it))
+    assert (it.target.position, runs(it)) == (0, [])
 
 
 def test_letting_go_of_what_was_read_leaves_the_map_of_what_stands_on_the_target() -> None:
@@ -272,15 +275,15 @@ def test_letting_go_of_what_was_read_leaves_the_map_of_what_stands_on_the_target
     store(it)
     it.answered(send(it).step, 0, 50)
     it.fill_failed("the leader moved", unknown=False)
-    assert it.let_go() > 0
+    assert it.drop_waiting() > 0
     assert runs(it)[0].source == 0
     it.stands_at(53, NO_MAP)
     it.recovered(53, 103, 53)
-    assert (it.read_at, runs(it)) == (3, [Run(0, 50, 3)])
+    assert (it.source.read_at, runs(it)) == (3, [Run(0, 50, 3)])
     it.take(3, fetched(batch(3, 2)), 5)
     it.paused = True
-    assert it.let_go() > 0
-    assert (it.read_at, it.queued, runs(it)) == (3, False, [Run(0, 50, 3)])
+    assert it.drop_waiting() > 0
+    assert (it.source.read_at, bool(it.target.queue), runs(it)) == (3, False, [Run(0, 50, 3)])
 
 
 def test_what_a_thread_has_read_is_planned_unless_the_lane_has_lost_its_place_meanwhile() -> None:
@@ -289,10 +292,12 @@ def test_what_a_thread_has_read_is_planned_unless_the_lane_has_lost_its_place_me
     for is_lost in (False, True):
         it = lane()
         it.take(0, fetched(data), 5, most=1)
-        rest = it.rest
+        rest = it.source.rest
         assert rest is not None
         assert (runs(it), it.reads) == ([], False)
         if is_lost:
             it.fill_failed("the leader moved", unknown=False)
         it.take_rest(rest, 0, rest(), 5, 5)
-        assert (it.read_at, runs(it), it.rest) == ((0, [], None) if is_lost else (3, [Run(0, 50, 2)], None))
+        assert (it.source.read_at, runs(it), it.source.rest) == (
+            (0, [], None) if is_lost else (3, [Run(0, 50, 2)], None)
+        )

@@ -103,20 +103,22 @@ class Owner:
     def act(self, what: int) -> None:
         it = self.lane
         if what == 6:  # drop waiting records while the lane is paused or has lost its place
-            it.let_go()
+            it.drop_waiting()
             it.paused = not it.paused
-            it.let_go()
+            it.drop_waiting()
         if it.must_recover and self.sure:
             if what == 0 and self.looked is None:
                 self.look()
             elif what:
                 self.recover()
         if what == 0 and it.reads:
-            found = [each for each in self.source if each[1] > it.read_at][:2]  # owners may differ in what they read
+            found = [each for each in self.source if each[1] > it.source.read_at][
+                :2
+            ]  # owners may differ in what they read
             data = b"".join(
                 batch(start, end - start, attributes=0 if is_data else MARKER) for start, end, is_data in found
             )
-            it.take(it.read_at, fetched(data), 0)
+            it.take(it.source.read_at, fetched(data), 0)
         elif what == 1 and it.map_due:
             self.store()
         elif what in (2, 3):
@@ -163,9 +165,9 @@ def test_the_log_comes_out_once_and_in_order_and_the_map_finds_every_record(
     for _ in range(100):  # then the owner alone reaches the end, without lost answers
         for what in (0, 1, 2, 4):
             owners[1].act(what)
-    assert not owners[1].lane.problem
+    assert not owners[1].lane.report.problem
     assert target.log == [offset for start, end, is_data in source if is_data for offset in range(start, end)]
-    assert owners[1].lane.position == at
+    assert owners[1].lane.target.position == at
     made = target.folded()
     for index, offset in enumerate(target.log):
         assert made.to_target(offset) == (BEFORE + index, True)

@@ -11,10 +11,10 @@ import pytest
 from kmigrate.cluster.append import LogTail, _foreign
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
-from kmigrate.mirror.copy import recovery as mending
+from kmigrate.mirror.copy import recovery as module
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.partition.lane import Lane, LaneState
+from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.partition.reactions import (
     REACTIONS,
     Action,
@@ -26,6 +26,7 @@ from kmigrate.mirror.partition.reactions import (
     remedy_of,
 )
 from kmigrate.mirror.partition.steps import Hole
+from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.settings import ClusterSettings
@@ -175,10 +176,10 @@ async def _meet(asked: Asked, code: Code) -> None:
     if asked is FETCH:
         refused = FetchedPartition("t", 0, code, -1, -1, -1, (), -1, memoryview(b""))
         world.copier._reader.take({lane.key: FetchPartition("t", 0, 0, 1)}, [refused])
-        assert lane.looking == (reaction.action is Action.LOOK)
+        assert lane.source.looking == (reaction.action is Action.LOOK)
         assert world.called.is_set() == (reaction.action is Action.REFRESH)
-        assert lane.stopped or lane.read_after > monotonic(), "this partition waits"
-        assert world.neighbour.reads and not world.neighbour.read_after, "its neighbour does not"
+        assert lane.stopped or lane.source.retry_at > monotonic(), "this partition waits"
+        assert world.neighbour.reads and not world.neighbour.source.retry_at, "its neighbour does not"
         await world.copier._tasks.close()
     else:
         if asked is PRODUCE:
@@ -190,7 +191,7 @@ async def _meet(asked: Asked, code: Code) -> None:
             lane.fill_refused(filling(lane), code)
         if reaction.action is not Action.STOP:
             assert lane.state is LaneState.LOST
-            assert lane.unknown == (reaction.action is Action.SETTLE)
+            assert lane.target.unknown == (reaction.action is Action.SETTLE)
             assert bool(lane.write_pause_s) == bool(reaction.ref), "what waits for a person is tried slowly"
         assert world.neighbour.state is LaneState.PRIMING
     told = lane.progress()
@@ -201,18 +202,18 @@ async def _meet(asked: Asked, code: Code) -> None:
 
 def _deleted(world: World) -> None:
     world.lane.deleted(0, 7)
-    assert world.lane.lost_range == (0, 6)
+    assert world.lane.report.lost_range == (0, 6)
 
 
-def _bare(world: World) -> None:
+def _no_batch(world: World) -> None:
     world.lane.take(0, fetched(b"", high_watermark=3), 5)
-    world.lane.bare(0)
+    world.lane.no_batch(0)
 
 
 def _cut(world: World) -> None:
     world.lane.cut(3)
     world.lane.recovered(8, 1, 8)
-    assert world.lane.lost_range == (3, 7)
+    assert world.lane.report.lost_range == (3, 7)
 
 
 def _gap(world: World) -> None:
@@ -242,7 +243,7 @@ def _sent(world: World, answered: Callable[[Lane, object], None]) -> None:
 
 
 def _mended(world: World, tail: LogTail, *sides: bytes) -> None:
-    """Recover the lane as the mender does, with this tail; `sides` are the last batches on target and source."""
+    """Recover the lane as `Recovery` does, with this tail; `sides` are the last batches on target and source."""
     lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100, log_start=5)
     held = {id(world.target): sides[0], id(world.source): sides[1]} if sides else {}
 
@@ -253,9 +254,9 @@ def _mended(world: World, tail: LogTail, *sides: bytes) -> None:
         return list(walk(memoryview(bytearray(held[id(client)]))))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mending, "read_tail", read)
-        patch.setattr(world.copier._mender, "_batches", batches)
-        asyncio.run(world.copier._mender.recover(lane))
+        patch.setattr(module, "read_tail", read)
+        patch.setattr(world.copier._recovery, "_batches", batches)
+        asyncio.run(world.copier._recovery.recover(lane))
     world.lane = lane
 
 
@@ -281,7 +282,7 @@ SCENES: dict[tuple[Asked, Found], Callable[[World], None]] = {
     (FETCH, Found.LEADERLESS): lambda w: w.layout(w.here(0, led=False), w.here(1)),
     (FETCH, Found.RECREATED): lambda w: w.layout(w.here(1), w.here(1)),
     (FETCH, Found.THROTTLED): lambda w: w.lane.slow(FETCH, 1, 40),
-    (FETCH, Found.NO_BATCH): _bare,
+    (FETCH, Found.NO_BATCH): _no_batch,
     (FETCH, Found.RANGE_DELETED): _deleted,
     (FETCH, Found.CUT): _cut,
     (FETCH, Found.GAP): _gap,
@@ -313,9 +314,9 @@ def test_a_finding_is_met_as_its_row_says(key: tuple[Asked, Found]) -> None:
     told = world.lane.progress()
     if reaction.action is Action.STOP:
         assert told.problem.startswith(f"{reaction.ref}: ")
-        assert world.lane.record(5).remedy is reaction.remedy
+        assert world.lane.report.stop_record(5).remedy is reaction.remedy
     elif reaction.action is Action.SETTLE:
-        assert world.lane.unknown and world.lane.state is LaneState.LOST
+        assert world.lane.target.unknown and world.lane.state is LaneState.LOST
     else:
         assert told.trouble.startswith(f"{reaction.ref}: ")
         assert not told.problem

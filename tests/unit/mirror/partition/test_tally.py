@@ -145,11 +145,11 @@ def test_a_lane_says_the_very_same_value_while_nothing_changes() -> None:
     it.urgent = it.paused = True
     it.barrier = 9
     told = it.progress()
-    it.trouble = "why"
+    it.report.trouble = "why"
     assert it.progress() == replace(told, trouble="why")
-    it.problem = "p"
+    it.report.problem = "p"
     assert it.progress() == replace(told, trouble="why", problem="p")
-    it.source_end = 7
+    it.source.log_end = 7
     assert it.progress().source_end == 7
 
 

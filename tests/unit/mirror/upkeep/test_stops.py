@@ -34,7 +34,7 @@ def _kept(log: MemoryLog, lane: Lane) -> TopicRecord:
 def test_a_stop_is_written_by_its_partitions_owner() -> None:
     lane = _stopped()
     assert _kept(MemoryLog(MIRRORED, SHARED), lane).stops[1].ref == "topic-recreated"
-    assert lane.recorded
+    assert lane.report.recorded
 
 
 def test_a_stop_of_the_copy_before_is_none_of_a_topic_that_is_copied_anew() -> None:
@@ -45,4 +45,4 @@ def test_a_stop_of_the_copy_before_is_none_of_a_topic_that_is_copied_anew() -> N
     anew = replace(MIRRORED, phase=TopicPhase.INITIALISING, starts={}, target_topic_id="old")
     lane = _stopped()
     assert _kept(MemoryLog(anew, SHARED), lane).stops == {}
-    assert not lane.recorded
+    assert not lane.report.recorded

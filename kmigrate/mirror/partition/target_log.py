@@ -1,0 +1,118 @@
+"""The target's log as a lane knows the log, with the batches and holes that are on their way there. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from kmigrate.mirror.partition.steps import Append, Hole, Step
+from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, next_sequence, stamp
+
+__all__ = ["TargetLog"]
+
+_CLEARED = TRANSACTIONAL | DELETE_HORIZON
+
+
+@dataclass(slots=True, eq=False)
+class TargetLog:
+    """The writing side of a lane; only the lane changes its target log."""
+
+    producer_id: int
+    epoch: int
+    position: int = -1
+    """The offset up to which the target has acknowledged everything (A)."""
+    next: int = -1
+    """The offset of the next append, behind all appends in flight."""
+    sequence: int = 0
+    """Sequence of the next append, if nothing goes wrong before."""
+    queued_sequence: int = 0
+    """Sequence of the next batch to queue.
+
+    A batch is stamped as it is read, while its header is in the processor's cache.
+    """
+    queue: deque[Step] = field(default_factory=deque)
+    sent: deque[Append] = field(default_factory=deque)
+    """Batches in flight, in the order of sending."""
+    failed: list[Append] = field(default_factory=list)
+    """Batches that were not acknowledged: the tail decides whether the target has them."""
+    queued_bytes: int = 0
+    """Bytes read and not yet acknowledged."""
+    connection: object = None
+    unknown: bool = False
+    """True after a write with unknown outcome: the tail must settle before the lane believes the tail."""
+    doubtful: bool = True
+    """True if a `compacted` lane must compare the target's last batch: another process may have written that batch."""
+    failures: int = 0
+    """Number of consecutive refusals of appends or holes."""
+    marking: bool = False
+    """True while markers are in flight, or may still arrive."""
+    marked_under: int = 0
+    """The term under which the last hole was filled since the tail was read; 0 if there was none (D)."""
+    newest_hole: tuple[int, int] = (0, 0)
+    """The newest contiguous offsets without a record on the source that are filled."""
+
+    @property
+    def head(self) -> Append | None:
+        """The next append; None if a hole or nothing comes next."""
+        return self.queue[0] if self.queue and isinstance(self.queue[0], Append) else None
+
+    def push(self, step: Step) -> None:
+        """Queue a step, stamped with the sequence that it will have if nothing goes wrong before."""
+        queue = self.queue
+        if not queue:
+            self.queued_sequence = self.sequence
+        if isinstance(step, Append):
+            self.queued_bytes += len(step.view)
+            self.stamp(step, self.queued_sequence)
+            self.queued_sequence = next_sequence(step.sequence, step.end - step.start)
+        elif queue and isinstance(last := queue[-1], Hole) and last.end == step.start:
+            queue[-1] = Hole(last.start, step.end)
+            return
+        queue.append(step)
+
+    def stamp(self, step: Append, sequence: int) -> None:
+        stamp(step.view, producer_id=self.producer_id, epoch=self.epoch, sequence=sequence, clear=_CLEARED)
+        step.sequence = sequence
+
+    def settle(self, step: Append) -> None:
+        """Take an answered append out of the appends in flight."""
+        if self.sent and self.sent[0] is step:
+            self.sent.popleft()
+        else:
+            self.sent.remove(step)
+
+    def trim_head(self, end: int) -> None:
+        """Shorten the hole at the head of the queue to the offsets from `end` on, or remove the hole."""
+        if end >= self.queue[0].end:
+            self.queue.popleft()
+        else:
+            self.queue[0] = Hole(end, self.queue[0].end)
+
+    def filled(self, end: int, term: int) -> None:
+        """Move the position over the filled part of the hole at the head of the queue."""
+        self.trim_head(end)
+        begin, before = self.newest_hole
+        self.newest_hole = (begin if before == self.position else self.position), end
+        self.position = self.next = end
+        self.marking = False
+        self.marked_under = term
+
+    @property
+    def known_hole_end(self) -> int:
+        """The end of the newest filled hole, including a directly following hole that waits to be filled."""
+        end, following = self.newest_hole[1], self.queue[0] if self.queue and not self.failed else None
+        return following.end if isinstance(following, Hole) and following.start == end else end
+
+    def drop_queue(self) -> None:
+        """Forget the queued steps; batches in flight still count."""
+        self.queue.clear()
+        self.queued_bytes = sum(len(step.view) for step in self.sent)
+
+    def begin_at(self, position: int, sequence: int) -> None:
+        """Begin anew at the log end that the tail has shown: nothing is queued, failed or unknown."""
+        self.failed = []
+        self.queue.clear()
+        self.queued_bytes = 0
+        self.position = self.next = position
+        self.sequence = sequence
+        self.unknown = self.doubtful = self.marking = False
