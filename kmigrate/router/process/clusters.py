@@ -20,7 +20,7 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.router.process.answers import answer_later
+from kmigrate.router.process.answers import in_background
 from kmigrate.router.process.copy_progress import wait_copied
 from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.deferred_partitions import Holder
@@ -288,51 +288,42 @@ class Clusters:
             if source is not None:
                 self._refresh(source)
 
-    def log_ends(
+    @in_background
+    async def log_ends(
         self, link: str, keys: Collection[tuple[str, int]], seconds: float
-    ) -> Future[Mapping[tuple[str, int], int]]:
+    ) -> Mapping[tuple[str, int], int]:
         source = self._sources.get(link)
         asked = self.target if link == TARGET else source.client if source is not None else None
-
-        async def ask() -> Mapping[tuple[str, int], int]:
-            ends: dict[tuple[str, int], int] = {}
-            try:
-                if asked is not None:
-                    async with asyncio.timeout(seconds):
-                        await _read_ends(asked, keys, ends)
-            except (TimeoutError, KmigrateError):
-                pass  # the brokers are asked every few seconds anyway, and that request logs the fault
-            return ends
-
-        return answer_later(self._tasks, ask())
-
-    def when_copied(self, link: str, positions: Mapping[tuple[str, int], int], seconds: float) -> Future[bool]:
-        source = self._sources.get(link)
-
-        async def wait() -> bool:
-            try:
-                return source is not None and await wait_copied(self.target, source.client, positions, seconds)
-            except KmigrateError as error:
-                _log.warning("positions at the source of link %s: %s", link, error.what)
-                return False
-
-        return answer_later(self._tasks, wait())
-
-    def look_up(
-        self, link: str, times: Mapping[tuple[str, int], int], seconds: float, *, read_committed: bool
-    ) -> Future[Mapping[tuple[str, int], Found]]:
-        source = self._sources.get(link)
-
-        async def ask() -> Mapping[tuple[str, int], Found]:
-            if source is None:
-                return {}
-            try:
+        ends: dict[tuple[str, int], int] = {}
+        try:
+            if asked is not None:
                 async with asyncio.timeout(seconds):
-                    return await self._looked_up(source, times, read_committed=read_committed)
-            except (TimeoutError, KmigrateError):
-                return {}  # the target's own answer is never too late
+                    await _read_ends(asked, keys, ends)
+        except (TimeoutError, KmigrateError):
+            pass  # the brokers are asked every few seconds anyway, and that request logs the fault
+        return ends
 
-        return answer_later(self._tasks, ask())
+    @in_background
+    async def when_copied(self, link: str, positions: Mapping[tuple[str, int], int], seconds: float) -> bool:
+        source = self._sources.get(link)
+        try:
+            return source is not None and await wait_copied(self.target, source.client, positions, seconds)
+        except KmigrateError as error:
+            _log.warning("positions at the source of link %s: %s", link, error.what)
+            return False
+
+    @in_background
+    async def look_up(
+        self, link: str, times: Mapping[tuple[str, int], int], seconds: float, *, read_committed: bool
+    ) -> Mapping[tuple[str, int], Found]:
+        source = self._sources.get(link)
+        if source is None:
+            return {}
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._looked_up(source, times, read_committed=read_committed)
+        except (TimeoutError, KmigrateError):
+            return {}  # the target's own answer is never too late
 
     async def _looked_up(
         self, source: _Source, times: Mapping[tuple[str, int], int], *, read_committed: bool
@@ -391,120 +382,108 @@ class Clusters:
             self._refreshing_target = False
 
     def at_sources(self, topics: frozenset[str]) -> Future[frozenset[str]]:
-        async def ask() -> frozenset[str]:
-            there: frozenset[str] = frozenset()
-            for link in self._unfinished:
-                source, taken = self._sources.get(link), topics
-                if source is not None:
-                    try:
-                        taken = await source.client.names_taken(topics)
-                        source.answered()
-                    except KmigrateError as error:
-                        source.failed(error)
-                there |= taken
-            return there
+        return self._at_sources(topics) if topics and self._unfinished else Future(frozenset())
 
-        return answer_later(self._tasks, ask()) if topics and self._unfinished else Future(frozenset())
+    @in_background
+    async def _at_sources(self, topics: frozenset[str]) -> frozenset[str]:
+        there: frozenset[str] = frozenset()
+        for link in self._unfinished:
+            source, taken = self._sources.get(link), topics
+            if source is not None:
+                try:
+                    taken = await source.client.names_taken(topics)
+                    source.answered()
+                except KmigrateError as error:
+                    source.failed(error)
+            there |= taken
+        return there
 
-    def new_producer_id(self) -> Future[int]:
-        async def ask() -> int:
-            try:
-                producer_id, _ = await self.target.init_producer_id()
-                return producer_id
-            except KmigrateError as error:
-                _log.warning("no producer id from the target: %s", error.what)
-                await sleep(_REFRESH_PAUSE_S)
-                return -1
-
-        return answer_later(self._tasks, ask())
+    @in_background
+    async def new_producer_id(self) -> int:
+        try:
+            producer_id, _ = await self.target.init_producer_id()
+        except KmigrateError as error:
+            _log.warning("no producer id from the target: %s", error.what)
+            await sleep(_REFRESH_PAUSE_S)
+            return -1
+        return producer_id
 
     def producer_mark(self, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
         key = topic, partition, producer_id
-
-        async def ask() -> ProducerMark | None:
-            try:
-                return await self._held_of(*key)
-            finally:
-                del self._asking[key]
-
         answer = self._asking.get(key)
         if answer is None:
-            answer = self._asking[key] = answer_later(self._tasks, ask())
+            answer = self._asking[key] = self._producer_mark(*key)
         return answer
 
-    async def _held_of(self, topic: str, partition: int, producer_id: int) -> ProducerMark | None:
+    @in_background
+    async def _producer_mark(self, topic: str, partition: int, producer_id: int) -> ProducerMark | None:
         """Ask until the target's log answers; return None after the time limit.
 
         The marker of an abort leaves a producer without a sequence in the log (W4): the producer is listed, but the log
         holds no record of it.
         """
         key, deadline = (topic, partition), monotonic() + _LONGEST_ASKED_S
-        while True:
-            try:
-                code, states = (await self.target.describe_producers([key])).get(key, (-1, ()))
+        try:
+            while True:
+                try:
+                    code, states = (await self.target.describe_producers([key])).get(key, (-1, ()))
+                    if not code:
+                        of_it = [state for state in states if state.producer_id == producer_id]
+                        epoch, last = (of_it[0].producer_epoch, of_it[0].last_sequence) if of_it else (-1, -1)
+                        return ProducerMark(producer_id, epoch, last)
+                    await self.target.refresh([topic])
+                    trouble = f"{topic}-{partition}: DescribeProducers answered {code}"
+                except KmigrateError as error:
+                    trouble = error.what
+                if monotonic() >= deadline:
+                    _log.warning("gate: %s", trouble)
+                    return None
+                await sleep(_REFRESH_PAUSE_S)
+        finally:
+            del self._asking[topic, partition, producer_id]
+
+    @in_background
+    async def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> bool | None:
+        source = self._sources.get(link)
+        try:
+            if source is not None:
+                code, states = await source.client.producers((topic, partition))
                 if not code:
-                    of_it = [state for state in states if state.producer_id == producer_id]
-                    epoch, last = (of_it[0].producer_epoch, of_it[0].last_sequence) if of_it else (-1, -1)
-                    return ProducerMark(producer_id, epoch, last)
-                await self.target.refresh([topic])
-                trouble = f"{topic}-{partition}: DescribeProducers answered {code}"
-            except KmigrateError as error:
-                trouble = error.what
-            if monotonic() >= deadline:
-                _log.warning("gate: %s", trouble)
-                return None
-            await sleep(_REFRESH_PAUSE_S)
+                    return any(_reaches(state, stored) for state in states)
+                self.refresh_source(link, topic)
+        except KmigrateError as error:
+            _log.warning("a producer of %s-%d: %s", topic, partition, error.what)
+        return None
 
-    def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[bool | None]:
-        async def ask() -> bool | None:
-            source, there = self._sources.get(link), None
-            try:
-                if source is not None:
-                    code, states = await source.client.producers((topic, partition))
-                    if code:
-                        self.refresh_source(link, topic)
-                    else:
-                        there = any(_reaches(state, stored) for state in states)
-            except KmigrateError as error:
-                _log.warning("a producer of %s-%d: %s", topic, partition, error.what)
-            return there
+    @in_background
+    async def join_at_target(self, holder: Holder, topic: str, partition: int) -> int:
+        try:
+            code = await add_partition(self.target, holder, topic, partition)
+        except BrokerRefused as refused:
+            code = refused.code
+        except KmigrateError as error:
+            _log.warning("transactional id %s: %s", holder[0], error.what)
+            code = Code.COORDINATOR_NOT_AVAILABLE
+        # kmigrate lacks the right and the client has it, so the client waits until the right is granted
+        if code in _REFUSED:
+            _log.warning("transactional id %s: kmigrate may not write it, or %s, at the target", holder[0], topic)
+            await sleep(_UNTIL_GRANTED_S)
+            code = Code.COORDINATOR_NOT_AVAILABLE
+        return code
 
-        return answer_later(self._tasks, ask())
-
-    def join_at_target(self, holder: Holder, topic: str, partition: int) -> Future[int]:
-        async def join() -> int:
-            try:
-                code = await add_partition(self.target, holder, topic, partition)
-            except BrokerRefused as refused:
-                code = refused.code
-            except KmigrateError as error:
-                _log.warning("transactional id %s: %s", holder[0], error.what)
-                code = Code.COORDINATOR_NOT_AVAILABLE
-            # kmigrate lacks the right and the client has it, so the client waits until the right is granted
-            if code in _REFUSED:
-                _log.warning("transactional id %s: kmigrate may not write it, or %s, at the target", holder[0], topic)
-                await sleep(_UNTIL_GRANTED_S)
-                code = Code.COORDINATOR_NOT_AVAILABLE
-            return code
-
-        return answer_later(self._tasks, join())
-
-    def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
-        async def find() -> int:
-            source = self._sources.get(link)
-            offset = -1
-            try:
-                if source is not None:
-                    async with asyncio.timeout(_LONGEST_SOUGHT_S):
-                        offset = await find_batch(
-                            source.client, topic, partition, stored.producer_id, stored.epoch, stored.sequence
-                        )
-            except (KmigrateError, TimeoutError) as error:
-                why = error.what if isinstance(error, KmigrateError) else "the source does not answer"
-                _log.warning("a duplicate is answered without its offset: %s", why)
-            return offset
-
-        return answer_later(self._tasks, find())
+    @in_background
+    async def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> int:
+        source = self._sources.get(link)
+        if source is None:
+            return -1
+        producer = stored.producer_id, stored.epoch, stored.sequence
+        try:
+            async with asyncio.timeout(_LONGEST_SOUGHT_S):
+                return await find_batch(source.client, topic, partition, *producer)
+        except (KmigrateError, TimeoutError) as error:
+            why = error.what if isinstance(error, KmigrateError) else "the source does not answer"
+            _log.warning("a duplicate is answered without its offset: %s", why)
+            return -1
 
     def drained(self) -> None:
         self._on_drained()

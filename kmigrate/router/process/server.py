@@ -142,7 +142,8 @@ class Router:
 
     async def run(self) -> None:
         """Wait for a fatal error and raise it."""
-        assert self._failed is not None, "start() comes first"
+        if self._failed is None:
+            raise RuntimeError("start() comes first")
         await asyncio.shield(self._failed)
 
     async def close(self) -> None:

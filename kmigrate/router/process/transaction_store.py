@@ -9,8 +9,7 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.state import State
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.router.process.answers import answer_later
-from kmigrate.router.shared.conversation import Future
+from kmigrate.router.process.answers import in_background
 from kmigrate.state.log import StateLog
 
 __all__ = ["StateMemory"]
@@ -28,10 +27,8 @@ class StateMemory:
         self._tasks = tasks
         self._follow = follow
 
-    def remember(self, record: TransactionRecord) -> Future[bool]:
-        return answer_later(self._tasks, self._remember(record))
-
-    async def _remember(self, record: TransactionRecord) -> bool:
+    @in_background
+    async def remember(self, record: TransactionRecord) -> bool:
         crossed = False
 
         def decide(state: State) -> TransactionRecord | None:
@@ -51,10 +48,8 @@ class StateMemory:
         self._follow()
         return not crossed
 
-    def catch_up(self) -> Future[bool]:
-        return answer_later(self._tasks, self._catch_up())
-
-    async def _catch_up(self) -> bool:
+    @in_background
+    async def catch_up(self) -> bool:
         reached = True
         try:
             await self._state_log.read_to_end(timeout=_PATIENCE_S)

@@ -122,7 +122,7 @@ class ReadAhead:
         """True if the session names topics by id: a broker refuses to go on otherwise."""
         self._reads: dict[Partition, Place] | None = None
         """Partitions that the client's session reads; None where they are not known."""
-        self._manner: FetchRequest | None = None
+        self._manner = FetchRequest(0, 0, 0, 0, 0, 0, {})
         """The client's last request, without partitions."""
         self._shown = self._own = 0
         """Ids of the session: the id that the client knows, and the broker's."""
@@ -141,21 +141,22 @@ class ReadAhead:
     def asked(self, request: FetchRequest, *, by_ids: bool) -> Pass | Ahead:
         """Take a client's request; return how to pass it, or the request that was asked ahead in its place."""
         ahead, self._ahead = self._ahead, None
-        if self._reads is None or (request.session_id, request.epoch) != (self._shown, self._next_shown):
+        reads = self._reads
+        if reads is None or (request.session_id, request.epoch) != (self._shown, self._next_shown):
             self._drop(ahead)
             return self._begin(request, by_ids=by_ids)
         if ahead is not None and by_ids == self._by_ids:
             fits = self._fits(request, ahead)
-            self._follow(request)
+            self._follow(request, reads)
             if fits:
                 return ahead
             self._drop(ahead)
             return Pass(self._own, 0, self.instead())
         self._drop(ahead)
-        self._follow(request)
+        self._follow(request, reads)
         own, self._next_own = self._next_own, _after(self._next_own)
         plain = (self._own, own) == (request.session_id, request.epoch)
-        if by_ids != self._by_ids or (plain and len(self._reads) > _MOST_PARTITIONS):
+        if by_ids != self._by_ids or (plain and len(reads) > _MOST_PARTITIONS):
             self._reads = None
         return Pass(self._own, own, whole=self._awaits_whole(request))
 
@@ -172,19 +173,17 @@ class ReadAhead:
             self._shown = 0
         return passed
 
-    def _follow(self, request: FetchRequest) -> None:
+    def _follow(self, request: FetchRequest, reads: dict[Partition, Place]) -> None:
         """Follow the next request of the client's session."""
-        assert self._reads is not None
         self._manner = request.of({}, 0, 0)
         self._next_shown = _after(self._next_shown)
         for partition, place in request.places.items():
-            self._reads.pop(partition, None)  # the partition that was read last comes last
-            self._reads[partition] = place
+            reads.pop(partition, None)  # the partition that was read last comes last
+            reads[partition] = place
         for gone in request.forgotten:
-            self._reads.pop(gone, None)
+            reads.pop(gone, None)
 
     def _fits(self, request: FetchRequest, ahead: Ahead) -> bool:
-        assert self._manner is not None
         same = not request.forgotten and request.manner == self._manner.manner
         return same and not ahead.dropped and request.places == ahead.request.places
 
@@ -199,7 +198,6 @@ class ReadAhead:
 
         The request replaces the client's, because the broker's session has gone on without the client.
         """
-        assert self._manner is not None
         self._next_own, self._opening = 1, True
         return self._manner.of(dict(self._reads or {}), self._own, 0)
 
@@ -228,7 +226,7 @@ class ReadAhead:
     def guess(self, head: AnswerHead, ends: Mapping[Partition, End] | None, now: float) -> Ahead | None:
         """Return the client's probable next request, to be asked now; None where the next request cannot be known."""
         reads, manner = self._reads, self._manner
-        if reads is None or manner is None:
+        if reads is None:
             self._leave_room()
         elif not ends or head.throttle or not ends.keys() <= reads.keys():
             self._leave_room()
@@ -279,7 +277,7 @@ class ReadAhead:
     @property
     def committed(self) -> bool:
         """True if the client reads committed records only."""
-        return self._manner is not None and self._manner.isolation == 1
+        return self._manner.isolation == 1
 
     @property
     def held(self) -> int:
