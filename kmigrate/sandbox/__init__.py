@@ -30,7 +30,6 @@ Clients:
     reading                                               the reads and commits of a group member
     preload                                               the content of the source at the start
     seeded                                                clients and content from a seed
-    relay                                                 a network that misbehaves on request
 
 The judge:
     history            the lines that clients write

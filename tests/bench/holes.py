@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
-from kmigrate.sandbox.relay import Relay
 from tests.bench.load import Case, load, make_topic, remove_topics
 from tests.bench.meter import EndReader
 from tests.bench.mirror import by_kmigrate, cluster, say
+from tests.fakes.relay import Relay
 from tests.figures import save
 
 _CASES = {

@@ -20,7 +20,7 @@ from unittest import mock
 from kmigrate.model.security import Tls
 from kmigrate.net.dial import dial
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.sandbox.relay import Relay
+from tests.fakes.relay import Relay
 
 __all__ = ["Lines", "detour", "detoured", "lines"]
 

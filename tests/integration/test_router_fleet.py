@@ -25,7 +25,7 @@ from kmigrate.model.records import SCHEMA
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.sandbox.relay import Relay
+from tests.fakes.relay import Relay
 from tests.integration.command_line import program
 from tests.integration.migration import fresh_migration, wait_until
 from tests.integration.router_world import Writer, link_between, quietly, router, start_router, values

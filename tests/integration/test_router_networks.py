@@ -27,9 +27,9 @@ from confluent_kafka.admin import NewTopic
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.sandbox.relay import Relay
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
+from tests.fakes.relay import Relay
 from tests.integration.detour import Lines, detour, lines
 from tests.integration.migration import wait_until
 from tests.integration.router_world import World, Writer, link_between, quietly, router, values

@@ -15,7 +15,7 @@ import pytest
 from kmigrate.sandbox.checker import Verdict
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.sandbox.relay import Direction, Relay
+from tests.fakes.relay import Direction, Relay
 from tests.integration.detour import Lines, detour, lines
 from tests.integration.migration import Migration, fresh_migration, wait_until
 

@@ -27,12 +27,12 @@ from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
-from kmigrate.sandbox.relay import Relay
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.open_transactions import wait_for_ends
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
 from kmigrate.workflow.verbs import forget_router
+from tests.fakes.relay import Relay
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import (

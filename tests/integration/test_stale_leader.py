@@ -17,8 +17,8 @@ from kmigrate.cluster.leaders import witnessed_ends
 from kmigrate.protocol.codes import Code
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
-from kmigrate.sandbox.relay import Relay
 from kmigrate.sandbox.topics import create_topics
+from tests.fakes.relay import Relay
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, settings_of
 from tests.integration.test_old_sources import OLD_VERSION

@@ -30,8 +30,8 @@ from kmigrate.sandbox.pauses import Timeline
 from kmigrate.sandbox.payload import content_of
 from kmigrate.sandbox.preload import Preload, preload
 from kmigrate.sandbox.processes import ProcessIdentity, identify
-from kmigrate.sandbox.relay import Relay
 from kmigrate.sandbox.traffic import Traffic
+from tests.fakes.relay import Relay
 
 MakeTopic = Callable[..., None]
 UniqueName = Callable[[str], str]
@@ -275,7 +275,7 @@ def test_tied_clients_end_with_the_process_that_they_are_tied_to(source: KafkaCl
 import time
 from pathlib import Path
 from kmigrate.sandbox.client_specs import ConsumerSpec
-from kmigrate.sandbox.relay import Relay
+from tests.fakes.relay import Relay
 from kmigrate.sandbox.traffic import Traffic
 spec = ConsumerSpec("billing-1", "librdkafka", "tied-group", ("no-such-topic",))
 traffic = Traffic.create(Path({str(tmp_path)!r}), [spec], tied=True)

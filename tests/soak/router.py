@@ -27,7 +27,7 @@ from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, Transactiona
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.sandbox.relay import Relay
+from tests.fakes.relay import Relay
 from tests.figures import save
 from tests.integration.java_clients import JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.sandbox.relay import Relay
+from tests.fakes.relay import Relay
 from tests.integration.migration import Migration, wait_until
 from tests.integration.router_world import InTransactions, RouterProcess, Writer, ends, start_router
 

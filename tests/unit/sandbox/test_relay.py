@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kmigrate.sandbox.relay import Relay
+from tests.fakes.relay import Relay
 
 
 @pytest.fixture
