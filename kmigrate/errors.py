@@ -52,8 +52,13 @@ class KmigrateError(Exception):
         self.still_true = still_true
         self.next_step = next_step
 
+    @property
+    def summary(self) -> str:
+        """The reference and what happened, as records and reports of processes name the error."""
+        return f"{self.ref}: {self.what}"
+
     def __str__(self) -> str:
-        parts = [f"{self.ref}: {self.what}"]
+        parts = [self.summary]
         if self.still_true:
             parts.append(f"Still true: {self.still_true}")
         if self.next_step:

@@ -22,7 +22,7 @@ __all__ = [
     "EndedClients",
     "FenceAck",
     "FencedProgress",
-    "GroupWord",
+    "GroupReport",
     "JoinTerms",
     "MirrorPresence",
     "PartitionProgress",
@@ -179,7 +179,7 @@ class Withheld:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWord:
+class GroupReport:
     """A router's report on a group that follows; members are named by their marks (`kmigrate.model.members`)."""
 
     in_flight: int = 0
@@ -288,7 +288,7 @@ class RouterPresence:
     """`security.protocol` of the router's listeners."""
     maps_clients: bool = False
     """True if the router's own table identifies clients, False if the target identifies them."""
-    groups: Mapping[str, GroupWord] = field(default_factory=dict)
+    groups: Mapping[str, GroupReport] = field(default_factory=dict)
     """Reports on groups that follow, by group."""
     bootstrap: str = ""
     """host:port of the router's bootstrap listener; '' from a version without fallback routers."""

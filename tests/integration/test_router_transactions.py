@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -386,7 +388,10 @@ def test_an_id_that_is_idle_on_the_target_for_longer_than_it_lives_there_survive
                 async def source_of(_: LinkRecord) -> tuple[ClusterClient, Admin]:
                     return at_source, Admin(ours)
 
-                keeping = asyncio.create_task(IdKeeper(world.log, client, Admin(settings), source_of).run())
+                connections: Any = SimpleNamespace(
+                    log=world.log, target=client, target_admin=Admin(settings), source=source_of
+                )
+                keeping = asyncio.create_task(IdKeeper(connections).run())
                 with router("r1", target) as running:
                     forgotten = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": "f"}, logger=None)
                     await quietly(forgotten.init_transactions, 30)

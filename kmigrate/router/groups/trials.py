@@ -5,7 +5,7 @@ A  A trial join changes nothing at the target (`wire.trials`). The trial goes th
 B  A trial is made when a member joins, and again when the promote of its group begins. After a refusal, or an answer
    that says nothing, the member's first request after two seconds makes the next trial. So a right that was granted
    counts.
-C  While a trial has no answer, the router's report says so (`GroupWord.trials`), and the promote waits.
+C  While a trial has no answer, the router's report says so (`GroupReport.trials`), and the promote waits.
 D  After the promote the answers to the joins themselves count. A refusal is told until the client is let in, for ten
    minutes at most.
 """

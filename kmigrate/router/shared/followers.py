@@ -1,9 +1,9 @@
 """The groups that follow, as one router sees them: members, held joins, requests in flight and withheld topics.
 
-A controller that promotes such a group waits for the reports of all routers (`GroupWord`). Every member of the source's
-group must be known to a router and have joined anew. No request may be on its way to the source. A client counts as a
-member once the source has answered it as a member. Otherwise any client could name made-up members until the true
-members are forgotten. A client with a join in progress counts as a member meanwhile.
+A controller that promotes such a group waits for the reports of all routers (`GroupReport`). Every member of the
+source's group must be known to a router and have joined anew. No request may be on its way to the source. A client
+counts as a member once the source has answered it as a member. Otherwise any client could name made-up members until
+the true members are forgotten. A client with a join in progress counts as a member meanwhile.
 
 Topics withheld from a member are reported for people. They decide only whether the member's client must send a full
 heartbeat.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kmigrate.model.members import member_mark
-from kmigrate.model.presences import GroupWord, Withheld
+from kmigrate.model.presences import GroupReport, Withheld
 from kmigrate.model.routes import RoutingTable
 from kmigrate.router.wire.topic_ids import TopicIds
 
@@ -174,14 +174,14 @@ class Followers:
 
     def words(
         self, table: RoutingTable, transactions: Mapping[str, int], ids: TopicIds, now: float
-    ) -> dict[str, GroupWord]:
+    ) -> dict[str, GroupReport]:
         """Return this router's report on each group that follows.
 
         `transactions` has the number of open transactions that may commit for each group.
         """
         self._forget_silent(now)
         return {
-            group: GroupWord(
+            group: GroupReport(
                 self._in_flight[group] + transactions.get(group, 0),
                 tuple(dict.fromkeys((*self._members.get(group, ()), *self._joined.get(group, ())))),
                 tuple(self._joined.get(group, ())),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from kmigrate.model.listener_access import Identity, ListenerAccess
-from kmigrate.model.presences import GroupWord
+from kmigrate.model.presences import GroupReport
 from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.protocol.frames import TakePiece
@@ -367,7 +367,7 @@ class SharedState:
         if any(route.frozen for route in self.table.followed.values()):
             self.backend.drained()
 
-    def group_words(self, now: float) -> dict[str, GroupWord]:
+    def group_words(self, now: float) -> dict[str, GroupReport]:
         """Return this router's report on each group that follows, including open transactions."""
         open_: Counter[str] = Counter()
         for (link, name), entry in self.begun.entries.items():

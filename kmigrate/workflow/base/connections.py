@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import TracebackType
 
 from kmigrate.cluster.admin import Admin
@@ -17,7 +18,7 @@ from kmigrate.state.create import ensure_state_log
 from kmigrate.state.identity import refuse_same_cluster
 from kmigrate.state.log import StateLog
 
-__all__ = ["Connections", "check_cluster_id", "reach"]
+__all__ = ["Connections", "LinkClusters", "check_cluster_id", "reach"]
 
 PATIENCE_S = 12.0
 """Longest silence of a cluster before the cluster counts as unreachable, in seconds.
@@ -53,6 +54,17 @@ def check_cluster_id(ref: ClusterRef, answered: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LinkClusters:
+    """The state log and both clusters of one link."""
+
+    log: StateLog
+    source: ClusterClient
+    source_admin: Admin
+    target: ClusterClient
+    target_admin: Admin
+
+
 class Connections:
     """The target, its state log and the sources, which are connected when first needed; closes all of them."""
 
@@ -67,7 +79,7 @@ class Connections:
         self.asking: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Shows a person what kmigrate waits for, for as long as the wait lasts."""
         self._sources: dict[str, tuple[ClusterClient, Admin]] = {}
-        self._told_apart: set[str] = set()
+        self._distinct: set[str] = set()
         """Names of sources that are proven to be other clusters than the target."""
 
     @classmethod
@@ -98,15 +110,15 @@ class Connections:
             with self.asking(f"asking source {name}"):
                 await reach(client)
         check_cluster_id(link.source, client.metadata.cluster_id)
-        if name not in self._told_apart:
+        if name not in self._distinct:
             await refuse_same_cluster(client, self.target)
-            self._told_apart.add(name)
+            self._distinct.add(name)
         return client, admin
 
     def waits_for(self, record: TopicRecord | GroupRecord) -> str:
         """Return what a promote waits for, as its controller reports the wait; '' without a report."""
-        words = (word.waits.get(record.key, "") for word in self.log.alive(ControllerPresence))
-        return next(filter(None, words), "")
+        reasons = (controller.waits.get(record.key, "") for controller in self.log.alive(ControllerPresence))
+        return next(filter(None, reasons), "")
 
     async def close(self) -> None:
         await self.log.close()

@@ -11,10 +11,11 @@ D  The progress before that record is in the controller's memory only: after a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
-from kmigrate.errors import Refused
+from kmigrate.errors import Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, PromotedUnit, ProvenTopic, TopicRecord
@@ -22,119 +23,130 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 
-__all__ = [
-    "UnitProgress",
-    "decided",
-    "group_decided",
-    "not_asked_for",
-    "not_ready_with",
-    "not_staged",
-    "unit_records",
-    "unit_to_flip",
-    "wait_for_unit",
-]
+__all__ = ["PromoteProgress", "Unit", "decided", "group_decided"]
 
 _PAUSE_S = 0.005
 
 
 @dataclass(slots=True)
-class UnitProgress:
-    """The progress of one controller's promotes that wait for each other, by link and topic (D)."""
+class PromoteProgress:
+    """The progress of one controller's promotes, which wait for each other, by record key (D)."""
 
-    pending: set[tuple[str, str]] = field(default_factory=set)
+    ready: set[str] = field(default_factory=set)
     """Topics that wait only for their groups before they are fenced."""
-    at_barrier: set[tuple[str, str]] = field(default_factory=set)
-    proven: dict[tuple[str, str], tuple[TopicRecord, ProvenTopic]] = field(default_factory=dict)
+    at_barrier: set[str] = field(default_factory=set)
+    proven: dict[str, tuple[TopicRecord, ProvenTopic]] = field(default_factory=dict)
     """Each proven topic, with the record that was proven."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """Reasons why topics and groups wait; the controller reports them."""
 
-    def leave(self, link: str, topic: str) -> None:
+    def leave(self, key: str) -> None:
         """Forget a topic whose promote is over, or begins anew."""
-        self.pending.discard((link, topic))
-        self.at_barrier.discard((link, topic))
-        self.proven.pop((link, topic), None)
+        self.ready.discard(key)
+        self.at_barrier.discard(key)
+        self.proven.pop(key, None)
+        self.waits.pop(key, None)
 
-
-def unit_records(state: State, record: TopicRecord) -> tuple[list[TopicRecord], list[GroupRecord]]:
-    """Return the other topics of a topic's unit that this link mirrors, and its followed groups that are not
-    promoted."""
-    names, groups = unit_of(state.couplings(record.link), [record.topic])
-    topics = [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
-    known = [group for name in sorted(groups) if (group := state.group(record.link, name)) is not None]
-    return topics, [g for g in known if g.mode is GroupMode.FOLLOW and g.phase is not GroupPhase.PROMOTED]
-
-
-def not_staged(state: State, record: TopicRecord) -> str | None:
-    """Return a coupled group whose offsets are not on the target yet; Refused where its promote was given up."""
-    return _unstaged(unit_records(state, record)[1])
-
-
-def _unstaged(groups: Iterable[GroupRecord]) -> str | None:
-    for group in groups:
-        if group.phase is GroupPhase.MIRRORED and group.reason:
-            raise Refused("coupled-group", f"the promote of group {group.group} was given up: {group.reason}")
-        if not group.staged:
-            return f"the positions of group {group.group}, which its transactions commit, are not on the target yet"
-    return None
-
-
-def not_asked_for(state: State, record: TopicRecord) -> str | None:
-    """Return a coupled topic that nobody has asked to promote."""
-    return _unasked(record, unit_records(state, record)[0])
-
-
-def _unasked(record: TopicRecord, others: Iterable[TopicRecord]) -> str | None:
-    for other in others:
-        if other.phase not in PROMOTING and other.phase is not TopicPhase.PROMOTED:
-            why = f": {other.reason}" if other.reason else ""
-            return f"{other.topic}, which is written together with {record.topic}, is not being promoted{why}"
-    return None
-
-
-def not_ready_with(state: State, record: TopicRecord, rendezvous: UnitProgress) -> str | None:
-    """Return another topic of the unit that cannot be fenced yet.
-
-    If this topic were fenced now, writers would wait behind its fence for that other topic.
-    """
-    for other in unit_records(state, record)[0]:
-        if other.phase is TopicPhase.PROMOTE_PENDING and (other.link, other.topic) not in rendezvous.pending:
-            return f"{other.topic}, which is written together with {record.topic}, is not ready"
-    return None
-
-
-async def wait_for_unit(log: StateLog, record: TopicRecord, rendezvous: UnitProgress, deadline: float) -> None:
-    """Wait until every coupled topic stands at its barrier, too; a topic that is given up takes the others back."""
-    while True:
-        others, _ = unit_records(log.state, record)
-        against = _unasked(record, others)
-        if against is not None:
-            raise Refused("coupled-topics", against)
-        left = [other for other in others if other.phase is not TopicPhase.PROMOTED]
-        waits = [other.topic for other in left if (other.link, other.topic) not in rendezvous.at_barrier]
-        if not waits:
-            return
-        if monotonic() > deadline:
-            raise Refused("coupled-topics", f"{', '.join(waits)} did not reach its barrier in time")
-        await sleep(_PAUSE_S)
-
-
-def unit_to_flip(state: State, record: TopicRecord, rendezvous: UnitProgress) -> PromotedUnit | None:
-    """Return what is flipped with a topic (rule B); None while another topic of the unit is not as proven.
-
-    Raises Refused where the promote of a topic or a group of the unit was given up.
-    """
-    others, groups = unit_records(state, record)
-    for ref, against in (("coupled-topics", _unasked(record, others)), ("coupled-group", _unstaged(groups))):
-        if against is not None:
-            raise Refused(ref, against)
-    topics: dict[str, ProvenTopic] = {}
-    for other in others:
-        if other.phase is TopicPhase.PROMOTED:
-            continue
-        known = rendezvous.proven.get((other.link, other.topic))
-        if known is None or known[0] != other:
+    def note(self, key: str, why: str | None) -> Literal[True] | None:
+        """Note why a promote waits; return True if the promote waits for nothing."""
+        if why:
+            self.waits[key] = why
             return None
-        topics[other.topic] = known[1]
-    return PromotedUnit(topics, tuple(group.group for group in groups))
+        self.waits.pop(key, None)
+        return True
+
+    async def wait(
+        self, log: StateLog, key: str, why: Callable[[State], str | None], timeout: float, what: str
+    ) -> None:
+        """Wait until `why` gives no reason to wait, and note the reason; WaitTimedOut then has the last reason."""
+        try:
+            await log.wait(lambda state: self.note(key, why(state)), max(0.0, timeout), what)
+        except WaitTimedOut as timed_out:
+            timed_out.what = why(log.state) or timed_out.what
+            raise
+
+    def not_ready_with(self, unit: Unit) -> str | None:
+        """Return another topic of the unit that cannot be fenced yet.
+
+        If this topic were fenced now, writers would wait behind its fence for that other topic.
+        """
+        for other in unit.unpromoted:
+            if other.phase is TopicPhase.PROMOTE_PENDING and other.key not in self.ready:
+                return f"{other.topic}, which is written together with {unit.topic}, is not ready"
+        return None
+
+    async def wait_for_unit(self, log: StateLog, record: TopicRecord, deadline: float) -> None:
+        """Wait until every coupled topic stands at its barrier, too; a topic that is given up takes the others back."""
+        while True:
+            unit = Unit.of(log.state, record)
+            if against := unit.not_asked_for():
+                raise Refused("coupled-topics", against)
+            missing = [other.topic for other in unit.unpromoted if other.key not in self.at_barrier]
+            if not missing:
+                return
+            if monotonic() > deadline:
+                raise Refused("coupled-topics", f"{', '.join(missing)} did not reach its barrier in time")
+            await sleep(_PAUSE_S)
+
+    def unit_to_flip(self, state: State, record: TopicRecord) -> PromotedUnit | None:
+        """Return what is flipped with a topic (rule B); None while another topic of the unit is not as proven.
+
+        Raises Refused where the promote of a topic or a group of the unit was given up.
+        """
+        unit = Unit.of(state, record)
+        if against := unit.not_asked_for():
+            raise Refused("coupled-topics", against)
+        if against := unit.not_staged():
+            raise Refused("coupled-group", against)
+        topics: dict[str, ProvenTopic] = {}
+        for other in unit.unpromoted:
+            known, proven = self.proven.get(other.key, (None, None))
+            if proven is None or known != other:
+                return None
+            topics[other.topic] = proven
+        return PromotedUnit(topics, tuple(group.group for group in unit.groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The rest of a topic's unit: topics that the link mirrors, and followed groups that are not promoted."""
+
+    topic: str
+    topics: tuple[TopicRecord, ...]
+    groups: tuple[GroupRecord, ...]
+
+    @staticmethod
+    def of(state: State, record: TopicRecord) -> Unit:
+        names, groups = unit_of(state.couplings(record.link), [record.topic])
+        topics = (state.topic(record.link, name) for name in sorted(names))
+        known = (state.group(record.link, name) for name in sorted(groups))
+        follows = (g for g in known if g and g.mode is GroupMode.FOLLOW and g.phase is not GroupPhase.PROMOTED)
+        return Unit(record.topic, tuple(filter(None, topics)), tuple(follows))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(topic.key for topic in self.topics)
+
+    @property
+    def unpromoted(self) -> list[TopicRecord]:
+        return [topic for topic in self.topics if topic.phase is not TopicPhase.PROMOTED]
+
+    def not_staged(self) -> str | None:
+        """Return a coupled group whose offsets are not on the target yet; Refused where its promote was given up."""
+        for group in self.groups:
+            if group.phase is GroupPhase.MIRRORED and group.reason:
+                raise Refused("coupled-group", f"the promote of group {group.group} was given up: {group.reason}")
+            if not group.staged:
+                return f"the positions of group {group.group}, which its transactions commit, are not on the target yet"
+        return None
+
+    def not_asked_for(self) -> str | None:
+        """Return a coupled topic that nobody has asked to promote."""
+        for other in self.unpromoted:
+            if other.phase not in PROMOTING:
+                why = f": {other.reason}" if other.reason else ""
+                return f"{other.topic}, which is written together with {self.topic}, is not being promoted{why}"
+        return None
 
 
 def decided(state: State, record: TopicRecord) -> ProvenTopic | None:

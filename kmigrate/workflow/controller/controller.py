@@ -8,34 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from kmigrate.cluster.admin import GroupMember
-from kmigrate.cluster.groups import PlaceholderMember, group_members
-from kmigrate.errors import Failed, KmigrateError, Refused, Unreachable
-from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
-from kmigrate.model.offset_map import OffsetMap
+from kmigrate.cluster.groups import PlaceholderMember
+from kmigrate.errors import Failed, KmigrateError, Unreachable
+from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase
 from kmigrate.model.presences import DUTY, ControllerPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.offset_maps import Positions
-from kmigrate.workflow.base.open_transactions import named_if_open
-from kmigrate.workflow.base.unit import UnitProgress
+from kmigrate.workflow.base.connections import Connections, LinkClusters
+from kmigrate.workflow.base.unit import PromoteProgress
 from kmigrate.workflow.controller.keepalive import IdKeeper
-from kmigrate.workflow.groups.admission import refuse_unadmitted
 from kmigrate.workflow.groups.following import FollowHandover
-from kmigrate.workflow.groups.handover import HandedOver, hand_over, members_left, refuse_target_members
-from kmigrate.workflow.groups.membership import still_direct
-from kmigrate.workflow.groups.misplaced import members_at_target
+from kmigrate.workflow.groups.handover import GroupHandover
 from kmigrate.workflow.groups.watch import GroupFigures, GroupWatch, WatchSettings
 from kmigrate.workflow.promote.closing import SourceCloser
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
@@ -47,9 +39,9 @@ from kmigrate.workflow.promote.topic import TopicPromotion
 __all__ = ["Controller", "ControllerSettings"]
 
 _LEASE = "controller"
-_TOLD = 100
+_MOST_REASONS = 100
 """Maximum number of reasons in a presence message, which is sent twice a second."""
-_FAILURE_TOLD_S = 60.0
+_FAILURE_NAMED_S = 60.0
 """Seconds for which presence messages name the end of a duty by an error."""
 _log = logging.getLogger("kmigrate.controller")
 
@@ -79,27 +71,21 @@ class Controller:
         settings: ControllerSettings | None = None,
         figures: GroupFigures | None = None,
     ) -> None:
-        self._estate = connections
+        self._connections = connections
         self._log = connections.log
         self._instance = instance
         self._settings = settings or ControllerSettings()
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._rendezvous = UnitProgress()
-        self._waits: dict[str, str] = {}
-        """Reasons why promotes and handovers wait, by record."""
+        self._progress = PromoteProgress()
         self._troubles: dict[str, str] = {}
         """Errors of the last try of promotes and handovers that are tried again, by record."""
-        self._turns = FenceRounds()
+        self._rounds = FenceRounds()
         self._tasks = TaskOwner()
-        self._keeper = IdKeeper(connections.log, connections.target, connections.target_admin, connections.source)
-        self._closer = SourceCloser(connections.log, connections.source)
-        self._late = LateWatch(connections.log, connections.target, connections.target_admin, connections.source)
-        self._watch = GroupWatch(
-            connections.log, connections.target, connections.source, self._settings.watch, figures or GroupFigures()
-        )
+        self._closer = SourceCloser(connections)
+        self._late = LateWatch(connections)
         self._duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "keep ids alive": self._keeper.run,
-            "watch groups": self._watch.run,
+            "keep ids alive": IdKeeper(connections).run,
+            "watch groups": GroupWatch(connections, self._settings.watch, figures or GroupFigures()).run,
             "close sources": self._closer.run,
             "watch sources": self._late.run,
         }
@@ -128,10 +114,9 @@ class Controller:
 
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
-        lately = {key: why for key, (at, why) in self._failures.items() if monotonic() - at <= _FAILURE_TOLD_S}
-        told = lately | self._closer.troubles | self._late.troubles | self._troubles if active else {}
-        told = told | self._waits
-        waits = dict(islice(told.items(), _TOLD))
+        lately = {key: why for key, (at, why) in self._failures.items() if monotonic() - at <= _FAILURE_NAMED_S}
+        reasons = lately | self._closer.troubles | self._late.troubles | self._troubles if active else {}
+        waits = dict(islice((reasons | self._progress.waits).items(), _MOST_REASONS))
         with suppress(Unreachable):  # the next presence message repeats the news
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
 
@@ -174,11 +159,11 @@ class Controller:
 
     def _note_failure(self, duty: str, error: BaseException | None) -> None:
         """Note that a duty has ended by an unforeseen error; the duty is begun anew."""
-        why = f"{error.ref}: {error.what}" if isinstance(error, KmigrateError) else f"internal-error: {error!r:.200}"
-        said = f"{duty}: begun anew after an error: {why}"
-        if self._failures.get(f"{DUTY}{duty}", (0.0, ""))[1] != said:
+        why = error.summary if isinstance(error, KmigrateError) else f"internal-error: {error!r:.200}"
+        report = f"{duty}: begun anew after an error: {why}"
+        if self._failures.get(f"{DUTY}{duty}", (0.0, ""))[1] != report:
             _log.error("%s: begun anew after an error", duty, exc_info=error)
-        self._failures[f"{DUTY}{duty}"] = monotonic(), said
+        self._failures[f"{DUTY}{duty}"] = monotonic(), report
 
     def _act(self) -> None:
         """Start a task for every intent without a task; cancel tasks whose intent was taken back or forgotten."""
@@ -212,12 +197,13 @@ class Controller:
             if error is None:
                 self._troubles.pop(key, None)
             else:
-                why = f"{error.ref}: {error.what}" if isinstance(error, KmigrateError) else f"internal-error: {error!r}"
+                why = error.summary if isinstance(error, KmigrateError) else f"internal-error: {error!r}"
                 self._troubles[key] = f"tried again: {why}"
 
     async def _promote(self, record: TopicRecord) -> None:
+        target, target_admin = self._connections.target, self._connections.target_admin
         if no_way_back(self._log.state, record):
-            await go_forward(record, self._log, self._estate.target_admin)
+            await go_forward(record, self._log, target_admin)
             now = self._log.state.topic(record.link, record.topic)
             if now is None or not record.unsettled or not may_come_off(self._log, now):
                 return  # the next look takes up what is left to do
@@ -225,99 +211,24 @@ class Controller:
         link = self._log.state.link(record.link)
         if link is None:
             return
-        source, source_admin = await self._estate.source(link)
+        source, source_admin = await self._connections.source(link)
         await TopicPromotion(
             record.link,
             record.topic,
-            self._log,
-            source,
-            self._estate.target,
-            source_admin,
-            self._estate.target_admin,
+            LinkClusters(self._log, source, source_admin, target, target_admin),
             Sealer(self._log, source, source_admin, self._settings.router_silent_s),
             self._settings.straggler_window_s,
-            self._rendezvous,
-            self._waits,
-            self._turns,
+            self._progress,
+            self._rounds,
         ).run()
 
     async def _hand_over(self, record: GroupRecord) -> None:
-        try:
-            link = self._log.state.link(record.link)
-            if link is None:
-                return
-            opened = partial(self._estate.source, link)
-            follows = record.mode is GroupMode.FOLLOW
-
-            async def outsiders() -> Sequence[GroupMember]:
-                _, source_admin = await opened()
-                if follows:
-                    return await still_direct(self._log, source_admin, record.group)
-                return await members_left(source_admin, record.group)
-
-            async def admits() -> None:
-                at_target = await members_at_target(self._estate.target, record.group)
-                refuse_target_members(record.link, record.group, at_target)
-                source, _ = await opened()
-                members = [member.client_id for member in await group_members(source, record.group)]
-                await refuse_unadmitted(self._estate, record, members)
-
-            async def carry() -> HandedOver:
-                source, _ = await opened()
-                topics = self._log.state.topics(record.link)  # current records: members may have taken a minute to join
-                positions = hand_over(
-                    record.link,
-                    record.group,
-                    starts={topic.topic: topic.starts for topic in topics if topic.phase not in NOT_COPIED_YET},
-                    unready={topic.topic for topic in topics if topic.phase in NOT_COPIED_YET},
-                    maps_of=self._maps_of(record.link),
-                    outsiders=outsiders,
-                    still_ours=partial(self._still_ours, record),
-                    source=source,
-                    target=self._estate.target,
-                    timeout=self._settings.handover_timeout_s,
-                )
-                return await named_if_open(positions, self._log, source, record)
-
-            if follows:
-                gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
-                await FollowHandover(
-                    record.link, record.group, self._log, opened, carry,
-                    PlaceholderMember(self._estate.target, record.group), admits, gather_s, drain_s,
-                    self._rendezvous.pending, self._waits,
-                ).run()  # fmt: skip
-                return
-            await admits()
-            changed = replace((await carry()).on(record), promoted_ms=self._log.now_ms(), reason="")
-            await self._finish(record, GroupEvent.OPEN, changed)
-        except KmigrateError as error:
-            if record.mode is GroupMode.FOLLOW:
-                raise  # the handover gives up by itself, with the reason, unless the source cannot be asked
-            given_up = replace(record, reason=f"{error.ref}: {error.what}", way_on=error.next_step)
-            await self._finish(record, GroupEvent.GIVE_UP, given_up)
-
-    async def _still_ours(self, record: GroupRecord) -> None:
-        """Refuse if another process has handed the group over or given up; the state log is read to its end first.
-
-        This process has an old copy of the state if the process has stood still.
-        """
-        now = (await self._log.read_to_end()).group(record.link, record.group)
-        if now is None or now.phase is not GroupPhase.PROMOTING or now.staged or now.asked_ms != record.asked_ms:
-            raise Refused("changed-meanwhile", f"group {record.group} was handed over, or given up, by somebody else")
-
-    def _maps_of(self, link: str) -> Callable[[str], Awaitable[Mapping[int, OffsetMap]]]:
-        positions = Positions(self._estate.target, self._log)
-
-        async def maps_of(topic: str) -> Mapping[int, OffsetMap]:
-            record = self._log.state.topic(link, topic)
-            return {} if record is None else await positions.maps(record)
-
-        return maps_of
-
-    async def _finish(self, record: GroupRecord, event: GroupEvent, changed: GroupRecord) -> None:
-        def decide(state: State) -> Record | None:
-            if state.group(record.link, record.group) != record:
-                return None
-            return replace(changed, phase=advance_group(record.phase, event), since_ms=now_ms())
-
-        await self._log.append(decide)
+        link = self._log.state.link(record.link)
+        if link is None:
+            return
+        handover = GroupHandover(self._connections, link, record, self._settings.handover_timeout_s)
+        if record.mode is GroupMode.FOLLOW:
+            placeholder = PlaceholderMember(self._connections.target, record.group)
+            await FollowHandover(handover, placeholder, self._settings.gather_timeout_s, self._progress).run()
+        else:
+            await handover.promote()

@@ -13,19 +13,17 @@ run). A client that uses the id later is a new holder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import begin_and_abort, last_begun
 from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import LinkRecord, TransactionRecord
+from kmigrate.model.records import TransactionRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
-from kmigrate.state.log import StateLog
+from kmigrate.workflow.base.connections import Connections
 
 __all__ = ["IdKeeper"]
 
@@ -40,12 +38,9 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
 class IdKeeper:
     """Keeps the ids of one controller's links alive; `look` goes once over all ids."""
 
-    log: StateLog
-    target: ClusterClient
-    admin: Admin
-    source_of: Callable[[LinkRecord], Awaitable[tuple[ClusterClient, Admin]]]
+    connections: Connections
     _since: dict[tuple[str, int, int], float] = field(default_factory=dict)
-    """First sight (monotonic) of each holder of an id; a holder that has just come begins a transaction of its own."""
+    """First sight (monotonic) of each identity; a client that has just come begins a transaction of its own."""
 
     async def run(self) -> None:
         """Look at all ids again and again, often enough, until cancelled."""
@@ -64,25 +59,26 @@ class IdKeeper:
 
     async def _idle_s(self) -> float:
         """Return the idle time in seconds after which the controller uses an id."""
-        if not self.target.metadata.brokers:
-            await self.target.refresh([])
-        told = await self.admin.broker_config(min(self.target.metadata.brokers), _EXPIRATION)
-        return int(told.value if told is not None and told.value else _USUAL_EXPIRATION_MS) / 1000 / _SHARE
+        target = self.connections.target
+        if not target.metadata.brokers:
+            await target.refresh([])
+        entry = await self.connections.target_admin.broker_config(min(target.metadata.brokers), _EXPIRATION)
+        return int(entry.value if entry is not None and entry.value else _USUAL_EXPIRATION_MS) / 1000 / _SHARE
 
     async def look(self, idle_s: float) -> None:
         """Use every id that was idle for `idle_s`, and drop ids that are gone."""
-        state = self.log.state
-        holders = {(t.key, t.producer_id, t.epoch): t for t in state.transactions()}
-        self._since = {holder: self._since.get(holder, monotonic()) for holder in holders}
+        state = self.connections.log.state
+        identities = {(t.key, t.producer_id, t.epoch): t for t in state.transactions()}
+        self._since = {identity: self._since.get(identity, monotonic()) for identity in identities}
         mirrored = _mirrored(state)
-        for holder, transaction in holders.items():
-            if monotonic() - self._since[holder] < idle_s:
+        for identity, transaction in identities.items():
+            if monotonic() - self._since[identity] < idle_s:
                 continue
             try:
-                begun = await last_begun(self.target, transaction.name)
+                begun = await last_begun(self.connections.target, transaction.name)
                 if begun is None:
                     await self._forget(transaction)
-                elif mirrored(transaction) and self.log.now_ms() - begun >= idle_s * 1000:
+                elif mirrored(transaction) and self.connections.log.now_ms() - begun >= idle_s * 1000:
                     await self._use(transaction)
             except KmigrateError as error:
                 _log.warning("transactional id %s: %s", transaction.name, error.what)
@@ -92,24 +88,28 @@ class IdKeeper:
         if not await self._gone_at_source(transaction):
             return  # the id's promote reports the loss
         key = transaction.key
-        await self.log.append(lambda state: (key, None) if state.records.get(key) == transaction else None)
+        await self.connections.log.append(lambda state: (key, None) if state.records.get(key) == transaction else None)
 
     async def _use(self, transaction: TransactionRecord) -> None:
-        if await self._gone_at_source(transaction) or not _mirrored(await self.log.read_to_end())(transaction):
+        if await self._gone_at_source(transaction) or not _mirrored(await self.connections.log.read_to_end())(
+            transaction
+        ):
             # A promote may have begun, also while this process stood still: a transaction that is open then is the
             # client's.
             return
-        code = await begin_and_abort(self.target, transaction.name, (transaction.producer_id, transaction.epoch))
+        code = await begin_and_abort(
+            self.connections.target, transaction.name, (transaction.producer_id, transaction.epoch)
+        )
         if code and not row(code).retriable:
             raise Failed("id-not-kept", f"{transaction.name} cannot be kept alive on the target: {row(code).name}")
 
     async def _gone_at_source(self, transaction: TransactionRecord) -> bool:
         """Return True if the source has forgotten the id; a source that does not answer counts as knowing the id."""
-        link = self.log.state.link(transaction.link)
+        link = self.connections.log.state.link(transaction.link)
         if link is None:
             return False
         try:
-            source, _ = await self.source_of(link)
+            source, _ = await self.connections.source(link)
             return await last_begun(source, transaction.name) is None
         except KmigrateError:
             return False

@@ -23,31 +23,36 @@ D  Once the flip of these topics names the group there is no way but forward (`u
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kmigrate.cluster.admin import Admin, GroupMember
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.cluster.groups import PlaceholderMember, is_mixed
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.members import member_mark
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import GroupRecord, group_key
+from kmigrate.model.records import GroupRecord, topic_key
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.open_transactions import open_at_group
-from kmigrate.workflow.base.unit import group_decided
+from kmigrate.workflow.base.unit import PromoteProgress, group_decided
 from kmigrate.workflow.groups.admission import refuse_after_trials
-from kmigrate.workflow.groups.handover import HandedOver, named_members, refuse_members
-from kmigrate.workflow.groups.membership import NEW_PROTOCOL, still_direct, undrained_router, words_on
+from kmigrate.workflow.groups.handover import GroupHandover, HandedOver
+from kmigrate.workflow.groups.membership import (
+    NEW_PROTOCOL,
+    members_at_routers,
+    named_members,
+    reports_on,
+    undrained_router,
+)
 
 __all__ = ["FollowHandover"]
 
 _PAUSE_S = 0.1
-_LETTING_GO_S = 15.0
+_GIVING_BACK_S = 15.0
 """Longest wait until members of the new protocol (KIP-848) that commit in transactions own nothing, in seconds.
 
 Brokers' default is five seconds between two heartbeats, and an application may take long to process what it has read. A
@@ -59,44 +64,41 @@ member that is not done by then has a transaction aborted.
 class FollowHandover:
     """Drives one group from promoting to promoted, from wherever the state log says the group stands."""
 
-    link: str
-    group: str
-    log: StateLog
-    opened: Callable[[], Awaitable[tuple[ClusterClient, Admin]]]
-    """The link's source; not needed where positions stand on the target already."""
-    carry: Callable[[], Awaitable[HandedOver]]
-    """Reads the positions on the source and writes the positions on the target."""
-    place: PlaceholderMember
+    handover: GroupHandover
+    placeholder: PlaceholderMember
     """A placeholder member in the group at the target."""
-    admits: Callable[[], Awaitable[None]]
-    """Raises Refused where the target would not take the positions, or not admit the members."""
     gather_s: float
-    drain_s: float
-    ready: Collection[tuple[str, str]] = ()
-    """Topics, by link, that wait only for their groups; shared by all promotes of a controller."""
-    waits: dict[str, str] = field(default_factory=dict)
-    """Reasons why groups wait, by record key; shared by all promotes of a controller, which reports the reasons."""
+    progress: PromoteProgress
+    """Topics that wait only for their groups, and reasons to wait; shared by all promotes of a controller."""
+    link: str = field(init=False)
+    group: str = field(init=False)
+    log: StateLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.link, self.group = self.handover.record.link, self.handover.record.group
+        self.log = self.handover.connections.log
 
     async def run(self) -> None:
         if not self._record().staged:
-            await self.opened()  # where the source does not answer, the controller tries again and does not give up
+            # where the source does not answer, the controller tries again and does not give up
+            await self.handover.open_source()
         try:
             record = self._record()
             mixed = not record.staged and await self._is_mixed()
             if not record.frozen:
-                await self.admits()
+                await self.handover.admits()
                 if self._transactional():
                     await self._topics_ready()
                 else:
                     await self._gather()
-                await self.admits()  # members may have come meanwhile, with other settings
+                await self.handover.admits()  # members may have come meanwhile, with other settings
                 await self._write(replace(record, frozen=True))
             if not record.staged:
                 await self._drained()
                 refuse_after_trials(self.log, record)
                 # drop the placeholder of an earlier try: while a member is there, no positions can be written
-                await self.place.leave()
-                record = (await self.carry()).on(self._record())
+                await self.placeholder.leave()
+                record = (await self.handover.carry()).on(self._record())
                 if self._waiting_topics(self.log.state):
                     record = await self._write(replace(record, staged=True))
             await self._topics_flipped()
@@ -105,7 +107,7 @@ class FollowHandover:
             await self._give_up(error)
             raise
         finally:
-            self._waits_for(None)
+            self._note(None)
 
     # facts
 
@@ -115,13 +117,8 @@ class FollowHandover:
             raise Refused("not-promoting", f"group {self.group} is not being promoted any more")
         return record
 
-    def _waits_for(self, why: str | None) -> None:
-        """Note the reason for the wait, or that there is none."""
-        key = group_key(self.link, self.group)
-        if why is None:
-            self.waits.pop(key, None)
-        else:
-            self.waits[key] = why
+    def _note(self, why: str | None) -> None:
+        self.progress.note(self.handover.record.key, why)
 
     def _unit(self, state: State) -> dict[str, TopicPhase]:
         """Return the phase of each topic that is written in transactions with this group's offsets (C)."""
@@ -129,7 +126,7 @@ class FollowHandover:
         return {name: found.phase for name in topics if (found := state.topic(self.link, name)) is not None}
 
     async def _is_mixed(self) -> bool:
-        source, _ = await self.opened()
+        source, _ = await self.handover.open_source()
         return await is_mixed(source, self.group)
 
     def _transactional(self) -> bool:
@@ -138,21 +135,21 @@ class FollowHandover:
     def _waiting_topics(self, state: State) -> list[str]:
         return sorted(name for name, phase in self._unit(state).items() if phase is not TopicPhase.PROMOTED)
 
+    async def _described(self) -> GroupState:
+        _, admin = await self.handover.open_source()
+        return (await admin.describe_groups([self.group]))[self.group]
+
     # steps
 
     async def _gather(self) -> None:
         """Wait until all members have joined anew (rule A)."""
         deadline = monotonic() + self.gather_s
-        _, source = await self.opened()
-        while True:
-            missing = self._not_joined((await source.describe_groups([self.group]))[self.group].members)
-            if not missing:
-                return
-            refuse_members(self.link, self.group, await self._outsiders(missing))
+        while missing := self._not_joined((await self._described()).members):
+            await self._refuse_outsiders(missing)
             if monotonic() > deadline:
                 named = named_members(missing)
                 raise Refused("members-not-joined", f"{named} did not join anew in {self.gather_s:g} s")
-            self._waits_for(f"{named_members(missing)} to join anew")
+            self._note(f"{named_members(missing)} to join anew")
             await self.log.changed(_PAUSE_S)
             await sleep(_PAUSE_S / 2)
 
@@ -163,59 +160,57 @@ class FollowHandover:
         """
         began = monotonic()
         while True:
-            left = [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]
+            topics = [
+                t for t in self._waiting_topics(self.log.state) if topic_key(self.link, t) not in self.progress.ready
+            ]
             waited = monotonic() - began
-            if left and waited > self.gather_s:
-                raise Refused("coupled-topics", f"{', '.join(left)} was not ready to be promoted with it")
-            if left:
-                self._waits_for(f"{', '.join(left)} to be ready to be promoted with it")
-            elif waited < _LETTING_GO_S and (missing := await self._letting_go()):
-                self._waits_for(f"{named_members(missing)} to give back what it reads")
+            if topics and waited > self.gather_s:
+                raise Refused("coupled-topics", f"{', '.join(topics)} was not ready to be promoted with it")
+            if topics:
+                self._note(f"{', '.join(topics)} to be ready to be promoted with it")
+            elif waited < _GIVING_BACK_S and (missing := await self._owning()):
+                self._note(f"{named_members(missing)} to give back what it reads")
                 await sleep(_PAUSE_S / 2)
             else:
                 return
             await self.log.changed(_PAUSE_S)
 
-    async def _letting_go(self) -> list[GroupMember]:
+    async def _owning(self) -> list[GroupMember]:
         """Return members of a group with the new protocol that still own a partition; all must come through routers."""
-        _, source = await self.opened()
-        described = (await source.describe_groups([self.group]))[self.group]
+        described = await self._described()
         if described.kind != NEW_PROTOCOL or not (missing := self._not_joined(described.members)):
             return []
-        refuse_members(self.link, self.group, await self._outsiders(missing))
+        await self._refuse_outsiders(missing)
         return missing
 
     def _not_joined(self, members: Sequence[GroupMember]) -> list[GroupMember]:
-        joined = {mark for word in words_on(self.log, self.group) for mark in word.joined}
+        joined = {mark for report in reports_on(self.log, self.group) for mark in report.joined}
         return [member for member in members if member_mark(member.member_id) not in joined]
 
-    async def _outsiders(self, members: list[GroupMember]) -> list[GroupMember]:
-        known = {mark for word in words_on(self.log, self.group) for mark in word.members}
-        if all(member_mark(member.member_id) in known for member in members):
-            return []
-        _, source = await self.opened()
-        return list(await still_direct(self.log, source, self.group))
+    async def _refuse_outsiders(self, members: list[GroupMember]) -> None:
+        """Refuse where some of these members speak through no router."""
+        if not {member_mark(member.member_id) for member in members} <= members_at_routers(self.log, self.group):
+            await self.handover.refuse_outsiders()
 
     async def _drained(self) -> None:
         """Wait until every router has frozen the group (rule B)."""
         epoch = self.log.state.epoch
-
-        def drained(_: State) -> bool | None:
-            why = undrained_router(self.log, self.group, epoch)
-            self._waits_for(why)
-            return True if why is None else None
-
         try:
-            await self.log.wait(drained, self.drain_s, "every router to freeze the group")
+            await self.progress.wait(
+                self.log,
+                self.handover.record.key,
+                lambda _: undrained_router(self.log, self.group, epoch),
+                self.handover.timeout_s,
+                "every router to freeze the group",
+            )
         except WaitTimedOut as late:
-            undrained = Refused("not-drained", undrained_router(self.log, self.group, epoch) or late.what)
-            raise await self._open() or undrained from late
+            raise await self._open() or Refused("not-drained", late.what) from late
 
     async def _open(self) -> Refused | None:
         """Return the refusal that names an open transaction, where a router waits for such a transaction."""
-        if not any(word.in_flight for word in words_on(self.log, self.group)):
+        if not any(report.in_flight for report in reports_on(self.log, self.group)):
             return None
-        source, _ = await self.opened()
+        source, _ = await self.handover.open_source()
         return await open_at_group(self.log.state, source, self.link, self.group, now_ms())
 
     async def _topics_flipped(self) -> None:
@@ -232,7 +227,7 @@ class FollowHandover:
             return None if waiting else True
 
         what = f"the topics that transactions of group {self.group} write"
-        self._waits_for(f"{what} to be promoted")
+        self._note(f"{what} to be promoted")
         try:
             await self.log.wait(flipped, self.gather_s, what)
         except WaitTimedOut as late:
@@ -244,10 +239,10 @@ class FollowHandover:
         The placeholder is in the group at that time, so that the target refuses no member (C17).
         """
         try:
-            await self.place.take()
+            await self.placeholder.take()
             await self._write(self._opened(record))
         except KmigrateError:
-            await self.place.leave()
+            await self.placeholder.leave()
             raise
 
     # records
@@ -266,7 +261,6 @@ class FollowHandover:
 
     def _opened(self, record: GroupRecord) -> GroupRecord:
         phase = advance_group(record.phase, GroupEvent.OPEN)
-        former = {mark for word in words_on(self.log, self.group) for mark in word.members}
         return replace(
             record,
             phase=phase,
@@ -275,7 +269,7 @@ class FollowHandover:
             frozen=False,
             staged=False,
             reason="",
-            former=tuple(sorted(former)),
+            former=tuple(sorted(members_at_routers(self.log, self.group))),
         )
 
     async def _give_up(self, error: KmigrateError) -> None:
@@ -286,8 +280,7 @@ class FollowHandover:
             if group_decided(state, self.link, self.group):
                 return self._opened(record)  # rule D
             phase = advance_group(record.phase, GroupEvent.GIVE_UP)
-            why = f"{error.ref}: {error.what}"
-            before = replace(HandedOver({}).on(record), reason=why, way_on=error.next_step)
+            before = replace(HandedOver({}).on(record), reason=error.summary, way_on=error.next_step)
             return replace(before, phase=phase, since_ms=now_ms(), frozen=False, staged=False)
 
         await self.log.append(decide)

@@ -23,22 +23,29 @@ positions that were written to the target, because the routers still hold the gr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kmigrate.cluster.admin import Admin, GroupMember
+from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, write_positions
-from kmigrate.errors import Refused
+from kmigrate.cluster.groups import group_members
+from kmigrate.errors import KmigrateError, Refused
+from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupPhase, advance_group
 from kmigrate.model.offset_map import OffsetMap
-from kmigrate.model.records import GroupRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, LinkRecord
+from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.base.offset_maps import Positions
+from kmigrate.workflow.base.open_transactions import named_if_open
+from kmigrate.workflow.groups.admission import refuse_unadmitted
+from kmigrate.workflow.groups.membership import named_members, outsiders, refuse_members
+from kmigrate.workflow.groups.misplaced import members_at_target
 
-__all__ = [
-    "ByPartition", "HandedOver", "Wanted", "hand_over", "members_left", "named_members", "read_again", "refuse_members",
-    "refuse_target_members", "unread",
-]  # fmt: skip
+__all__ = ["ByPartition", "GroupHandover", "HandedOver", "Wanted", "read_again", "unread"]
 
 ByPartition = Mapping[str, Mapping[int, int]]
 """A number for each partition, by topic."""
@@ -62,110 +69,170 @@ class HandedOver:
         )
 
 
-async def members_left(source: Admin, group: str) -> Sequence[GroupMember]:
-    """Return the members on the source cluster; these members came through no router."""
-    return (await source.describe_groups([group]))[group].members
+@dataclass(frozen=True, slots=True)
+class GroupHandover:
+    """The handover of one group: the group's record from the look at its intent, and both clusters of its link."""
 
+    connections: Connections
+    link: LinkRecord
+    record: GroupRecord
+    timeout_s: float
 
-def refuse_members(link: str, group: str, members: Sequence[GroupMember]) -> None:
-    """Refuse a promote while members are on the source, and name the members."""
-    if not members:
-        return
-    raise Refused(
-        "members-on-source",
-        f"group {group} still has {len(members)} member(s) on the source: {named_members(members)}",
-        still_true="the group reads on the source as before; members at the router wait",
-        next_step=f"restart those consumers with the router's address, then: {advised('group promote', link, group)}",
-    )
+    async def open_source(self) -> tuple[ClusterClient, Admin]:
+        return await self.connections.source(self.link)
 
+    async def promote(self) -> None:
+        """Promote a group whose members wait: carry the positions over and open the group, or give up."""
+        try:
+            await self.admits()
+            changed = replace(
+                (await self.carry()).on(self.record), promoted_ms=self.connections.log.now_ms(), reason=""
+            )
+            await self._finish(GroupEvent.OPEN, changed)
+        except KmigrateError as error:
+            given_up = replace(self.record, reason=error.summary, way_on=error.next_step)
+            await self._finish(GroupEvent.GIVE_UP, given_up)
 
-def refuse_target_members(link: str, group: str, members: Sequence[GroupMember]) -> None:
-    """Refuse a promote while members are at the target: its coordinator then takes no offsets from outside the
-    group."""
-    if not members:
-        return
-    raise Refused(
-        "member-on-target",
-        f"group {group} has {len(members)} member(s) on the target, past every router: {named_members(members)}",
-        still_true="the group is mirrored as before; no position was written",
-        next_step=f"restart those consumers with the router's address, then: {advised('group promote', link, group)}",
-    )
+    async def _finish(self, event: GroupEvent, changed: GroupRecord) -> None:
+        def decide(state: State) -> Record | None:
+            if state.records.get(self.record.key) != self.record:
+                return None
+            return replace(changed, phase=advance_group(self.record.phase, event), since_ms=now_ms())
 
+        await self.connections.log.append(decide)
 
-def named_members(members: Sequence[GroupMember]) -> str:
-    """Name the first five members by client id, host and member id, and count the others."""
-    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
-    return ", ".join(f"{m.client_id} at {m.host} ({m.member_id})" for m in members[:5]) + more
+    async def admits(self) -> None:
+        """Raise Refused where the target would not take the positions, or not admit the members."""
+        group = self.record.group
+        at_target = await members_at_target(self.connections.target, group)
+        if at_target:  # its coordinator then takes no offsets from outside the group
+            raise Refused(
+                "member-on-target",
+                f"group {group} has {len(at_target)} member(s) on the target, past every router: "
+                f"{named_members(at_target)}",
+                still_true="the group is mirrored as before; no position was written",
+                next_step="restart those consumers with the router's address, then: "
+                f"{advised('group promote', self.link.name, group)}",
+            )
+        source, _ = await self.open_source()
+        members = [member.client_id for member in await group_members(source, group)]
+        await refuse_unadmitted(self.connections, self.record, members)
 
+    async def refuse_outsiders(self) -> None:
+        """Raise Refused while members may still commit on the source."""
+        _, admin = await self.open_source()
+        refuse_members(self.record, await outsiders(self.connections.log, admin, self.record))
 
-async def hand_over(
-    link: str,
-    group: str,
-    *,
-    starts: Mapping[str, Mapping[int, int]],
-    unready: Collection[str],
-    maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
-    outsiders: Callable[[], Awaitable[Sequence[GroupMember]]],
-    still_ours: Callable[[], Awaitable[None]],
-    source: ClusterClient,
-    target: ClusterClient,
-    timeout: float,
-) -> HandedOver:
-    """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
+    async def still_ours(self) -> None:
+        """Refuse if another process has handed the group over or given up; the state log is read to its end first.
 
-    A position in a topic that nobody mirrors is left out: the promote's guards have named the topic. A position in a
-    topic that is mirrored and not copied yet (`unready`) is refused. That position would be lost, and the client's
-    reset policy would choose where to begin.
+        This process has an old copy of the state if the process has stood still. A write at that time would put the
+        members back to positions that they have read long ago.
+        """
+        now = (await self.connections.log.read_to_end()).group(self.record.link, self.record.group)
+        if now is None or now.phase is not GroupPhase.PROMOTING or now.staged or now.asked_ms != self.record.asked_ms:
+            what = f"group {self.record.group} was handed over, or given up, by somebody else"
+            raise Refused("changed-meanwhile", what)
 
-    `maps_of` returns a topic's offset maps by partition, as they are at the time of the call. `outsiders` returns the
-    members that may still commit on the source. `still_ours` refuses where the group has been opened meanwhile, for
-    example by another controller while this process stood still. A write at that time would put the members back to
-    positions that they have read long ago.
-    """
-    refuse_members(link, group, await outsiders())
-    told = await read_positions(source, group, timeout)
-    wanted: Wanted = {}
-    early = sorted({topic for topic, _ in told} & set(unready))
-    if early:
-        raise Refused(
-            "topic-not-ready",
-            f"group {group} has positions in {', '.join(early)}, which the mirror does not copy yet",
-            still_true="the group is still mirrored; its members at the router wait",
-            next_step=f"when status shows these topics as mirroring: {advised('group promote', link, group)}",
+    async def carry(self) -> HandedOver:
+        """Carry the positions over; where an open transaction keeps positions back, name the transaction."""
+        source, _ = await self.open_source()
+        return await named_if_open(self._carry(source), self.connections.log, source, self.record)
+
+    async def _carry(self, source: ClusterClient) -> HandedOver:
+        """Carry the positions over.
+
+        A position in a topic that nobody mirrors is left out: the promote's guards have named the topic. A position in
+        a topic that is mirrored and not copied yet is refused. That position would be lost, and the client's reset
+        policy would choose where to begin.
+        """
+        group, target = self.record.group, self.connections.target
+        await self.refuse_outsiders()
+        # Members may have taken a minute to join, so the topics' records are read now.
+        topics = self.connections.log.state.topics(self.record.link)
+        starts = {topic.topic: topic.starts for topic in topics if topic.phase not in NOT_COPIED_YET}
+        on_source = await read_positions(source, group, self.timeout_s)
+        early = sorted({topic for topic, _ in on_source} & {topic.topic for topic in topics} - starts.keys())
+        if early:
+            raise Refused(
+                "topic-not-ready",
+                f"group {group} has positions in {', '.join(early)}, which the mirror does not copy yet",
+                still_true="the group is still mirrored; its members at the router wait",
+                next_step="when status shows these topics as mirroring: "
+                f"{advised('group promote', self.link.name, group)}",
+            )
+        mirrored = {
+            (topic, partition): CommittedOffset(max(at.offset, starts[topic].get(partition, 0)), at.metadata)
+            for (topic, partition), at in on_source.items()
+            if topic in starts
+        }
+        left_unread = await unread(source, on_source, starts)
+        wanted = await self._translate(mirrored)
+        again = read_again(wanted, await read_positions(target, group, self.timeout_s))
+        failed = await write_positions(target, group, wanted, self.still_ours)
+        if failed:
+            (topic, partition), why = next(iter(failed.items()))
+            raise Refused(
+                "offsets-not-written",
+                f"the target refused {len(failed)} position(s) of group {group}, first {topic}-{partition}: {why}",
+                still_true="the group is still mirrored; its members at the router wait",
+                next_step="see whether somebody runs this group on the target itself",
+            )
+        back = await read_positions(target, group, self.timeout_s)
+        wrong = [key for key, offset in wanted.items() if back.get(key) != offset]
+        if wrong:
+            raise Refused("offsets-not-read-back", f"the target does not show what was written for {wrong[:3]}")
+        await self.refuse_outsiders()
+        if await read_positions(source, group, self.timeout_s) != on_source:
+            raise Refused(
+                "offsets-moved",
+                f"positions of group {group} moved on the source while they were handed over",
+                still_true="the group is still mirrored",
+                next_step=f"find who commits for {group} on the source, then: "
+                f"{advised('group promote', self.link.name, group)}",
+            )
+        written, left_at = (
+            _by_partition({key: committed.offset for key, committed in positions.items()})
+            for positions in (wanted, on_source)
         )
-    for (topic, partition), committed in told.items():
-        if topic not in starts:
-            continue
-        first = starts[topic].get(partition, 0)
-        wanted[(topic, partition)] = CommittedOffset(max(committed.offset, first), committed.metadata)
-    left = await unread(source, told, starts)
-    wanted = await _translate(group, target, wanted, maps_of, timeout)
-    again = read_again(wanted, await read_positions(target, group, timeout))
-    failed = await write_positions(target, group, wanted, still_ours)
-    if failed:
-        (topic, partition), why = next(iter(failed.items()))
-        raise Refused(
-            "offsets-not-written",
-            f"the target refused {len(failed)} position(s) of group {group}, first {topic}-{partition}: {why}",
-            still_true="the group is still mirrored; its members at the router wait",
-            next_step="see whether somebody runs this group on the target itself",
-        )
-    back = await read_positions(target, group, timeout)
-    wrong = [key for key, offset in wanted.items() if back.get(key) != offset]
-    if wrong:
-        raise Refused("offsets-not-read-back", f"the target does not show what was written for {wrong[:3]}")
-    refuse_members(link, group, await outsiders())
-    if await read_positions(source, group, timeout) != told:
-        raise Refused(
-            "offsets-moved",
-            f"positions of group {group} moved on the source while they were handed over",
-            still_true="the group is still mirrored",
-            next_step=f"find who commits for {group} on the source, then: {advised('group promote', link, group)}",
-        )
-    written, left_at = (
-        _by_partition({key: committed.offset for key, committed in positions.items()}) for positions in (wanted, told)
-    )
-    return HandedOver(written, left, again, left_at)
+        return HandedOver(written, left_unread, again, left_at)
+
+    async def _translate(self, wanted: Wanted) -> Wanted:
+        """Translate the positions, and wait until the target holds the records below them.
+
+        A group that opens before the records are on the target makes clients reset their positions.
+        """
+        deadline = monotonic() + self.timeout_s
+        target, positions = self.connections.target, Positions(self.connections.target, self.connections.log)
+        while True:
+            maps = {topic: await self._maps(positions, topic) for topic in sorted({topic for topic, _ in wanted})}
+            moved: Wanted = {}
+            for (topic, partition), committed in wanted.items():
+                made = maps[topic].get(partition)
+                translated = made.to_target(committed.offset) if made is not None else None
+                if translated is not None:
+                    moved[(topic, partition)] = CommittedOffset(translated.offset, committed.metadata)
+            ends = await target.list_offsets(dict.fromkeys(moved, LATEST))
+            missing = [k for k in wanted if k not in moved or ends[k].error or ends[k].offset < moved[k].offset]
+            if not missing:
+                return moved
+            if monotonic() > deadline:
+                topic, partition = missing[0]
+                made = maps[topic].get(partition)
+                raise Refused(
+                    "target-behind-group",
+                    f"group {self.record.group} has read {topic}-{partition} up to {wanted[missing[0]].offset}, the "
+                    f"mirror has copied it up to {made.covered if made is not None else 0}",
+                    still_true="the group is still mirrored; nothing was written",
+                    next_step="wait until the mirror has caught up (kmigrate status), or look at a position beyond "
+                    "the log",
+                )
+            await target.refresh({topic for topic, _ in missing})
+            await sleep(0.05)
+
+    async def _maps(self, positions: Positions, topic: str) -> Mapping[int, OffsetMap]:
+        record = self.connections.log.state.topic(self.record.link, topic)
+        return {} if record is None else await positions.maps(record)
 
 
 async def unread(
@@ -177,8 +244,7 @@ async def unread(
     firsts = {key: starts[key[0]].get(key[1], 0) for key in positions if key[0] in starts}
     early = {key: first for key, first in firsts.items() if positions[key].offset < first}
     kept = await source.list_offsets(dict.fromkeys(early, EARLIEST)) if early else {}
-    left = {key: first - max(positions[key].offset, kept[key].offset) for key, first in early.items()}
-    return _by_partition({key: count for key, count in left.items() if count > 0})
+    return _counts({key: first - max(positions[key].offset, kept[key].offset) for key, first in early.items()})
 
 
 def read_again(wanted: Wanted, on_target: Mapping[tuple[str, int], CommittedOffset]) -> ByPartition:
@@ -188,8 +254,11 @@ def read_again(wanted: Wanted, on_target: Mapping[tuple[str, int], CommittedOffs
     nothing. The count informs people, and the plan has already shown the count. To keep the count, members would wait
     for one more write to the state log.
     """
-    ahead = {key: on_target[key].offset - at.offset for key, at in wanted.items() if key in on_target}
-    return _by_partition({key: count for key, count in ahead.items() if count > 0})
+    return _counts({key: on_target[key].offset - at.offset for key, at in wanted.items() if key in on_target})
+
+
+def _counts(numbers: Mapping[tuple[str, int], int]) -> ByPartition:
+    return _by_partition({key: count for key, count in numbers.items() if count > 0})
 
 
 def _by_partition(numbers: Mapping[tuple[str, int], int]) -> ByPartition:
@@ -197,41 +266,3 @@ def _by_partition(numbers: Mapping[tuple[str, int], int]) -> ByPartition:
     for (topic, partition), number in sorted(numbers.items()):
         found.setdefault(topic, {})[partition] = number
     return found
-
-
-async def _translate(
-    group: str,
-    target: ClusterClient,
-    wanted: Wanted,
-    maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
-    timeout: float,
-) -> Wanted:
-    """Translate the positions, and wait until the target holds the records below them.
-
-    A group that opens before the records are on the target makes clients reset their positions.
-    """
-    deadline = monotonic() + timeout
-    while True:
-        maps = {topic: await maps_of(topic) for topic in sorted({topic for topic, _ in wanted})}
-        moved: Wanted = {}
-        for (topic, partition), committed in wanted.items():
-            made = maps[topic].get(partition)
-            place = made.to_target(committed.offset) if made is not None else None
-            if place is not None:
-                moved[(topic, partition)] = CommittedOffset(place.offset, committed.metadata)
-        ends = await target.list_offsets(dict.fromkeys(moved, LATEST))
-        missing = [k for k in wanted if k not in moved or ends[k].error or ends[k].offset < moved[k].offset]
-        if not missing:
-            return moved
-        if monotonic() > deadline:
-            topic, partition = missing[0]
-            made = maps[topic].get(partition)
-            raise Refused(
-                "target-behind-group",
-                f"group {group} has read {topic}-{partition} up to {wanted[missing[0]].offset}, the mirror has copied "
-                f"it up to {made.covered if made is not None else 0}",
-                still_true="the group is still mirrored; nothing was written",
-                next_step="wait until the mirror has caught up (kmigrate status), or look at a position beyond the log",
-            )
-        await target.refresh({topic for topic, _ in missing})
-        await sleep(0.05)

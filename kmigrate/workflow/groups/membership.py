@@ -1,6 +1,6 @@
 """Finds which members of a followed group speak through routers, and which came to the source directly.
 
-Every router names the members that speak through the router (`GroupWord`). A member that no router names is direct. A
+Every router names the members that speak through the router (`GroupReport`). A member that no router names is direct. A
 router names a new member within a heartbeat, also after the router's own start. So no member is called direct at once.
 """
 
@@ -9,12 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kmigrate.cluster.admin import Admin, GroupMember
+from kmigrate.errors import Refused
+from kmigrate.model.lifecycle import GroupMode
 from kmigrate.model.members import member_mark
-from kmigrate.model.presences import GroupWord, RouterPresence
+from kmigrate.model.presences import GroupReport, RouterPresence
+from kmigrate.model.records import GroupRecord
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 
-__all__ = ["NEW_PROTOCOL", "still_direct", "undrained_router", "words_on"]
+__all__ = [
+    "NEW_PROTOCOL",
+    "members_at_routers",
+    "named_members",
+    "outsiders",
+    "refuse_members",
+    "reports_on",
+    "still_direct",
+    "undrained_router",
+]
 
 _HEARTBEATS_S = 4.0
 """Longer than any client's usual interval between two heartbeats, and a router's between two reports."""
@@ -25,9 +38,39 @@ NEW_PROTOCOL = "consumer"
 _PAUSE_S = 0.2
 
 
-def words_on(log: StateLog, group: str) -> list[GroupWord]:
-    """Return what the live routers report about a group."""
-    return [word for router in log.alive(RouterPresence) if (word := router.groups.get(group)) is not None]
+def reports_on(log: StateLog, group: str) -> list[GroupReport]:
+    """Return the reports of the live routers about a group."""
+    return [router.groups[group] for router in log.alive(RouterPresence) if group in router.groups]
+
+
+def members_at_routers(log: StateLog, group: str) -> frozenset[str]:
+    """Return the marks of the members that speak through live routers."""
+    return frozenset(mark for report in reports_on(log, group) for mark in report.members)
+
+
+async def outsiders(log: StateLog, source: Admin, record: GroupRecord) -> Sequence[GroupMember]:
+    """Return the members that may commit on the source past all routers."""
+    if record.mode is GroupMode.FOLLOW:
+        return await still_direct(log, source, record.group)
+    return (await source.describe_groups([record.group]))[record.group].members
+
+
+def refuse_members(record: GroupRecord, members: Sequence[GroupMember]) -> None:
+    """Refuse a promote while members are on the source, and name the members."""
+    if members:
+        raise Refused(
+            "members-on-source",
+            f"group {record.group} still has {len(members)} member(s) on the source: {named_members(members)}",
+            still_true="the group reads on the source as before; members at the router wait",
+            next_step="restart those consumers with the router's address, then: "
+            f"{advised('group promote', record.link, record.group)}",
+        )
+
+
+def named_members(members: Sequence[GroupMember]) -> str:
+    """Name the first five members by client id, host and member id, and count the others."""
+    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
+    return ", ".join(f"{m.client_id} at {m.host} ({m.member_id})" for m in members[:5]) + more
 
 
 async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[GroupMember]:
@@ -35,7 +78,7 @@ async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[Gro
     began = monotonic()
     while True:
         described = (await source.describe_groups([group]))[group]
-        known = {mark for word in words_on(log, group) for mark in word.members}
+        known = members_at_routers(log, group)
         found = [member for member in described.members if member_mark(member.member_id) not in known]
         if not found or monotonic() > began + (_NEW_HEARTBEATS_S if described.kind == NEW_PROTOCOL else _HEARTBEATS_S):
             return found
@@ -48,13 +91,14 @@ def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:
     Such a router has not applied the state of `epoch`, or commits of the group or trial joins are still in flight
     there.
     """
-    told = {router.instance: router for router in log.alive(RouterPresence)}
+    alive = {router.instance: router for router in log.alive(RouterPresence)}
     for router in log.state.routers():
-        word = told.get(router.instance)
-        if word is None or word.applied < epoch:
+        presence = alive.get(router.instance)
+        if presence is None or presence.applied < epoch:
             return f"router {router.name} on {router.host} has not said that it lets the group commit no more"
-        if group in word.groups and word.groups[group].in_flight:
+        report = presence.groups.get(group, GroupReport())
+        if report.in_flight:
             return f"router {router.name} still waits for commits or transactions of group {group} at the source"
-        if group in word.groups and word.groups[group].trials:
+        if report.trials:
             return f"router {router.name} still waits for the target's answers to trial joins of group {group}"
     return None

@@ -7,11 +7,10 @@ a member that came and left.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.groups import GroupHold
 from kmigrate.errors import BrokerRefused, KmigrateError
@@ -23,7 +22,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import together
 from kmigrate.observe.registry import Kind, Metric, Registry, Sample
 from kmigrate.protocol.codes import Code, row
-from kmigrate.state.log import StateLog
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.misplaced import late_commits, misplaced_members, with_sightings, wrong_side
 
 __all__ = ["METRICS", "GroupFigures", "GroupWatch", "WatchSettings"]
@@ -112,17 +111,9 @@ class _Held:
 class GroupWatch:
     """Looks at every mirrored and promoted group of the links that are not finished, round by round."""
 
-    def __init__(
-        self,
-        log: StateLog,
-        target: ClusterClient,
-        source_of: Callable[[LinkRecord], Awaitable[tuple[ClusterClient, Admin]]],
-        settings: WatchSettings,
-        figures: GroupFigures,
-    ) -> None:
-        self._log = log
-        self._target = target
-        self._source_of = source_of
+    def __init__(self, connections: Connections, settings: WatchSettings, figures: GroupFigures) -> None:
+        self._connections = connections
+        self._log = connections.log
         self._settings = settings
         self._figures = figures
         self._holds: dict[tuple[str, str], _Held] = {}
@@ -168,7 +159,7 @@ class GroupWatch:
         source: ClusterClient | None = None
         if any(record.phase is GroupPhase.PROMOTED for record in records):
             try:
-                source, _ = await self._source_of(link)
+                source, _ = await self._connections.source(link)
             except KmigrateError:
                 source = None  # the figures of the source's groups become unknown below
         for at in range(0, len(records), _MOST_AT_ONCE):
@@ -176,7 +167,7 @@ class GroupWatch:
 
     async def _look_at(self, source: ClusterClient | None, record: GroupRecord) -> None:
         side = wrong_side(record)
-        client = source if side is ClusterSide.SOURCE else self._target
+        client = source if side is ClusterSide.SOURCE else self._connections.target
         if side is None:
             return
         key = (record.link, record.group)

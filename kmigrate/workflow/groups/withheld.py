@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupMode, GroupPhase
-from kmigrate.model.presences import GroupWord
+from kmigrate.model.presences import GroupReport
 from kmigrate.model.records import GroupRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
@@ -48,7 +48,7 @@ class WithheldTopic:
         return f"group {group}: {what}, because {self.why}"
 
 
-def unnamed(words: Iterable[GroupWord]) -> frozenset[str]:
+def unnamed(words: Iterable[GroupReport]) -> frozenset[str]:
     """Return the ids of topics whose names the routers do not know."""
     return frozenset(each.topic_id for word in words for each in word.withheld if not each.topic)
 
@@ -63,7 +63,7 @@ async def names_of(source: ClusterClient, topics: Collection[str]) -> dict[str, 
 
 
 def withheld_topics(
-    state: State, group: GroupRecord, words: Collection[GroupWord], names: Mapping[str, str]
+    state: State, group: GroupRecord, words: Collection[GroupReport], names: Mapping[str, str]
 ) -> tuple[tuple[WithheldTopic, ...], int]:
     """Merge the reports of all routers, sorted by topic name.
 

@@ -6,6 +6,7 @@ answer. `late_writes` watches the source after the flip.
     topic           the promote of one topic
     fence_rounds    the order of the fences of many topics
     direct_writers  producers that write to the source without a router
+    size_limit      the size limit of a source topic, by which the source refuses writes
     sealing         a fence that the source broker holds in place of a silent router
     revoking        identities of transactional producers, revoked at the source
     barrier_table   the last sequence of each producer below the barrier

@@ -49,8 +49,8 @@ class BarrierTable:
             for partition, barrier in record.barrier.items()
         }
         keys = [(record.topic, partition) for partition in range(record.partitions)]
-        told, recent = await together(self._source.describe_producers(keys), self.recent.read_to(ends, deadline))
-        for (topic, partition), (error, producers) in told.items():
+        described, recent = await together(self._source.describe_producers(keys), self.recent.read_to(ends, deadline))
+        for (topic, partition), (error, producers) in described.items():
             if error:
                 raise Refused("no-barrier", f"the producers of {topic}-{partition} cannot be read (error {error})")
             for producer in producers:
@@ -59,7 +59,7 @@ class BarrierTable:
                         "open-transaction",
                         f"producer id {producer.producer_id} has a transaction open on {topic}-{partition}",
                     )
-        return self._marks(record, {key: producers for key, (_, producers) in told.items()}, recent)
+        return self._marks(record, {key: producers for key, (_, producers) in described.items()}, recent)
 
     async def write(self, record: TopicRecord, marks: Mapping[int, tuple[ProducerMark, ...]]) -> None:
         """Write the table into the state log, where every router reads the table before the flip.
@@ -81,7 +81,8 @@ class BarrierTable:
     ) -> _Marks:
         """Return the marks from routers, brokers and log ends, under the producer ids that clients know."""
         link = self._log.state.link(record.link)
-        assert link is not None
+        if link is None:
+            raise Refused("no-barrier", f"link {record.link} is deleted")
         shift = id_shift(link.target.cluster_id, link.uuid, record.generation)
         marks: dict[int, list[ProducerMark]] = {p: [] for p in range(record.partitions)}
         stored = [
@@ -98,11 +99,10 @@ class BarrierTable:
         for partition, producer_id, epoch, last_sequence in stored:
             if 0 <= producer_id - shift < DIRECT_LIMIT:
                 marks[partition].append(ProducerMark(producer_id - shift, epoch, last_sequence))
-        told = {partition: {mark.producer_id for mark in found} for partition, found in marks.items()}
+        at_source = {partition: {mark.producer_id for mark in found} for partition, found in marks.items()}
         for presence in self._log.alive(RouterPresence):
             ack = presence.fences.get(record.key)
-            if ack is not None and ack.epoch == record.fence_epoch:
-                for partition, seen in ack.producers.items():
-                    known = told.get(partition, set())
-                    marks.setdefault(partition, []).extend(mark for mark in seen if mark.producer_id not in known)
+            for partition, seen in ack.producers.items() if ack and ack.epoch == record.fence_epoch else ():
+                known = at_source.get(partition, set())
+                marks.setdefault(partition, []).extend(mark for mark in seen if mark.producer_id not in known)
         return {p: merge_marks(found) for p, found in marks.items() if found}

@@ -16,27 +16,27 @@ F  No topic is closed on behalf of a link that is being deleted: nobody would kn
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.append import Takes, asked_to_append
-from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
+from kmigrate.cluster.append import Takes
+from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import CLOSED_SIZE, SIZE_LIMIT, Closed, LinkRecord, TopicRecord
+from kmigrate.model.records import CLOSED_SIZE, Closed, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import Code
-from kmigrate.state.log import StateLog
+from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.promote.size_limit import SizeLimit, put_back_size_limit
 
-__all__ = ["SourceCloser", "closed_topics", "put_back_size_limit"]
+__all__ = ["SourceCloser", "closed_topics", "reopen"]
 
-_log = logging.getLogger("kmigrate.controller")
 _LOOK_S = 0.5
 _AT_ONCE = 20
+_PAUSE_S = 0.02
 _PROOF_S = 30.0
 _DENIED = frozenset(
     {
@@ -55,8 +55,7 @@ _DENIED = frozenset(
 class SourceCloser:
     """Closes and opens the source topics of promoted topics, as their records demand."""
 
-    log: StateLog
-    source_of: Callable[[LinkRecord], Awaitable[tuple[ClusterClient, Admin]]]
+    connections: Connections
     troubles: dict[str, str] = field(default_factory=dict)
     """Reasons by record why a topic is not closed or opened yet; the controller tries again."""
 
@@ -64,11 +63,11 @@ class SourceCloser:
         """Close and open topics at every change of the state log, until cancelled."""
         while True:
             await self.look()
-            await self.log.changed(_LOOK_S)
+            await self.connections.log.changed(_LOOK_S)
 
     async def look(self) -> None:
         """Close or open each topic that is due."""
-        due = [record for record in self.log.state.topics() if _due(record)]
+        due = [record for record in self.connections.log.state.topics() if _due(record)]
         for key in self.troubles.keys() - {record.key for record in due}:
             del self.troubles[key]
         for at in range(0, len(due), _AT_ONCE):
@@ -77,62 +76,47 @@ class SourceCloser:
             await sleep(_LOOK_S)
 
     async def _try(self, record: TopicRecord) -> None:
-        link = self.log.state.link(record.link)
-        if link is None or (record.late.seal and self._is_leaving(self.log.state, record)):
+        link = self.connections.log.state.link(record.link)
+        if link is None or (record.late.seal and self._is_leaving(self.connections.log.state, record)):
             return
         try:
-            source, admin = await self.source_of(link)
-            if not record.late.seal:
-                await self._open(record, source, admin)
-            else:
-                await self._close(record, source, admin)
+            limit = SizeLimit(*await self.connections.source(link), record)
+            await (self._close(limit) if record.late.seal else self._open(limit))
         except KmigrateError as error:
-            self.troubles[record.key] = f"tried again: {error.ref}: {error.what}"
+            self.troubles[record.key] = f"tried again: {error.summary}"
 
-    async def _close(self, record: TopicRecord, source: ClusterClient, admin: Admin) -> None:
-        topic, closed = record.topic, record.closed
+    async def _close(self, limit: SizeLimit) -> None:
+        record, closed = limit.record, limit.record.closed
         if closed is None:
             try:
-                await admin.alter_topic_configs(topic, {SIZE_LIMIT: CLOSED_SIZE}, try_only=True)
-                told = (await admin.topic_configs([topic]))[topic].get(SIZE_LIMIT)
+                closed = Closed(await limit.tried(CLOSED_SIZE))
             except BrokerRefused as refused:
                 if refused.code not in _DENIED:
                     raise
-                await self._write(record, Closed("", denied=f"{refused.ref}: {refused.what}"))
+                await self._write(record, Closed("", denied=refused.summary))
                 return
-            closed = Closed(told.value if told is not None and told.own else "")
             if not await self._write(record, closed):
                 return
-        await admin.alter_topic_configs(topic, {SIZE_LIMIT: CLOSED_SIZE})
-        if self._is_leaving(self.log.state, record):
-            await put_back_size_limit(admin, replace(record, closed=closed))
+        await limit.put(CLOSED_SIZE)
+        if self._is_leaving(self.connections.log.state, record):
+            await limit.put_back(closed.before)
             return
-        await self._shown(record, source, Takes.NOTHING)
+        await self._shown(limit, Takes.NOTHING)
         await self._write(replace(record, closed=closed), replace(closed, proven=True))
 
-    async def _open(self, record: TopicRecord, source: ClusterClient, admin: Admin) -> None:
-        assert record.closed is not None
-        if not record.closed.denied:
-            await put_back_size_limit(admin, record)
-            await self._shown(record, source, Takes.WRITES)
-        await self._write(record, None)
+    async def _open(self, limit: SizeLimit) -> None:
+        closed = limit.record.closed
+        if closed is not None and not closed.denied:
+            await limit.put_back(closed.before)
+            await self._shown(limit, Takes.WRITES)
+        await self._write(limit.record, None)
 
-    async def _shown(self, record: TopicRecord, source: ClusterClient, wanted: Takes) -> None:
-        """Wait until the leader of every partition shows that the limit is in force, where kmigrate may ask."""
-        left, deadline = list(range(record.partitions)), monotonic() + _PROOF_S
-        if record.topic not in source.metadata.topics:
-            await source.refresh([record.topic])
-        while left:
-            try:
-                told = await asked_to_append(source, record.topic, left)
-                left = [partition for partition in left if told.get(partition) is not wanted]
-            except Unreachable:
-                await source.refresh([record.topic])
-            except BrokerRefused:
-                return  # without the right to WRITE kmigrate cannot ask; the config is set all the same
-            if left and monotonic() > deadline:
-                raise Refused("seal-unproven", f"the leader of {record.topic}-{left[0]} does not follow the config yet")
-            await sleep(0.02 if left else 0)
+    @staticmethod
+    async def _shown(limit: SizeLimit, wanted: Takes) -> None:
+        if limit.record.topic not in limit.source.metadata.topics:
+            await limit.source.refresh([limit.record.topic])
+        with suppress(BrokerRefused):  # without the right to WRITE kmigrate cannot ask; the config is set all the same
+            await limit.shown(wanted, monotonic() + _PROOF_S, _PAUSE_S)
 
     @staticmethod
     def _is_leaving(state: State, record: TopicRecord) -> bool:
@@ -149,18 +133,15 @@ class SourceCloser:
                 return None
             return None if closed is not None and self._is_leaving(state, record) else replace(now, closed=closed)
 
-        state = await self.log.append(decide)
+        state = await self.connections.log.append(decide)
         now = state.topic(record.link, record.topic)
         return now is not None and now.closed == closed
 
 
-async def put_back_size_limit(admin: Admin, record: TopicRecord) -> None:
-    """Give a source topic back the `max.message.bytes` from before the seal."""
-    assert record.closed is not None
-    if record.closed.before:
-        await admin.alter_topic_configs(record.topic, {SIZE_LIMIT: record.closed.before})
-    else:
-        await admin.alter_topic_configs(record.topic, {}, (SIZE_LIMIT,))
+async def reopen(admin: Admin, record: TopicRecord) -> None:
+    """Give a closed source topic back its own size limit."""
+    if record.closed is not None:
+        await put_back_size_limit(admin, record.topic, record.closed.before)
 
 
 def _due(record: TopicRecord) -> bool:

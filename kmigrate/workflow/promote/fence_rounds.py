@@ -18,32 +18,29 @@ __all__ = ["FenceRounds"]
 
 _LONGEST_REST_S = 2.0
 
-Key = tuple[str, str]
-"""A link and a topic."""
-
 
 @dataclass(slots=True)
 class _Waiting:
     """A topic in the line."""
 
-    key: Key
+    key: str
     partitions: int
-    mates: Collection[Key]
+    mates: Collection[str]
     turn: asyncio.Future[None]
 
 
 class FenceRounds:
-    """The line of topics that wait for their fence, shared by all promotes of a controller."""
+    """The line of topics, by record key, that wait for their fence; shared by all promotes of a controller."""
 
     def __init__(self, most: int = 100) -> None:
         """Fence at most `most` partitions in a round, or one unit with more partitions."""
         self._most = most
-        self._fenced: set[Key] = set()
+        self._fenced: set[str] = set()
         self._line: list[_Waiting] = []
         self._began = 0.0
         self._rest: asyncio.TimerHandle | None = None
 
-    async def take(self, key: Key, partitions: int, mates: Collection[Key] = ()) -> bool:
+    async def take(self, key: str, partitions: int, mates: Collection[str] = ()) -> bool:
         """Wait for a topic's turn, and return whether the topic had to wait.
 
         `partitions` counts the partitions of the topic and of the other topics of its unit (`mates`), which share the
@@ -64,13 +61,13 @@ class FenceRounds:
             raise
         return waited
 
-    def go(self, key: Key) -> None:
+    def go(self, key: str) -> None:
         """Note that a topic is fenced, or will be at once, in its turn or out of turn."""
         if not self._fenced:
             self._began = monotonic()
         self._fenced.add(key)
 
-    def over(self, key: Key) -> None:
+    def over(self, key: str) -> None:
         """Note that a topic is not fenced any more."""
         if key not in self._fenced:
             return

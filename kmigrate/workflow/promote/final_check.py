@@ -34,7 +34,7 @@ class FinalCheck:
         keys = [(self.topic, p) for p in range(record.partitions)]
         return await together(witnessed_ends(self.source, keys), self.target.log_ends(keys))
 
-    async def given(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
+    async def run(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
         """Return the target's ends, which are the barrier there.
 
         `wanted` returns by partition the offset that the target's log must end at by now.
@@ -45,15 +45,15 @@ class FinalCheck:
             source_ends, target_ends = ends
             self._refuse_moved(record, source_ends)
             at_barrier = wanted()
-            behind = [
+            elsewhere = [
                 f"the target's log of {topic}-{partition} ends at {end.offset}, not {at_barrier[partition]}"
                 for (topic, partition), end in target_ends.items()
                 if end.error or end.offset != at_barrier[partition]
             ]
-            if not behind:
+            if not elsewhere:
                 return at_barrier
             if monotonic() > deadline:
-                raise Refused("target-not-at-barrier", behind[0])
+                raise Refused("target-not-at-barrier", elsewhere[0])
             await self.target.refresh([self.topic])
             await sleep(0.005)
             ends = await self.ends(record)

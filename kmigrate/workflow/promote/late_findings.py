@@ -15,58 +15,50 @@ from typing import Any
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import TopicRecord
+from kmigrate.model.records import LateWrites, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.tasks import together
-from kmigrate.workflow.promote.late_batches import read_late
+from kmigrate.workflow.promote.late_batches import reads_of_late
 
 __all__ = ["LateFound", "find_late", "late_of", "promoted", "with_unread"]
 
 _MOST_PARTITIONS = 50
 _MOST_READS = 4
 """Responses that are read for a partition; the watch reads the rest."""
-_MOST_NAMED = 20
-"""Maximum number of producers that are named for a partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateFound:
-    """Late offsets of a partition: all from `start` up to, and without, `end`."""
+    """The late writes of one partition."""
 
     topic: str
     partition: int
-    start: int
-    end: int
-    records: int
-    """Records in these offsets that readers see, as far as the offsets are read."""
-    handled: int
-    """Records in these offsets that were copied or quarantined."""
-    unread: int
-    """Offsets that nobody has read yet, or that belong to an open transaction."""
-    producers: tuple[tuple[int, int], ...] = ()
-    """Producer ids and epochs, the first few."""
-    first_ms: int = 0
-    last_ms: int = 0
+    writes: LateWrites
 
     @property
     def missing(self) -> bool:
         """True if the target may lack a record."""
-        return self.records > self.handled or self.unread > 0
+        return self.writes.lost > 0 or self.writes.unread > 0
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "missing": self.missing}
+        writes = asdict(self.writes)
+        del writes["read_to"], writes["handled_to"]
+        rest = {"unread": self.writes.unread, "missing": self.missing}
+        return {"topic": self.topic, "partition": self.partition} | writes | rest
 
     @property
     def text(self) -> str:
-        ids = ", ".join(str(producer) for producer, _ in self.producers if producer >= 0)
+        writes = self.writes
+        ids = ", ".join(str(producer) for producer, _ in writes.producers if producer >= 0)
         who = f" by producer id {ids}" if ids else ""
-        last = self.end - 1
-        offsets = f"offset {self.start:,}" if last == self.start else f"offsets {self.start:,} to {last:,}"
-        count = f"{self.records:,} record{'' if self.records == 1 else 's'}"
-        if not self.records and not self.unread:
-            count = "no record that a reader sees: transaction markers, or aborted records"
-        known = f"{count}, {self.unread:,} offsets not read yet" if self.unread else count
-        done = f", {self.handled:,} of them on the target" if self.handled else ""
+        last = writes.end - 1
+        offsets = f"offset {last:,}" if last == writes.start else f"offsets {writes.start:,} to {last:,}"
+        known = f"{writes.records:,} record{'' if writes.records == 1 else 's'}"
+        if writes.unread:
+            known += f", {writes.unread:,} offsets not read yet"
+        elif not writes.records:
+            known = "no record that a reader sees: transaction markers, or aborted records"
+        done = f", {writes.handled:,} of them on the target" if writes.handled else ""
         return f"{self.topic}-{self.partition}: the source took {offsets} after the flip{who} ({known}{done})"
 
 
@@ -80,28 +72,11 @@ def late_of(state: State, record: TopicRecord, ends: Mapping[int, int]) -> tuple
     known = state.late(record.link, record.topic)
     found: list[LateFound] = []
     for partition, barrier in sorted(record.barrier.items()) if promoted([record]) else ():
-        late = known.partitions.get(partition) if known is not None else None
-        end = max(late.end if late is not None else barrier.offset, ends.get(partition, -1))
-        if end <= barrier.offset:
-            continue
-        if late is None:
-            unread = end - barrier.offset
-            found.append(LateFound(record.topic, partition, barrier.offset, end, 0, 0, unread))
-        else:
-            found.append(
-                LateFound(
-                    record.topic,
-                    partition,
-                    late.start,
-                    end,
-                    late.records,
-                    late.handled,
-                    end - late.read_to,
-                    late.producers,
-                    late.first_ms,
-                    late.last_ms,
-                )
-            )
+        begun = LateWrites(barrier.offset, barrier.offset, 0, barrier.offset, 0, 0)
+        writes = known.partitions.get(partition, begun) if known is not None else begun
+        writes = replace(writes, end=max(writes.end, ends.get(partition, -1)))
+        if writes.end > barrier.offset:
+            found.append(LateFound(record.topic, partition, writes))
     return tuple(found)
 
 
@@ -110,24 +85,15 @@ async def with_unread(source: ClusterClient, found: Sequence[LateFound]) -> tupl
 
     Offsets that cannot be read now, or that an open transaction holds back, stay unread.
     """
-    left = [each for each in found if each.unread][:_MOST_PARTITIONS]
-    read = dict(zip(left, await together(*(_read(source, each) for each in left)), strict=True)) if left else {}
+    unread = [each for each in found if each.writes.unread][:_MOST_PARTITIONS]
+    read = dict(zip(unread, await together(*(_read(source, each) for each in unread)), strict=True))
     return tuple(read.get(each, each) for each in found)
 
 
 async def _read(source: ClusterClient, found: LateFound) -> LateFound:
     with suppress(KmigrateError):
-        for _ in range(_MOST_READS):
-            at = found.end - found.unread
-            batches, read_to = await read_late(source, found.topic, found.partition, at)
-            if read_to <= at:
-                break
-            end = max(found.end, read_to)
-            producers = tuple(dict.fromkeys([*found.producers, *(batch.producer for batch in batches)]))[:_MOST_NAMED]
-            records = found.records + sum(batch.records for batch in batches)
-            found = replace(found, end=end, records=records, unread=end - read_to, producers=producers)
-            if not found.unread:
-                break
+        async for writes in reads_of_late(source, found.topic, found.partition, found.writes, _MOST_READS):
+            found = replace(found, writes=writes)
     return found
 
 

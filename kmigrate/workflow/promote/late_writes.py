@@ -19,10 +19,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused
 from kmigrate.model.lifecycle import TopicPhase
@@ -33,9 +32,10 @@ from kmigrate.net.tasks import together
 from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce
-from kmigrate.records.late import LateBatch
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.promote.late_batches import read_late
+from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.promote.late_batches import read_late, reads_of_late
+from kmigrate.workflow.promote.late_findings import promoted
 
 __all__ = ["LateWatch", "late_producer_id", "quarantine_topic", "watched"]
 
@@ -69,10 +69,7 @@ def late_producer_id(link_uuid: str, topic: str) -> int:
 class LateWatch:
     """Looks at the sources of all promoted topics until `link finish`."""
 
-    log: StateLog
-    target: ClusterClient
-    target_admin: Admin
-    source_of: Callable[[LinkRecord], Awaitable[tuple[ClusterClient, Admin]]]
+    connections: Connections
     troubles: dict[str, str] = field(default_factory=dict)
     """Reasons by record why a source cannot be watched, or late records cannot be handled."""
 
@@ -84,6 +81,10 @@ class LateWatch:
             await together(*(self._try(link, topics) for link, topics in of_links if topics))
             partitions = sum(record.partitions for _, topics in of_links for record in topics)
             await sleep(max(_LOOK_S, partitions * _OF_A_PARTITION_S))
+
+    @property
+    def log(self) -> StateLog:
+        return self.connections.log
 
     def _forget_troubles(self, of_links: Sequence[tuple[LinkRecord, Sequence[TopicRecord]]]) -> None:
         """Drop the troubles of links that are not watched any more, and of topics whose late records stay as they
@@ -100,7 +101,7 @@ class LateWatch:
                 await self.look(link, topics)
             self.troubles.pop(link.key, None)
         except KmigrateError as error:
-            self.troubles[link.key] = f"{error.ref}: {error.what}"
+            self.troubles[link.key] = error.summary
         except TimeoutError:
             self.troubles[link.key] = f"no-answer: a look at the source took longer than {_PATIENCE_S:g} s"
         except Exception as error:
@@ -108,7 +109,7 @@ class LateWatch:
 
     async def look(self, link: LinkRecord, topics: Sequence[TopicRecord]) -> None:
         """Read the source's log ends, and the new records beyond the barriers."""
-        source, _ = await self.source_of(link)
+        source, _ = await self.connections.source(link)
         keys = [(record.topic, partition) for record in topics for partition in record.barrier]
         if any(key[0] not in source.metadata.topics for key in keys):
             await source.refresh([record.topic for record in topics])
@@ -116,38 +117,27 @@ class LateWatch:
         if any(end.error for end in ends.values()):
             await source.refresh([record.topic for record in topics])
         for record in topics:
-            for partition, barrier in record.barrier.items():
+            for partition in record.barrier:
                 end = ends[record.topic, partition]
                 known = self._known(record, partition)
-                if not end.error and (end.offset > (known.end if known else barrier.offset) or _left(record, known)):
-                    await self._follow(link, source, record, partition, end.offset)
+                if not end.error and (end.offset > known.end or _has_work(record, known)):
+                    await self._follow(link, source, record, partition, known, end.offset)
 
-    def _known(self, record: TopicRecord, partition: int) -> LateWrites | None:
+    def _known(self, record: TopicRecord, partition: int) -> LateWrites:
         late = self.log.state.late(record.link, record.topic)
-        return late.partitions.get(partition) if late is not None else None
+        found = late.partitions.get(partition) if late is not None else None
+        start, now = record.barrier[partition].offset, self.log.now_ms()
+        return found or LateWrites(start, start, 0, start, now, now, handled_to=start)
 
     async def _follow(
-        self, link: LinkRecord, source: ClusterClient, record: TopicRecord, partition: int, end: int
+        self, link: LinkRecord, source: ClusterClient, record: TopicRecord, partition: int, known: LateWrites, end: int
     ) -> None:
         """Bring the state log up to the source's log end of a partition, and handle late records (B)."""
-        now = self.log.now_ms()
-        start = record.barrier[partition].offset
-        known = self._known(record, partition) or LateWrites(start, start, 0, start, now, now, handled_to=start)
         if end > known.end:
-            known = replace(known, end=end, last_ms=now)
+            known = replace(known, end=end, last_ms=self.log.now_ms())
         try:
-            for _ in range(_MOST_READS):
-                if known.read_to >= known.end:
-                    break
-                batches, read_to = await read_late(source, record.topic, partition, known.read_to)
-                if read_to == known.read_to:
-                    break  # an open transaction
-                known = replace(
-                    known,
-                    read_to=read_to,
-                    records=known.records + sum(batch.records for batch in batches),
-                    producers=_joined(known.producers, batches),
-                )
+            async for read in reads_of_late(source, record.topic, partition, known, _MOST_READS):
+                known = read
         except KmigrateError:
             await self._write(record, partition, known)  # the offsets are known though they cannot be read
             raise
@@ -157,7 +147,7 @@ class LateWatch:
                 await self._handle(link, source, record, partition, known)
                 self.troubles.pop(record.key, None)
             except KmigrateError as error:
-                self.troubles[record.key] = f"{error.ref}: {error.what}"
+                self.troubles[record.key] = error.summary
 
     async def _handle(
         self, link: LinkRecord, source: ClusterClient, record: TopicRecord, partition: int, known: LateWrites
@@ -170,42 +160,43 @@ class LateWatch:
         while known.handled_to < known.read_to:
             batches, read_to = await read_late(source, record.topic, partition, known.handled_to)
             batches = [batch for batch in batches if batch.end <= known.read_to]
-            some = batches[:_AT_ONCE]
-            for batch in some:
+            appended = batches[:_AT_ONCE]
+            for batch in appended:
                 batch.stamp(late_producer_id(link.uuid, record.topic), known.handled)
                 await self._append(topic, partition, batch.view)
                 known = known.with_handled(batch.end, batch.records)
             handled_to = known.handled_to
-            if len(some) == len(batches):
+            if len(appended) == len(batches):
                 handled_to = max(known.handled_to, min(read_to, known.read_to))
-            if not some and handled_to == known.handled_to:
+            if not appended and handled_to == known.handled_to:
                 return  # the source does not return now what it returned before: the next look asks again
             known = replace(known, handled_to=handled_to)
             await self._write(record, partition, known)
 
     async def _append(self, topic: str, partition: int, batch: memoryview) -> None:
-        node = self.target.leader(topic, partition)
+        target = self.connections.target
+        node = target.leader(topic, partition)
         if node < 0:
-            await self.target.refresh([topic])
-            node = self.target.leader(topic, partition)
-        connection = await self.target.connection(node, "late")
+            await target.refresh([topic])
+            node = target.leader(topic, partition)
+        connection = await target.connection(node, "late")
         body = encode_produce([(topic, partition, batch)], acks=-1)
-        frame = await connection.call_raw(
-            ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=self.target.settings.request_timeout_s
-        )
+        timeout = target.settings.request_timeout_s
+        frame = await connection.call_raw(ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=timeout)
         answer = decode_produce(frame)[topic, partition]
         if answer.error:
-            await self.target.refresh([topic])
+            await target.refresh([topic])
             raise BrokerRefused(
                 "late-refused", f"the target refuses {topic}-{partition}: {row(answer.error).name}", code=answer.error
             )
 
     async def _make(self, topic: str, record: TopicRecord) -> None:
-        if await self.target.find_topic(topic) is None:
-            replicas = min(3, len(self.target.metadata.brokers) or 1)
+        target = self.connections.target
+        if await target.find_topic(topic) is None:
+            replicas = min(3, len(target.metadata.brokers) or 1)
             configs = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-            await self.target_admin.create_topic(topic, record.partitions, replicas, configs)
-            await self.target.refresh([topic])
+            await self.connections.target_admin.create_topic(topic, record.partitions, replicas, configs)
+            await target.refresh([topic])
 
     async def _write(self, record: TopicRecord, partition: int, known: LateWrites) -> None:
         def decide(state: State) -> LateRecord | None:
@@ -228,17 +219,9 @@ def watched(state: State, link: LinkRecord) -> list[TopicRecord]:
     """Return the topics of a link that are watched at the source."""
     if link.finished_ms or link.deleting_ms:
         return []
-    return [record for record in state.topics(link.name) if record.phase is TopicPhase.PROMOTED and record.barrier]
+    return promoted(state.topics(link.name))
 
 
-def _left(record: TopicRecord, known: LateWrites | None) -> bool:
+def _has_work(record: TopicRecord, known: LateWrites) -> bool:
     """Return True if some late records are not read yet, or must still be appended."""
-    if known is None:
-        return False
-    return known.read_to < known.end or (record.on_late is not OnLate.ALARM and known.handled_to < known.read_to)
-
-
-def _joined(known: tuple[tuple[int, int], ...], batches: Iterable[LateBatch]) -> tuple[tuple[int, int], ...]:
-    """Return the producers with those of more batches, 20 of them at most."""
-    names: Mapping[tuple[int, int], None] = dict.fromkeys([*known, *(batch.producer for batch in batches)])
-    return tuple(names)[:20]
+    return known.unread > 0 or (record.on_late is not OnLate.ALARM and known.handled_to < known.read_to)

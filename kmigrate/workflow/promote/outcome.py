@@ -40,9 +40,9 @@ def flipped_as_decided(record: TopicRecord, at_ms: int, state: State) -> TopicRe
 
     Returns None where no flip names the topic, or the record has changed since the look.
     """
-    named = decided(state, record)
-    stands = state.topic(record.link, record.topic) == record
-    return flipped(record, at_ms, named) if named is not None and stands else None
+    proven = decided(state, record)
+    unchanged = state.records.get(record.key) == record
+    return flipped(record, at_ms, proven) if proven is not None and unchanged else None
 
 
 def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord:

@@ -31,15 +31,16 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.append import Takes, asked_to_append
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_writers
-from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import SEALED_SIZE, SIZE_LIMIT, Seal, TopicRecord
+from kmigrate.model.records import SEALED_SIZE, Seal, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.promote.revoking import Revoker, begun
+from kmigrate.workflow.promote.size_limit import SizeLimit
 
 __all__ = ["Sealer", "acknowledged", "may_come_off", "strays"]
 
@@ -53,8 +54,8 @@ def acknowledged(log: StateLog, record: TopicRecord, instance: str) -> bool:
 
     The acknowledgement stays true when the router falls silent: only a newer record lets the router forward again.
     """
-    told = log.presence.get(f"router/{instance}")
-    ack = told[0].fences.get(record.key) if told is not None and isinstance(told[0], RouterPresence) else None
+    presence, _ = log.presence.get(f"router/{instance}", (None, 0.0))
+    ack = presence.fences.get(record.key) if isinstance(presence, RouterPresence) else None
     return ack is not None and ack.epoch == record.fence_epoch and ack.in_flight == 0
 
 
@@ -130,33 +131,34 @@ class Sealer:
     async def try_rights(self, record: TopicRecord, routers: Mapping[str, str]) -> None:
         """Raise BrokerRefused where the source does not let kmigrate seal the topic; change nothing."""
         try:
-            await self._tried(record)
+            await self._own_limit(record)
         except BrokerRefused as refused:
             raise _without_right(record, routers, refused) from refused
 
     async def _put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
         known = record.seal
         if known is None or not routers.keys() <= known.routers.keys():
-            before = known.before if known is not None else await self._tried(record)
+            before = known.before if known is not None else await self._own_limit(record)
             names = {**(known.routers if known is not None else {}), **routers}
             await self._write(record, Seal(before, names))
             return False
+        limit = SizeLimit(self.source, self.admin, record)
         await self._none_left(record, await self._open(record), deadline)
         while True:
             if not await self.revoker.revoke(record, deadline):
                 return False
             while begun_late := await self._open(record):
                 await self._none_left(record, begun_late, deadline)
-            await self.admin.alter_topic_configs(record.topic, {SIZE_LIMIT: SEALED_SIZE})
+            await limit.put(SEALED_SIZE)
             await self.log.read_to_end()
             now = self.log.state.topic(record.link, record.topic)
             if now is None or now.seal is None:  # another controller has lifted the fence meanwhile
-                await self._restore(record.topic, known)
+                await limit.put_back(known.before)
                 return False
-            await self._shown(record, Takes.NOTHING, deadline)
+            await limit.shown(Takes.NOTHING, deadline, _PAUSE_S)
             if not await self._open(record):
                 return True
-            await self._restore(record.topic, known)
+            await limit.put_back(known.before)
 
     async def _open(self, record: TopicRecord) -> dict[str, frozenset[int]]:
         """Return the transactions that are open on the topic, through routers or past them."""
@@ -168,62 +170,38 @@ class Sealer:
         Other open transactions do not matter here. A router that is cut off from the state log goes on. So a
         transaction may be open at any time until all identities are revoked.
         """
-        left = sorted(seen)
-        while left:
+        names = sorted(seen)
+        while names:
             if monotonic() > deadline:
-                names = ", ".join(left)
-                raise Refused("open-transaction", f"{names} has a transaction open on {record.topic} at the source")
+                what = f"{', '.join(names)} has a transaction open on {record.topic} at the source"
+                raise Refused("open-transaction", what)
             await sleep(_PAUSE_S)
             now = await self._open(record)
-            left = [name for name in left if seen[name] & now.get(name, frozenset())]
+            names = [name for name in names if seen[name] & now.get(name, frozenset())]
 
     async def take_off(self, record: TopicRecord) -> None:
         """Have the source take writes again; the next look tries again where the source does not answer."""
-        assert record.seal is not None
+        if record.seal is None:
+            return
+        limit = SizeLimit(self.source, self.admin, record)
         try:
-            await self._restore(record.topic, record.seal)
-            await self._shown(record, Takes.WRITES, monotonic() + _OPENS_S)
+            await limit.put_back(record.seal.before)
+            await limit.shown(Takes.WRITES, monotonic() + _OPENS_S, _PAUSE_S)
             await self.revoker.finish(record, monotonic() + _OPENS_S)
         except KmigrateError:
             await sleep(_AGAIN_S)
             raise
         await self._write(record, None)
 
-    async def _tried(self, record: TopicRecord) -> str:
+    async def _own_limit(self, record: TopicRecord) -> str:
         """Return the topic's own limit, after a trial has shown that kmigrate may seal.
 
         A refusal at this moment leaves nothing to undo.
         """
-        topic = record.topic
-        await self.source.refresh([topic])
+        await self.source.refresh([record.topic])
         await self.revoker.refuse_denied(record)
-        await asked_to_append(self.source, topic, range(record.partitions))
-        await self.admin.alter_topic_configs(topic, {SIZE_LIMIT: SEALED_SIZE}, try_only=True)
-        told = (await self.admin.topic_configs([topic]))[topic].get(SIZE_LIMIT)
-        return told.value if told is not None and told.own else ""
-
-    async def _restore(self, topic: str, seal: Seal) -> None:
-        if seal.before:
-            await self.admin.alter_topic_configs(topic, {SIZE_LIMIT: seal.before})
-        else:
-            await self.admin.alter_topic_configs(topic, {}, (SIZE_LIMIT,))
-
-    async def _shown(self, record: TopicRecord, wanted: Takes, deadline: float) -> None:
-        """Wait until the leader of every partition shows that the seal is on, or off."""
-        left = list(range(record.partitions))
-        while True:
-            try:
-                told = await asked_to_append(self.source, record.topic, left)
-                left = [partition for partition in left if told.get(partition) is not wanted]
-                if not left:
-                    return
-                problem = f"the source still takes {told[left[0]].value}" if left[0] in told else "no answer"
-            except Unreachable as away:
-                problem = away.what
-                await self.source.refresh([record.topic])
-            if monotonic() > deadline:
-                raise Refused("seal-unproven", f"{record.topic}-{left[0]}: {problem}")
-            await sleep(_PAUSE_S)
+        await asked_to_append(self.source, record.topic, range(record.partitions))
+        return await SizeLimit(self.source, self.admin, record).tried(SEALED_SIZE)
 
     async def _write(self, record: TopicRecord, seal: Seal | None) -> None:
         def decide(state: State) -> Record | None:

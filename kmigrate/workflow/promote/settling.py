@@ -26,8 +26,8 @@ async def with_promote_rules(record: TopicRecord, target: ClusterClient) -> tupl
     """
     if not record.promote_acls:
         return record.granted_acls
-    standing = await read_acls(target) or frozenset()
-    return tuple(sorted({*record.granted_acls, *(rule for rule in record.promote_acls if rule not in standing)}))
+    at_target = await read_acls(target) or frozenset()
+    return tuple(sorted({*record.granted_acls, *(rule for rule in record.promote_acls if rule not in at_target)}))
 
 
 async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin, deadline: float) -> None:

@@ -32,7 +32,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.cluster.transactions import open_writers
@@ -47,17 +46,9 @@ from kmigrate.model.stops import DISK_LOW, WITHOUT_BATCH
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.open_transactions import begun_elsewhere, refuse_lost_ids, wait_for_ends
-from kmigrate.workflow.base.unit import (
-    UnitProgress,
-    decided,
-    not_asked_for,
-    not_ready_with,
-    not_staged,
-    unit_records,
-    unit_to_flip,
-    wait_for_unit,
-)
+from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
 from kmigrate.workflow.groups.readers import refuse_readers
 from kmigrate.workflow.promote.barrier_table import BarrierTable
 from kmigrate.workflow.promote.direct_writers import direct_writers
@@ -83,25 +74,24 @@ class TopicPromotion:
 
     link: str
     topic: str
-    log: StateLog
-    source: ClusterClient
-    target: ClusterClient
-    source_admin: Admin
-    target_admin: Admin
+    clusters: LinkClusters
     sealer: Sealer
     straggler_window_s: float = 5.0
-    rendezvous: UnitProgress = field(default_factory=UnitProgress)
-    """Progress of coupled topics, shared by all promotes of a controller (F)."""
-    waits: dict[str, str] = field(default_factory=dict)
-    """Reasons why topics wait, by record key; shared by all promotes of a controller, which reports the reasons."""
-    turns: FenceRounds = field(default_factory=FenceRounds)
+    progress: PromoteProgress = field(default_factory=PromoteProgress)
+    """Progress of coupled topics (F), and reasons to wait; shared by all promotes of a controller."""
+    rounds: FenceRounds = field(default_factory=FenceRounds)
     """Order of the fences, shared by all promotes of a controller (I)."""
+    key: str = field(init=False)
+    log: StateLog = field(init=False)
+    source: ClusterClient = field(init=False)
     table: BarrierTable = field(init=False)
-    proof: FinalCheck = field(init=False)
+    check: FinalCheck = field(init=False)
 
     def __post_init__(self) -> None:
+        self.key = topic_key(self.link, self.topic)
+        self.log, self.source = self.clusters.log, self.clusters.source
         self.table = BarrierTable(self.log, self.source)
-        self.proof = FinalCheck(self.topic, self.source, self.target)
+        self.check = FinalCheck(self.topic, self.source, self.clusters.target)
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D).
@@ -109,13 +99,13 @@ class TopicPromotion:
         A failure without a way back is raised: the controller must try again.
         """
         try:
-            while (record := self._record()) is not None:
-                self._hold_turn(record)
+            while (record := self._record(self.log.state)) is not None:
+                self._keep_turn(record)
                 if may_come_off(self.log, record):
                     await self.sealer.take_off(record)
                     continue
                 if no_way_back(self.log.state, record):
-                    await go_forward(record, self.log, self.target_admin)
+                    await go_forward(record, self.log, self.clusters.target_admin)
                     continue
                 match record.phase:
                     case TopicPhase.PROMOTE_PENDING:
@@ -131,19 +121,18 @@ class TopicPromotion:
                 raise
             await self._unfence(error)
         finally:
-            self.rendezvous.leave(self.link, self.topic)
-            self.turns.over((self.link, self.topic))
-            self.waits.pop(topic_key(self.link, self.topic), None)
+            self.progress.leave(self.key)
+            self.rounds.over(self.key)
 
     # facts
 
-    def _record(self) -> TopicRecord | None:
-        return self.log.state.topic(self.link, self.topic)
+    def _record(self, state: State) -> TopicRecord | None:
+        return state.topic(self.link, self.topic)
 
     def _terms(self, record: TopicRecord) -> PromoteTerms:
         return record.terms or PromoteTerms(asked_ms=now_ms())
 
-    def _progress(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
+    def _copied(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
         """Return each partition as its present owner reports, after the owner has read of this fence (rule C)."""
         fence = record.fence_epoch if record.phase is not TopicPhase.PROMOTE_PENDING else -1
         return progress_of(self.log.state, record, self.log.alive(MirrorPresence), applied=fence)
@@ -151,19 +140,11 @@ class TopicPromotion:
     def _keys(self, record: TopicRecord) -> list[tuple[str, int]]:
         return [(self.topic, p) for p in range(record.partitions)]
 
-    def _waits_for(self, record: TopicRecord, why: str | None) -> bool | None:
-        """Note the reason for the wait; return True where nothing is waited for."""
-        if why:
-            self.waits[record.key] = why
-            return None
-        self.waits.pop(record.key, None)
-        return True
-
     async def _advance(self, record: TopicRecord, event: TopicEvent, changed: TopicRecord) -> None:
         """Write the next phase, unless the record has changed since it was looked at."""
 
         def decide(state: State) -> Record | None:
-            if state.topic(self.link, self.topic) != record:
+            if self._record(state) != record:
                 return None
             phase = advance_topic(record.phase, event)
             epoch = state.epoch + 1 if event is TopicEvent.FENCE else changed.fence_epoch
@@ -174,17 +155,17 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        if not await self._ready(record) or not await self._none_hangs(record):
+        if not await self._ready(record) or not await self._transactions_end_soon(record):
             return  # the next pass looks at the record anew
         if not await self._none_begun_elsewhere(record) or not await self._turn(record):
             return
         await self._refuse_direct_writers(record)
-        await refuse_lost_ids(self.log.state, self.source, self.target, record)
-        await refuse_readers(self.log.state, self.link, self.topic, self.source_admin)
+        await refuse_lost_ids(self.log.state, self.source, self.clusters.target, record)
+        await refuse_readers(self.log.state, self.link, self.topic, self.clusters.source_admin)
         await self._rehearse(record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
 
-    async def _none_hangs(self, record: TopicRecord) -> bool:
+    async def _transactions_end_soon(self, record: TopicRecord) -> bool:
         """Wait, where a seal is to come, until no transaction on the topic is open for long.
 
         Returns False where the topic's record changed. A transaction whose client hangs on a silent router stays open
@@ -192,21 +173,20 @@ class TopicPromotion:
         group is promoted with the topic, its members wait already.
         """
         writers = any(self.topic in each.topics for each in self.log.state.transactions(self.link))
-        _, groups = unit_records(self.log.state, record)
-        if not writers or groups or not self.sealer.unheard(record):
+        if not writers or Unit.of(self.log.state, record).groups or not self.sealer.unheard(record):
             return True
         deadline = monotonic() + self._terms(record).pending_timeout_s
         seen: dict[tuple[str, int], float] = {}
         calm_since = monotonic()
-        while self._record() == record:
-            self.rendezvous.pending.discard((self.link, self.topic))
-            told = await open_writers(self.source, record.topic, record.partitions)
+        while self._record(self.log.state) == record:
+            self.progress.ready.discard(self.key)
+            found = await open_writers(self.source, record.topic, record.partitions)
             now = monotonic()
-            seen = {(name, began): seen.get((name, began), now) for name, all_ in told.items() for began in all_}
+            seen = {(name, began): seen.get((name, began), now) for name, all_ in found.items() for began in all_}
             names = ", ".join(sorted({name for (name, _), since in seen.items() if now - since >= _SHORT_S}))
             if names:
                 calm_since = now
-                self._waits_for(record, f"the open transaction of {names}, which may hang on a router")
+                self.progress.note(self.key, f"the open transaction of {names}, which may hang on a router")
                 if now > deadline:
                     raise Refused("open-transaction", f"{names} has had one open on {record.topic} for long")
             elif now - calm_since >= 2 * _SHORT_S:
@@ -218,9 +198,6 @@ class TopicPromotion:
         if self._terms(record).accept_direct:
             return []
         return await direct_writers(self.log, self.source, record, self.straggler_window_s)
-
-    async def _begun_elsewhere(self, record: TopicRecord) -> list[str]:
-        return await begun_elsewhere(self.log.state, self.source, record, self.log.now_ms())
 
     async def _refuse_direct_writers(self, record: TopicRecord) -> None:
         found = await self._direct_writers(record)
@@ -235,8 +212,9 @@ class TopicPromotion:
         """
         deadline = monotonic() + self._terms(record).pending_timeout_s
         waited = False
-        while self._record() == record:
-            ref, found = "open-transaction", await self._begun_elsewhere(record)
+        while self._record(self.log.state) == record:
+            ref = "open-transaction"
+            found = await begun_elsewhere(self.log.state, self.source, record, self.log.now_ms())
             if found and not waited:
                 await self._refuse_direct_writers(record)
             if not found and waited:
@@ -244,8 +222,8 @@ class TopicPromotion:
             if not found:
                 return not waited
             waited = True
-            self.rendezvous.pending.discard((self.link, self.topic))
-            self._waits_for(record, "; ".join(found))
+            self.progress.ready.discard(self.key)
+            self.progress.note(self.key, "; ".join(found))
             if monotonic() > deadline:
                 raise Refused(ref, "; ".join(found))
             await sleep(_LOOK_S)
@@ -253,80 +231,72 @@ class TopicPromotion:
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait for this topic's turn (I); return False where by then the topic is not ready, or in another unit."""
-        key = (self.link, self.topic)
-        mates, groups = unit_records(self.log.state, record)
-        if groups:
-            self.turns.go(key)  # the members of the groups wait already
+        unit = Unit.of(self.log.state, record)
+        if unit.groups:
+            self.rounds.go(self.key)  # the members of the groups wait already
             return True
-        together = record.partitions + sum(mate.partitions for mate in mates)
-        names = {(mate.link, mate.topic) for mate in mates}
-        self._waits_for(record, "its turn: other topics are fenced before it")
-        waited = await self.turns.take(key, together, names)
-        self._waits_for(record, None)
+        partitions = record.partitions + sum(mate.partitions for mate in unit.topics)
+        self.progress.note(self.key, "its turn: other topics are fenced before it")
+        waited = await self.rounds.take(self.key, partitions, unit.keys)
+        self.progress.note(self.key, None)
         if not waited:
             return True
-        mates, groups = unit_records(self.log.state, record)
-        same = not groups and names == {(mate.link, mate.topic) for mate in mates}
-        return same and self._record() == record and self._why_not_ready(record, self._terms(record)) is None
+        now = Unit.of(self.log.state, record)
+        same = not now.groups and now.keys == unit.keys and self._record(self.log.state) == record
+        return same and self._why_not_ready(self.log.state, record, now) is None
 
-    def _hold_turn(self, record: TopicRecord) -> None:
-        """Hold a turn while the topic is behind its fence; leave the turn otherwise.
+    def _keep_turn(self, record: TopicRecord) -> None:
+        """Keep a turn while the topic is behind its fence; leave the turn otherwise.
 
         Behind the fence writers wait for this topic, whichever controller fenced the topic. A topic that is looked at
         anew before its fence leaves its turn: otherwise others would wait with nothing fenced.
         """
         if record.phase in BEHIND_FENCE:
-            self.turns.go((self.link, self.topic))
+            self.rounds.go(self.key)
         else:
-            self.turns.over((self.link, self.topic))
+            self.rounds.over(self.key)
 
     async def _ready(self, record: TopicRecord) -> bool:
         """Wait until the topic can be fenced; return False where the record has changed or is gone."""
-        terms = self._terms(record)
 
-        def ready(state: State) -> bool | None:
-            if state.topic(self.link, self.topic) != record:
-                return False
-            why = self._why_not_ready(record, terms)
-            if why is None:
-                self.rendezvous.pending.add((self.link, self.topic))
-            else:
-                self.rendezvous.pending.discard((self.link, self.topic))
-            return self._waits_for(record, why or self._mates_not_ready(state, record))
+        def not_ready(state: State) -> str | None:
+            if self._record(state) != record:
+                return None
+            unit = Unit.of(state, record)
+            why = self._why_not_ready(state, record, unit)
+            (self.progress.ready.discard if why else self.progress.ready.add)(self.key)
+            return why or unit.not_staged() or self.progress.not_ready_with(unit)
 
+        timeout = self._terms(record).pending_timeout_s
         try:
-            return await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
+            await self.progress.wait(self.log, self.key, not_ready, timeout, "the mirror and the routers")
         except WaitTimedOut as late:
-            why = self._why_not_ready(record, terms) or self._mates_not_ready(self.log.state, record) or late.what
-            raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late
-
-    def _mates_not_ready(self, state: State, record: TopicRecord) -> str | None:
-        return not_staged(state, record) or not_ready_with(state, record, self.rendezvous)
+            raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {late.what}") from late
+        return self._record(self.log.state) == record
 
     async def _rehearse(self, record: TopicRecord) -> None:
         """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
-        questions = together(self.proof.ends(record), self.source.describe_producers(self._keys(record)))
-        _, ((witnessed, _), _) = await together(self.proof.refresh(), questions)
+        questions = together(self.check.ends(record), self.source.describe_producers(self._keys(record)))
+        _, ((witnessed, _), _) = await together(self.check.refresh(), questions)
         refuse_unwitnessed(self.source, witnessed)
         ends = await self.source.list_offsets(dict.fromkeys(self._keys(record), LATEST))
         readable = {key: end for key, end in ends.items() if not end.error}
         await self.table.recent.read_to(readable, self._deadline(record))
 
-    def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:
-        progress = self._progress(record)
+    def _why_not_ready(self, state: State, record: TopicRecord, unit: Unit) -> str | None:
+        threshold = self._terms(record).lag_threshold
+        copied = self._copied(record)
         for partition in range(record.partitions):
-            seen = progress.get(partition)
-            if seen is None:
-                return f"no running mirror reports partition {partition}"
-            if seen.problem:
-                return f"partition {partition} has stopped: {seen.problem}"
+            seen = copied.get(partition)
+            if seen is None or seen.problem:
+                return _not_copied(partition, seen)
             if DISK_LOW in seen.trouble:
                 return f"partition {partition} is not copied on: {seen.trouble}"
-            if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
+            if seen.source_end < 0 or seen.source_end - seen.position > threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
             if WITHOUT_BATCH in seen.trouble:
                 return f"partition {partition} does not come to the source's end: {seen.trouble}"
-        return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router(record)
+        return self._not_upkept(record) or unit.not_asked_for() or self._silent_router(state)
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
         """Return why the target topic is not up to date; None where the topic is.
@@ -334,47 +304,46 @@ class TopicPromotion:
         The mirror must have compared partitions, configs and ACLs since this promote was asked for.
         """
         for presence in self.log.alive(MirrorPresence):
-            word = presence.upkeep.get(self.topic) if presence.link == self.link else None
-            if word is not None and word.since_ms == record.since_ms:
-                return f"the target does not follow the source: {word.problem}" if word.problem else None
+            report = presence.upkeep.get(self.topic) if presence.link == self.link else None
+            if report is not None and report.since_ms == record.since_ms:
+                return f"the target does not follow the source: {report.problem}" if report.problem else None
         return "the mirror has not compared its partitions, configs and ACLs with the source yet"
 
-    def _silent_router(self, record: TopicRecord) -> str | None:
+    def _silent_router(self, state: State) -> str | None:
         """Name a router that cannot acknowledge a fence, and that no seal replaces yet (rule G)."""
         alive = {p.instance for p in self.log.alive(RouterPresence)}
-        for router in self.log.state.routers():
+        for router in state.routers():
             if router.instance not in alive and not self.sealer.given_up(router.instance):
                 return f"router {router.name} on {router.host} is registered but silent"
-        return self._speechless_router(self.log.state)
+        return self._unreported_router(state)
 
-    def _speechless_router(self, state: State) -> str | None:
+    def _unreported_router(self, state: State) -> str | None:
         """Return the trouble of a living router whose report, with its acknowledgements, is too large to be sent."""
-        heard = {p.instance: p for p in self.log.alive(RouterPresence)}
-        told = (heard[router.instance].trouble for router in state.routers() if router.instance in heard)
-        return next((trouble for trouble in told if trouble), None)
+        alive = {p.instance: p for p in self.log.alive(RouterPresence)}
+        troubles = (alive[router.instance].trouble for router in state.routers() if router.instance in alive)
+        return next(filter(None, troubles), None)
 
     # fencing
 
     async def _fencing(self, record: TopicRecord) -> None:
         deadline = self._deadline(record)
 
-        def drained(state: State) -> bool | None:
-            if trouble := self._speechless_router(state):
+        def undrained(state: State) -> str | None:
+            if trouble := self._unreported_router(state):
                 raise Refused("not-drained", trouble)  # writers would wait for that router until the fence timeout
-            return self._waits_for(record, self._undrained(state, record))
+            return self._undrained(state, record)
 
         try:
-            await self.log.wait(drained, max(0.0, deadline - monotonic()), "every router to drain")
+            await self.progress.wait(self.log, self.key, undrained, deadline - monotonic(), "every router to drain")
         except WaitTimedOut as late:
-            why = self._undrained(self.log.state, record) or late.what
-            undrained = Refused("not-drained", f"{why} within the fence timeout")
-            raise await self._open_at_fence(record) or undrained from late
+            not_drained = Refused("not-drained", f"{late.what} within the fence timeout")
+            raise await self._open_at_fence(record) or not_drained from late
         if record.seal is None and not self.sealer.unheard(record):
             await wait_for_ends(self.log.state, self.source, record, deadline)
         unheard = self.sealer.unheard(record)
         if (unheard or record.seal is not None) and not await self.sealer.put_on(record, unheard, deadline):
             return
-        ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.target))
+        ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.clusters.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
 
@@ -402,12 +371,12 @@ class TopicPromotion:
         return monotonic() + self._terms(record).fence_timeout_s
 
     def _undrained(self, state: State, record: TopicRecord) -> str | None:
-        presence = {p.instance: p for p in self.log.alive(RouterPresence)}
+        alive = {p.instance: p for p in self.log.alive(RouterPresence)}
         for router in state.routers():
-            told = presence.get(router.instance)
-            ack = told.fences.get(record.key) if told else None
-            if told is None and self.sealer.given_up(router.instance):
+            presence = alive.get(router.instance)
+            if presence is None and self.sealer.given_up(router.instance):
                 continue  # a seal replaces this router (rule G)
+            ack = presence.fences.get(record.key) if presence else None
             if ack is None or ack.epoch != record.fence_epoch:
                 return f"router {router.name} on {router.host} has not acknowledged the fence"
             if ack.in_flight:
@@ -432,24 +401,23 @@ class TopicPromotion:
     async def _fenced(self, record: TopicRecord) -> None:
         deadline = self._deadline(record)
 
-        def arrived(_: State) -> bool | None:
-            return self._waits_for(record, self._not_arrived(record))
-
         async def arrival() -> None:
+            what = "the mirror to reach the barrier"
             try:
-                await self.log.wait(arrived, max(0.0, deadline - monotonic()), "the mirror to reach the barrier")
+                await self.progress.wait(
+                    self.log, self.key, lambda _: self._not_arrived(record), deadline - monotonic(), what
+                )
             except WaitTimedOut as late:
-                raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
+                raise Refused("barrier-not-reached", late.what) from late
 
-        rules = put_in_force(record, self.target, self.target_admin, deadline)
+        rules = put_in_force(record, self.clusters.target, self.clusters.target_admin, deadline)
         _, (marks, _) = await together(arrival(), together(self.table.read(record, deadline), rules))
-        self.rendezvous.at_barrier.add((self.link, self.topic))
-        await wait_for_unit(self.log, record, self.rendezvous, deadline)
+        self.progress.at_barrier.add(self.key)
+        await self.progress.wait_for_unit(self.log, record, deadline)
         # Writers wait now. Rule B asks for the log end again after the marks are read, not after they are written.
-        proof = self.proof.given(record, partial(self._target_ends, record), deadline)
-        ends, _ = await together(proof, self.table.write(record, marks))
-        proven = ProvenTopic(record.fence_epoch, ends if record.mapped else {})
-        self.rendezvous.proven[self.link, self.topic] = (record, proven)
+        check = self.check.run(record, partial(self._target_ends, record), deadline)
+        ends, _ = await together(check, self.table.write(record, marks))
+        self.progress.proven[self.key] = record, ProvenTopic(record.fence_epoch, ends if record.mapped else {})
         await self._unit_proven(record, deadline)
         await self._flip(record)
 
@@ -460,8 +428,8 @@ class TopicPromotion:
         """
 
         def proven(state: State) -> bool | None:
-            over = state.topic(self.link, self.topic) != record or decided(state, record) is not None
-            return True if over or unit_to_flip(state, record, self.rendezvous) is not None else None
+            over = self._record(state) != record or decided(state, record) is not None
+            return True if over or self.progress.unit_to_flip(state, record) is not None else None
 
         try:
             await self.log.wait(proven, max(0.0, deadline - monotonic()), "its unit to be proven")
@@ -472,26 +440,23 @@ class TopicPromotion:
         """Write the record that decides for the unit, or follow the record that has decided (rule F)."""
 
         def decide(state: State) -> Record | None:
-            if state.topic(self.link, self.topic) != record:
+            if self._record(state) != record:
                 return None
             if decided(state, record) is not None:
                 return flipped_as_decided(record, self.log.now_ms(), state)
-            unit = unit_to_flip(state, record, self.rendezvous)
+            unit = self.progress.unit_to_flip(state, record)
             if unit is None:
                 return None
-            proven = self.rendezvous.proven[self.link, self.topic][1]
-            return replace(flipped(record, self.log.now_ms(), proven), unit=unit)
+            return replace(flipped(record, self.log.now_ms(), self.progress.proven[self.key][1]), unit=unit)
 
         await self.log.append(decide)
 
     def _not_arrived(self, record: TopicRecord) -> str | None:
-        progress = self._progress(record)
+        copied = self._copied(record)
         for partition, barrier in record.barrier.items():
-            seen = progress.get(partition)
-            if seen is None:
-                return f"no running mirror reports partition {partition}"
-            if seen.problem:
-                return f"partition {partition} has stopped: {seen.problem}"
+            seen = copied.get(partition)
+            if seen is None or seen.problem:
+                return _not_copied(partition, seen)
             if seen.at_barrier != barrier.offset:
                 return f"waiting: mirror at {seen.position} of barrier {barrier.offset}, partition {partition}"
         return None
@@ -501,16 +466,16 @@ class TopicPromotion:
         mapped."""
         if not record.mapped:
             return {p: barrier.offset for p, barrier in record.barrier.items()}
-        progress = self._progress(record)
+        copied = self._copied(record)
         return {
-            p: seen.target_position if (seen := progress.get(p)) and seen.at_barrier == barrier.offset else -1
+            p: seen.target_position if (seen := copied.get(p)) and seen.at_barrier == barrier.offset else -1
             for p, barrier in record.barrier.items()
         }
 
     # the way back
 
     def _may_go_back(self, state: State) -> TopicRecord | None:
-        record = state.topic(self.link, self.topic)
+        record = self._record(state)
         going = record is not None and record.phase in PROMOTING and decided(state, record) is None
         return record if going else None
 
@@ -519,8 +484,12 @@ class TopicPromotion:
 
         def decide(state: State) -> Record | None:
             record = self._may_go_back(state)
-            if record is None:
-                return None
-            return given_up(record, f"{error.ref}: {error.what}", error.next_step)
+            return given_up(record, error.summary, error.next_step) if record is not None else None
 
         await self.log.append(decide)
+
+
+def _not_copied(partition: int, seen: PartitionProgress | None) -> str:
+    if seen is None:
+        return f"no running mirror reports partition {partition}"
+    return f"partition {partition} has stopped: {seen.problem}"

@@ -23,7 +23,7 @@ from kmigrate.model.presences import (
     DUTY,
     ControllerPresence,
     DiskUse,
-    GroupWord,
+    GroupReport,
     MirrorPresence,
     PartitionProgress,
     RefusedMember,
@@ -48,7 +48,7 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.admission import refused_members
 from kmigrate.workflow.groups.lag import UNKNOWN, GroupLag, group_lag
-from kmigrate.workflow.groups.membership import words_on
+from kmigrate.workflow.groups.membership import reports_on
 from kmigrate.workflow.groups.misplaced import late_commits, members_at_target, not_former, seen_members
 from kmigrate.workflow.groups.readers import read_logs
 from kmigrate.workflow.groups.withheld import WithheldTopic, names_of, unnamed, withheld_topics
@@ -571,7 +571,7 @@ async def _ask_group(
     connections: Connections,
     link: LinkRecord,
     group: GroupRecord,
-    words: list[GroupWord],
+    words: list[GroupReport],
     found: _GroupFigures,
     trouble: str,
 ) -> None:
@@ -626,7 +626,7 @@ async def _late(
 async def _group_status(
     connections: Connections, link: LinkRecord, group: GroupRecord, trouble: str, *, figures: bool
 ) -> GroupStatus:
-    words = words_on(connections.log, group.group)
+    words = reports_on(connections.log, group.group)
     found = _GroupFigures()
     if figures:
         with suppress(KmigrateError):  # the figures that are known by then are shown

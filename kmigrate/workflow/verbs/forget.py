@@ -41,7 +41,7 @@ from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import FORGETTABLE, NOT_COPIED_YET, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
-from kmigrate.model.presences import GroupWord, MirrorPresence, RouterPresence
+from kmigrate.model.presences import GroupReport, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, direct_key, misplaced_key, verified_key
 from kmigrate.model.state import State
@@ -462,7 +462,7 @@ async def _words_on(
     }
 
 
-def _of_members(word: GroupWord, known: Collection[str]) -> GroupWord:
+def _of_members(word: GroupReport, known: Collection[str]) -> GroupReport:
     return replace(word, members=tuple(mark for mark in word.members if mark in known))
 
 

@@ -39,8 +39,7 @@ from kmigrate.workflow.groups.admission import (
     refused_member_findings,
     refused_members,
 )
-from kmigrate.workflow.groups.handover import members_left
-from kmigrate.workflow.groups.membership import still_direct, words_on
+from kmigrate.workflow.groups.membership import outsiders, reports_on
 from kmigrate.workflow.groups.misplaced import members_at_target, misplaced_findings, seen_members
 from kmigrate.workflow.groups.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.groups.withheld import names_of, unnamed, withheld_topics
@@ -219,12 +218,7 @@ def _not_mirrored(link: str, group: str) -> Finding:
 async def promote_guards(connections: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:
     """Return the findings about a group's promote, from its members and positions on both clusters."""
     source, source_admin = await connections.source(link)
-    follows = record.mode is GroupMode.FOLLOW
-    members = await (
-        still_direct(connections.log, source_admin, record.group)
-        if follows
-        else members_left(source_admin, record.group)
-    )
+    members = await outsiders(connections.log, source_admin, record)
     found = [
         Finding(
             "refuse",
@@ -301,12 +295,12 @@ async def _withheld_guards(
 
     The members have no positions in these topics, and after the promote nobody reads the topics at the source.
     """
-    words = words_on(connections.log, record.group)
+    reports = reports_on(connections.log, record.group)
     names: Mapping[str, str] = {}
-    if unnamed(words):
+    if unnamed(reports):
         described = (await source_admin.describe_groups([record.group]))[record.group]
         names = await names_of(source, described.assigned)
-    withheld, more = withheld_topics(connections.log.state, record, words, names)
+    withheld, more = withheld_topics(connections.log.state, record, reports, names)
     found = [Finding("warn", each.ref, each.said_of(record.group), each.next) for each in withheld]
     if more:
         found.append(Finding("warn", "topics-withheld", f"group {record.group}: at least {more} such topics more"))

@@ -37,7 +37,7 @@ from kmigrate.workflow.base.running import (
     start_mirror,
 )
 from kmigrate.workflow.base.writes import telling
-from kmigrate.workflow.promote.closing import closed_topics, put_back_size_limit
+from kmigrate.workflow.promote.closing import closed_topics, reopen
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 
 __all__ = [
@@ -231,7 +231,7 @@ async def _open_sources(connections: Connections, link: LinkRecord) -> list[Find
     for record in closed:
         try:
             _, admin = await connections.source(link)
-            await put_back_size_limit(admin, record)
+            await reopen(admin, record)
         except KmigrateError as error:
             what = f"{record.topic} on {link.source.name} still refuses writes: {error.what}"
             way = f"where that cluster goes on: set {SIZE_LIMIT} to {_former(record)} by hand"

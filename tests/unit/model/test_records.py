@@ -17,7 +17,7 @@ from kmigrate.model.presences import (
     ControllerPresence,
     EndedClients,
     FenceAck,
-    GroupWord,
+    GroupReport,
     MirrorPresence,
     PartitionProgress,
     RouterLimits,
@@ -92,7 +92,7 @@ _RECORDS: list[Record] = [
     ),
     RouterPresence("i", "r", 5, 500, {"topic/l/t": FenceAck(9, 0, {0: (_MARK,)})}, {"topic/l/t": {0: 1.5}}),
     RouterPresence("i", "r", 5, 500, limits=RouterLimits(9, 3, 4, 5, 6, {"memory": EndedClients(2, "app at h")})),
-    RouterPresence("i", "r", 5, 500, groups={"g": GroupWord(1, ("m",), ("m",), (Withheld("id", 2, "t"),), 3)}),
+    RouterPresence("i", "r", 5, 500, groups={"g": GroupReport(1, ("m",), ("m",), (Withheld("id", 2, "t"),), 3)}),
     ControllerPresence("i", 5, True, 500),
 ]
 
@@ -115,13 +115,13 @@ def test_a_record_of_an_earlier_version_is_read_with_what_it_did_not_know_left_e
 
 def test_a_routers_word_on_a_group_goes_between_versions_of_which_one_tells_less() -> None:
     """No decision depends on withheld topics, so an older version may leave the field out and ignore the field."""
-    word = RouterPresence("i", "r", 5, 500, groups={"g": GroupWord(1, ("m",), (), (Withheld("id", 2),))})
+    word = RouterPresence("i", "r", 5, 500, groups={"g": GroupReport(1, ("m",), (), (Withheld("id", 2),))})
     told = encode_record(word)
     told["groups"]["g"]["added_later"] = told["groups"]["g"]["withheld"][0]["added_later"] = 7
     assert decode_record(told) == word
     older = {name: told["groups"]["g"][name] for name in ("in_flight", "members", "joined")}
     read = decode_record({**told, "groups": {"g": older}})
-    assert isinstance(read, RouterPresence) and read.groups == {"g": GroupWord(1, ("m",))}
+    assert isinstance(read, RouterPresence) and read.groups == {"g": GroupReport(1, ("m",))}
 
 
 @pytest.mark.parametrize(

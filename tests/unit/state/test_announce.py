@@ -13,7 +13,7 @@ from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.presences import (
     ControllerPresence,
     FenceAck,
-    GroupWord,
+    GroupReport,
     MirrorPresence,
     PartitionProgress,
     RouterPresence,
@@ -79,7 +79,7 @@ def test_a_word_that_fits_is_said_as_it_is() -> None:
 
 def test_a_router_whose_word_is_too_large_says_so_at_once_and_acknowledges_nothing() -> None:
     """The promote that waits for this router is given up at once, not only after the fence's timeout."""
-    groups = {f"group-{number}": GroupWord(0, ("member",)) for number in range(1000)}
+    groups = {f"group-{number}": GroupReport(0, ("member",)) for number in range(1000)}
     fences = {"topic/l/t": FenceAck(5, 0)}
     word = RouterPresence("i", "r", 7, 500, fences, connections=9, groups=groups, bootstrap="h:1")
     log = SmallLog(10_000)

@@ -10,8 +10,7 @@ from kmigrate.cluster.admin import GroupMember
 from kmigrate.workflow.base import broker_settings
 from kmigrate.workflow.base.broker_settings import BrokerSettings
 from kmigrate.workflow.base.plan import Finding
-from kmigrate.workflow.controller import controller
-from kmigrate.workflow.groups import admission, misplaced
+from kmigrate.workflow.groups import admission, handover, misplaced
 from kmigrate.workflow.status import snapshot as status
 from kmigrate.workflow.verbs import groups, topics
 
@@ -45,6 +44,6 @@ def described(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[GroupMember, .
     async def told(_: Any, group: str) -> tuple[GroupMember, ...]:
         return members.get(group, ())
 
-    for module in (misplaced, status, groups, controller):
+    for module in (misplaced, status, groups, handover):
         monkeypatch.setattr(module, "group_members", told)
     return members

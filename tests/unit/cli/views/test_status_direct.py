@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from kmigrate.cli.views.snapshots import direct_text, topic_detail
 from kmigrate.cli.views.tables import late_view
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import DirectWriter
+from kmigrate.model.records import DirectWriter, LateWrites
 from kmigrate.workflow.promote.late_findings import LateFound
 from kmigrate.workflow.status.snapshot import TopicStatus
 
@@ -18,7 +18,7 @@ WRITERS = (
     DirectWriter(7, 2, 0, 12, 99, NOW - 60_000, NOW - 8_000, 8_000),
     DirectWriter(-1, -1, 3, 1, 5, NOW - 90_000, NOW - 90_000),
 )
-LATE = LateFound("orders", 1, 120, 124, 3, 1, 0, ((7, 2),))
+LATE = LateFound("orders", 1, LateWrites(120, 124, 3, 124, 0, 0, 1, producers=((7, 2),)))
 
 
 def text(view: RenderableType) -> str:

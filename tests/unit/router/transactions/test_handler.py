@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from kmigrate.model.presences import GroupWord
+from kmigrate.model.presences import GroupReport
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import blank, decode_body, element_type, entity, frame_answer, frame_request, is_flexible
@@ -225,7 +225,7 @@ def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
 
     def late(record: TransactionRecord) -> Future[bool]:
         happens()
-        assert desk.stage.shared.group_words(0.0).get("g", GroupWord(1)).in_flight == 1
+        assert desk.stage.shared.group_words(0.0).get("g", GroupReport(1)).in_flight == 1
         return remember(record)
 
     desk.stage.memory.remember = late  # type: ignore[method-assign]

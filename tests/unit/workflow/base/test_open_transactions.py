@@ -101,7 +101,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch, *told: tuple[ProducerState, ...]) -
     promotion = stage.promotion
 
     async def describe_producers(keys: Any) -> Any:
-        waits.extend(made.waits.values())
+        waits.extend(made.progress.waits.values())
         return dict.fromkeys(keys, (0, answers.pop(0) if len(answers) > 1 else answers[0]))
 
     made = promotion()

@@ -27,7 +27,8 @@ from kmigrate.model.records import (
     TransactionRecord,
 )
 from kmigrate.net.clock import monotonic
-from kmigrate.workflow.base.unit import UnitProgress, decided, unit_to_flip, wait_for_unit
+from kmigrate.workflow.base.connections import LinkClusters
+from kmigrate.workflow.base.unit import PromoteProgress, decided
 from kmigrate.workflow.promote import topic as promote
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.outcome import given_up
@@ -84,7 +85,7 @@ class Stage:
 
     log: MemoryLog = field(default_factory=lambda: MemoryLog(LINK, *SHARED, ASKED, OTHER, BOTH))
     source: Cluster = field(default_factory=Cluster)
-    rendezvous: UnitProgress = field(default_factory=UnitProgress)
+    progress: PromoteProgress = field(default_factory=PromoteProgress)
     behind: str = ""
     """Name of a topic that the mirror has not caught up with."""
 
@@ -93,8 +94,8 @@ class Stage:
         source: Any = self.source
         admin: Any = FakeAdmin()
         target: Any = Cluster()
-        made = TopicPromotion("l", topic, log, source, target, admin, admin, Sealer(log, source, admin, 60.0), 5.0)
-        made.rendezvous = self.rendezvous
+        clusters = LinkClusters(log, source, admin, target, admin)
+        made = TopicPromotion("l", topic, clusters, Sealer(log, source, admin, 60.0), 5.0, self.progress)
         made.table.recent = FakeRecent(())  # type: ignore[assignment]
         return made
 
@@ -189,7 +190,8 @@ def test_who_is_left_of_a_unit_when_one_is_taken_back_says_what_it_waits_for() -
 
     async def scene() -> None:
         stage.obey()
-        works = [asyncio.create_task(replace(stage.promotion(t), waits=told).run()) for t in "tu"]
+        stage.progress.waits = told
+        works = [asyncio.create_task(stage.promotion(t).run()) for t in "tu"]
         await asyncio.sleep(0.02)
         assert told[ASKED.key] == "u, which is written together with t, is not ready"
         await stage.log.append(lambda _: given_up(OTHER, "cancelled: taken back by ann"))
@@ -200,12 +202,12 @@ def test_who_is_left_of_a_unit_when_one_is_taken_back_says_what_it_waits_for() -
         works[0].cancel()
 
     asyncio.run(scene())
-    assert stage.rendezvous.pending == set()
+    assert stage.progress.ready == set()
 
 
 def test_a_topic_whose_leader_changes_after_all_stand_at_their_barriers_takes_its_unit_back() -> None:
     stage = Stage()
-    stage.source.elects = lambda topic: topic == "u" and len(stage.rendezvous.at_barrier) == 2
+    stage.source.elects = lambda topic: topic == "u" and len(stage.progress.at_barrier) == 2
     asyncio.run(stage.run())
     assert stage.phases == {TopicPhase.MIRRORING}
     assert stage.record("u").reason.startswith("source-moved")
@@ -275,33 +277,33 @@ def test_what_a_flip_names_with_its_present_fence_has_no_way_back(fence_epoch: i
     assert stage.record("u").phase is phase
 
 
-def proven(*records: TopicRecord) -> UnitProgress:
-    return UnitProgress(proven={(r.link, r.topic): (r, ProvenTopic(r.fence_epoch)) for r in records})
+def proven(*records: TopicRecord) -> PromoteProgress:
+    return PromoteProgress(proven={r.key: (r, ProvenTopic(r.fence_epoch)) for r in records})
 
 
 def test_no_flip_is_written_over_a_topic_that_is_not_as_it_was_proven() -> None:
     state = MemoryLog(LINK, ASKED, replace(FENCED, fence_epoch=9), BOTH).state
-    assert unit_to_flip(state, ASKED, proven(FENCED)) is None
+    assert proven(FENCED).unit_to_flip(state, ASKED) is None
 
 
 def test_no_flip_is_written_over_a_topic_that_was_coupled_meanwhile() -> None:
     late = replace(BOTH, name="late", topics=("t", "w"))
     state = MemoryLog(LINK, ASKED, FENCED, replace(FENCED, topic="w", phase=TopicPhase.MIRRORING), BOTH, late).state
     with pytest.raises(Refused, match="w, which is written together with t, is not being promoted"):
-        unit_to_flip(state, ASKED, proven(FENCED))
+        proven(FENCED).unit_to_flip(state, ASKED)
 
 
 def test_a_topic_that_was_promoted_before_it_was_coupled_is_not_waited_for() -> None:
     state = MemoryLog(LINK, ASKED, replace(FENCED, phase=TopicPhase.PROMOTED), BOTH).state
-    assert unit_to_flip(state, ASKED, UnitProgress()) == PromotedUnit()
+    assert PromoteProgress().unit_to_flip(state, ASKED) == PromotedUnit()
 
 
 def unit(other: TopicRecord, standing: set[str], span: float = 5.0, then: TopicRecord | None = None) -> None:
     async def scene() -> None:
         log: Any = MemoryLog(LINK, BOTH, ASKED, other)
         async with asyncio.timeout(10):
-            rendezvous = UnitProgress(at_barrier={("l", topic) for topic in standing})
-            waiting = asyncio.ensure_future(wait_for_unit(log, ASKED, rendezvous, monotonic() + span))
+            progress = PromoteProgress(at_barrier={f"topic/l/{topic}" for topic in standing})
+            waiting = asyncio.ensure_future(progress.wait_for_unit(log, ASKED, monotonic() + span))
             if then is not None:
                 await asyncio.sleep(0.02)
                 assert not waiting.done()
@@ -328,12 +330,12 @@ def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100
     turns = FenceRounds(most)
 
     async def scene() -> None:
-        turns.go(("l", "before"))
+        turns.go("topic/l/before")
         stage.obey()
-        works = [asyncio.create_task(replace(stage.promotion(t), turns=turns).run()) for t in topics]
+        works = [asyncio.create_task(replace(stage.promotion(t), rounds=turns).run()) for t in topics]
         await asyncio.sleep(0.02)
         then()
-        turns.over(("l", "before"))
+        turns.over("topic/l/before")
         for _ in range(300):
             await asyncio.sleep(0.002)
             if len(stage.log.presence) > 1:
@@ -341,7 +343,7 @@ def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100
             if all(work.done() for work in works):
                 return
         async with asyncio.timeout(10):  # a rest is as long as the round before, which may be long on a busy machine
-            await turns.take(("l", "after"), 1)
+            await turns.take("topic/l/after", 1)
         for work in works:
             work.cancel()
 

@@ -24,7 +24,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller
-from kmigrate.workflow.promote import sealing, settling
+from kmigrate.workflow.promote import settling, size_limit
 from kmigrate.workflow.promote.outcome import given_up
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK, PENDING, FakeAdmin, Stage
@@ -179,16 +179,16 @@ def test_what_is_not_asked_for_any_more_leaves_its_turn_and_its_unit_at_once(aft
         stage = Stage()
         connections = Lit(stage)
         controller = Controller(cast("Any", connections), "c")
-        controller._turns.go(("l", "before"))
+        controller._rounds.go("topic/l/before")
         stage.obey()
         controller._act()
         await asyncio.sleep(0.02)
-        assert controller._waits[PENDING.key] == "its turn: other topics are fenced before it"
-        assert controller._rendezvous.pending == {("l", "t")}
+        assert controller._progress.waits[PENDING.key] == "its turn: other topics are fenced before it"
+        assert controller._progress.ready == {PENDING.key}
         await stage.log.append(lambda _: after or (PENDING.key, None))
         async with asyncio.timeout(2):
             await acted(controller)
-        assert (controller._turns._line, controller._rendezvous.pending, controller._waits) == ([], set(), {})
+        assert (controller._rounds._line, controller._progress.ready, controller._progress.waits) == ([], set(), {})
         assert controller._busy == {}
 
     asyncio.run(scene())
@@ -210,7 +210,7 @@ def test_a_seal_comes_off_also_while_the_target_refuses_what_settles_the_topic(m
         async def takes_writes(_: Any, __: str, partitions: list[int]) -> dict[int, Takes]:
             return dict.fromkeys(partitions, Takes.WRITES)
 
-        monkeypatch.setattr(sealing, "asked_to_append", takes_writes)
+        monkeypatch.setattr(size_limit, "asked_to_append", takes_writes)
         monkeypatch.setattr(stage.admin, "alter_topic_configs", refuses, raising=False)
         monkeypatch.setattr(settling, "sleep", soon)
         controller = Controller(cast("Any", Lit(stage)), "c")

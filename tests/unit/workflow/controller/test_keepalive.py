@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -55,11 +56,15 @@ class Target:
         return self.code
 
 
+def connections(log: MemoryLog, target: Any, used: Target) -> Any:
+    return SimpleNamespace(log=log, target=target, target_admin=used, source=used.source_of)
+
+
 def look(monkeypatch: pytest.MonkeyPatch, target: Target, *records: Record, idle_s: float = 0.0) -> Target:
     monkeypatch.setattr(keepalive, "last_begun", target.last_begun)
     monkeypatch.setattr(keepalive, "begin_and_abort", target.begin_and_abort)
     log = MemoryLog(LINK, *records)
-    asyncio.run(IdKeeper(log, target, target, target.source_of).look(idle_s))  # type: ignore[arg-type]
+    asyncio.run(IdKeeper(connections(log, target, target)).look(idle_s))
     target.kept = [record.name for record in log.state.transactions()]
     return target
 
@@ -87,7 +92,7 @@ def test_an_open_transaction_is_nobody_elses_to_end_whatever_our_clock_says(
     log.ahead_ms = ahead_ms
     monkeypatch.setattr(keepalive, "begin_and_abort", used.begin_and_abort)
     for state, expected in (("Ongoing", []), ("CompleteCommit", [("till", (50, 3))])):
-        keeper = IdKeeper(log, coordinators(till=(0, state, 900)), used, used.source_of)  # type: ignore[arg-type]
+        keeper = IdKeeper(connections(log, coordinators(till=(0, state, 900)), used))
         keeper._since[TILL.key, 50, 3] = -1e9
         asyncio.run(keeper.look(60.0))
         assert used.used == expected
@@ -106,7 +111,7 @@ def test_an_id_whose_topic_was_promoted_while_the_controller_stood_still_is_left
     monkeypatch.setattr(log, "read_to_end", read_to_end)
     monkeypatch.setattr(keepalive, "last_begun", target.last_begun)
     monkeypatch.setattr(keepalive, "begin_and_abort", target.begin_and_abort)
-    asyncio.run(IdKeeper(log, target, target, target.source_of).look(0.0))  # type: ignore[arg-type]
+    asyncio.run(IdKeeper(connections(log, target, target)).look(0.0))
     assert target.used == []
 
 
@@ -128,7 +133,7 @@ def test_an_id_whose_topic_is_promoted_while_its_source_answers_is_left_to_its_c
 
     monkeypatch.setattr(keepalive, "last_begun", last_begun)
     monkeypatch.setattr(keepalive, "begin_and_abort", target.begin_and_abort)
-    asyncio.run(IdKeeper(log, target, target, target.source_of).look(0.0))  # type: ignore[arg-type]
+    asyncio.run(IdKeeper(connections(log, target, target)).look(0.0))
     assert target.used == []
 
 
@@ -154,7 +159,7 @@ def test_an_id_that_has_a_new_holder_meanwhile_is_remembered(monkeypatch: pytest
             await log.append(lambda _: newer if log.state.transactions() == [TILL] else None)
 
     monkeypatch.setattr(keepalive, "last_begun", last_begun)
-    asyncio.run(IdKeeper(log, target, target, target.source_of).look(0.0))  # type: ignore[arg-type]
+    asyncio.run(IdKeeper(connections(log, target, target)).look(0.0))
     assert log.state.transactions() == [newer]
 
 
@@ -208,7 +213,7 @@ def test_a_look_that_fails_as_nobody_foresaw_is_told_and_not_the_last_one(
 
     Otherwise the keeper would stop silently, and after a week the target would have forgotten every id.
     """
-    keeper = IdKeeper(cast("Any", None), cast("Any", None), cast("Any", None), cast("Any", None))
+    keeper = IdKeeper(cast("Any", None))
     failures: list[BaseException] = [KeyError("till"), asyncio.CancelledError()]
     pauses: list[float] = []
 

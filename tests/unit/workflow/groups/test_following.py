@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,16 +18,16 @@ from kmigrate.cluster.transactions import GroupTransaction
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
-from kmigrate.model.presences import GroupWord, RefusedMember, RouterPresence
+from kmigrate.model.presences import GroupReport, RefusedMember, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, PromotedUnit, RouterRecord, TopicRecord, TransactionRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import answer_type, blank, element_type
 from kmigrate.workflow.base import open_transactions as transactions
-from kmigrate.workflow.base.unit import not_staged
+from kmigrate.workflow.base.unit import PromoteProgress, Unit
 from kmigrate.workflow.groups import following, membership
 from kmigrate.workflow.groups.following import FollowHandover
-from kmigrate.workflow.groups.handover import HandedOver
+from kmigrate.workflow.groups.handover import GroupHandover, HandedOver
 from kmigrate.workflow.groups.readers import group_reads
 from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.verbs.modes import mode_for
@@ -74,7 +75,7 @@ class Stage:
     log: MemoryLog
     source: Source = field(default_factory=Source)
     carried: list[GroupRecord] = field(default_factory=list)
-    ready: set[tuple[str, str]] = field(default_factory=set)
+    ready: set[str] = field(default_factory=set)
     fails: KmigrateError | None = None
     waits: dict[str, str] = field(default_factory=dict)
     place: list[tuple[str, bool]] = field(default_factory=list)
@@ -83,7 +84,7 @@ class Stage:
     """Answers of the next looks: the error of the target that would refuse members, or None."""
 
     def says(self, *, applied: int = 1 << 30, **word: object) -> None:
-        self.log.say(RouterPresence("i", "r", applied, 500, groups={"g": GroupWord(**word)}))  # type: ignore[arg-type]
+        self.log.say(RouterPresence("i", "r", applied, 500, groups={"g": GroupReport(**word)}))  # type: ignore[arg-type]
 
     @property
     def group(self) -> GroupRecord:
@@ -109,14 +110,16 @@ class Stage:
         if self.unadmitted and (why := self.unadmitted.pop(0)) is not None:
             raise why
 
-    async def opened(self) -> tuple[Any, Any]:
+    async def open_source(self) -> tuple[Any, Any]:
         return self.source, self.source
 
+    async def refuse_outsiders(self) -> None:
+        await GroupHandover.refuse_outsiders(self)  # type: ignore[arg-type]
+
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
-        await FollowHandover(
-            "l", "g", self.log, self.opened, self.carry, self, self.admits,  # type: ignore[arg-type]
-            gather_s, drain_s, self.ready, self.waits,
-        ).run()  # fmt: skip
+        self.connections, self.record, self.timeout_s = SimpleNamespace(log=self.log), GROUP, drain_s
+        progress = PromoteProgress(self.ready, waits=self.waits)
+        await FollowHandover(self, self, gather_s, progress).run()  # type: ignore[arg-type]
 
 
 def stage(*records: Record) -> Stage:
@@ -184,7 +187,7 @@ def test_positions_go_over_when_all_have_joined_and_the_group_is_frozen() -> Non
 
 def test_a_member_that_the_target_refused_in_a_trial_ends_it_before_a_position_is_written() -> None:
     made = stage()
-    joined = GroupWord(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
+    joined = GroupReport(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
     named = RefusedMember("shop", "10.0.0.1", "m-1", "GROUP_AUTHORIZATION_FAILED")
     made.log.say(RouterPresence("i", "r", 1 << 30, 500, groups={"g": joined}, refused={"g": (named,)}))
     refused(made, "member-refused")
@@ -341,10 +344,10 @@ def test_a_group_in_transactions_is_frozen_when_its_topics_are_ready_and_opens_w
         running = asyncio.create_task(made.run())
         await asyncio.sleep(0.2)
         assert not made.group.frozen
-        assert not_staged(made.log.state, TOPIC) is not None
-        made.ready.add(("l", "t"))
+        assert Unit.of(made.log.state, TOPIC).not_staged() is not None
+        made.ready.add("topic/l/t")
         await made.log.wait(lambda _: True if made.group.staged else None, 10, "the group to be staged")
-        assert not_staged(made.log.state, TOPIC) is None
+        assert Unit.of(made.log.state, TOPIC).not_staged() is None
         assert made.group.phase is GroupPhase.PROMOTING
         await made.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTED))
         await running
@@ -361,11 +364,11 @@ def test_a_group_in_transactions_is_frozen_when_its_members_of_the_new_protocol_
 
     Otherwise the members learn in the middle of a transaction that the group has opened, and abort the transaction.
     """
-    monkeypatch.setattr(following, "_LETTING_GO_S", 30.0 if joins else 1.0)
+    monkeypatch.setattr(following, "_GIVING_BACK_S", 30.0 if joins else 1.0)
     made = stage(GROUP, TILL, TOPIC)
     made.source = Source(kind=kind)
     made.says(members=(member_mark("m-1"),))
-    made.ready.add(("l", "t"))
+    made.ready.add("topic/l/t")
 
     async def scenario() -> None:
         running = asyncio.create_task(made.run())
@@ -387,7 +390,7 @@ def test_members_of_a_group_in_transactions_do_not_wait_for_one_that_came_throug
     made = stage(GROUP, TILL, TOPIC)
     made.source = Source(kind="consumer")
     made.says()
-    made.ready.add(("l", "t"))
+    made.ready.add("topic/l/t")
     refused(made, "members-on-source")
     assert made.carried == []
 
@@ -410,7 +413,7 @@ def test_who_takes_over_when_positions_stand_on_the_target_carries_none_over_aga
 def test_a_topic_that_is_given_up_takes_its_group_back() -> None:
     made = stage(GROUP, TILL, TOPIC)
     made.says()
-    made.ready.add(("l", "t"))
+    made.ready.add("topic/l/t")
 
     def on_append(record: Record | None) -> None:
         if isinstance(record, GroupRecord) and record.staged:
@@ -436,7 +439,7 @@ def test_one_topic_of_its_unit_that_is_taken_back_takes_the_group_back_though_an
 def test_a_group_that_is_given_up_takes_its_topics_back() -> None:
     given_up = replace(GROUP, phase=GroupPhase.MIRRORED, reason="not-drained: a router is silent")
     with pytest.raises(Refused, match="a router is silent"):
-        not_staged(MemoryLog(LINK, TILL, TOPIC, given_up).state, TOPIC)
+        Unit.of(MemoryLog(LINK, TILL, TOPIC, given_up).state, TOPIC).not_staged()
 
 
 @pytest.mark.parametrize(
@@ -449,7 +452,7 @@ def test_a_group_goes_on_to_the_target_when_a_flip_has_named_it_and_not_for_an_o
     other = replace(TOPIC, topic="u")
     made = stage(GROUP, replace(TILL, topics=("t", "u")), TOPIC, other)
     made.says()
-    made.ready |= {("l", "t"), ("l", "u")}
+    made.ready |= {"topic/l/t", "topic/l/u"}
 
     def on_append(record: Record | None) -> None:
         if isinstance(record, GroupRecord) and record.staged and record.phase is GroupPhase.PROMOTING:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -124,7 +126,8 @@ class _Watched:
         self.figures = GroupFigures()
         self.commits: dict[str, dict[int, int]] = {}
         settings = WatchSettings(hold=False)
-        self.watch = GroupWatch(self.log, object(), self._source, settings, self.figures)  # type: ignore[arg-type]
+        connections: Any = SimpleNamespace(log=self.log, target=object(), source=self._source)
+        self.watch = GroupWatch(connections, settings, self.figures)
         monkeypatch.setattr("kmigrate.workflow.groups.watch.late_commits", self._late)
 
     async def _source(self, _: object) -> tuple[object, object]:

@@ -17,7 +17,7 @@ import pytest
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.presences import GroupWord, RouterPresence, Withheld
+from kmigrate.model.presences import GroupReport, RouterPresence, Withheld
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.workflow.groups.withheld import WithheldTopic, names_of, unnamed, withheld_topics
 from kmigrate.workflow.status import snapshot as status
@@ -26,10 +26,10 @@ from tests.fakes.state_log import MemoryLog
 ID, OTHER = str(UUID(int=1)), str(UUID(int=2))
 GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
 TOPIC = TopicRecord("l", "audit", TopicPhase.MIRRORING, 1, partitions=1, source_topic_id=ID, target_topic_id=OTHER)
-WORD = GroupWord(withheld=(Withheld(ID, 1, "audit"),))
+WORD = GroupReport(withheld=(Withheld(ID, 1, "audit"),))
 
 
-def told(*records: TopicRecord, words: Collection[GroupWord] = (WORD,), **names: str) -> tuple[WithheldTopic, ...]:
+def told(*records: TopicRecord, words: Collection[GroupReport] = (WORD,), **names: str) -> tuple[WithheldTopic, ...]:
     known = {topic_id: name for name, topic_id in names.items()}
     return withheld_topics(MemoryLog(*records).state, GROUP, words, known)[0]
 
@@ -74,9 +74,9 @@ def test_a_group_that_does_not_follow_any_more_has_none(group: GroupRecord) -> N
 def test_several_routers_are_told_of_together() -> None:
     """Reports of several routers are merged, because a router may know a name that another router lacks."""
     words = [
-        GroupWord(withheld=(Withheld(ID, 2), Withheld(OTHER, 1)), more_withheld=2),
-        GroupWord(withheld=(Withheld(ID, 1, "audit"),), more_withheld=5),
-        GroupWord(),
+        GroupReport(withheld=(Withheld(ID, 2), Withheld(OTHER, 1)), more_withheld=2),
+        GroupReport(withheld=(Withheld(ID, 1, "audit"),), more_withheld=5),
+        GroupReport(),
     ]
     found, more = withheld_topics(MemoryLog().state, GROUP, words, {})
     assert [(each.topic, each.topic_id, each.members) for each in found] == [("audit", ID, 3), ("", OTHER, 1)]
@@ -85,7 +85,7 @@ def test_several_routers_are_told_of_together() -> None:
 
 
 def test_a_topic_without_a_name_can_be_found_at_the_source() -> None:
-    (found,) = told(words=[GroupWord(withheld=(Withheld(OTHER, 1),))])
+    (found,) = told(words=[GroupReport(withheld=(Withheld(OTHER, 1),))])
     assert found.ref == "topic-not-mirrored"
     assert "kafka-consumer-groups.sh --describe --group g" in found.next
 
@@ -129,7 +129,7 @@ def test_a_snapshot_asks_the_source_for_names_that_no_link_knows(monkeypatch: py
     monkeypatch.setattr(status, "read_positions", positions)
     log = MemoryLog(LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "id"), 1), GROUP)
     for name, members in (("r1", 1), ("r2", 2)):
-        word = GroupWord(withheld=(Withheld(ID, members),))
+        word = GroupReport(withheld=(Withheld(ID, members),))
         log.say(RouterPresence(name, name, 1, 500, groups={"g": word}))
     target = Cluster()
     it: Any = SimpleNamespace(log=log, target=target, target_admin=target, source=opened, waits_for=lambda _: "")
@@ -138,5 +138,5 @@ def test_a_snapshot_asks_the_source_for_names_that_no_link_knows(monkeypatch: py
     (found,) = group["withheld"]
     assert (found["topic"], found["topic_id"], found["members"]) == ("" if away else "audit", ID, 3)
     log.silence("router/r2")
-    log.say(RouterPresence("r1", "r1", 1, 500, groups={"g": GroupWord()}))
+    log.say(RouterPresence("r1", "r1", 1, 500, groups={"g": GroupReport()}))
     assert asyncio.run(status.snapshot(it)).groups[0].withheld == ()

@@ -14,7 +14,7 @@ from kmigrate.cluster.append import Takes
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import Closed, LatePolicy, PartitionBarrier, PromoteTerms, Seal, TopicRecord
-from kmigrate.workflow.promote import closing
+from kmigrate.workflow.promote import size_limit
 from kmigrate.workflow.promote.closing import SourceCloser
 from tests.fakes.finishing import LINK
 from tests.fakes.state_log import MemoryLog
@@ -52,10 +52,10 @@ def look(log: MemoryLog, admin: Admin, takes: Takes = Takes.NOTHING) -> TopicRec
         return {0: takes}
 
     async def work() -> None:
-        await SourceCloser(log, source_of).look()  # type: ignore[arg-type]
+        await SourceCloser(SimpleNamespace(log=log, source=source_of)).look()  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(closing, "asked_to_append", asked)
+        patch.setattr(size_limit, "asked_to_append", asked)
         asyncio.run(work())
     record = log.state.topic("l", "t")
     assert record is not None

@@ -33,11 +33,11 @@ class Line:
         await self.settled()
 
     async def _take(self, topic: str, partitions: int, mates: Collection[str]) -> None:
-        self.waited[topic] = await self.turns.take(("l", topic), partitions, {("l", mate) for mate in mates})
+        self.waited[topic] = await self.turns.take(topic, partitions, mates)
         self.gone.append(topic)
 
     async def over(self, topic: str) -> None:
-        self.turns.over(("l", topic))
+        self.turns.over(topic)
         await self.settled()
 
     def give_up(self, place: int) -> None:
@@ -136,7 +136,7 @@ def test_who_is_given_up_in_the_line_holds_nobody_up(loop: OwnTime) -> None:
 def test_what_was_fenced_by_another_controller_counts_and_its_end_may_be_told_twice(loop: OwnTime) -> None:
     async def scene() -> None:
         line = Line(100)
-        line.turns.go(("l", "before"))
+        line.turns.go("before")
         await line.ask("a", 100)
         assert line.gone == []
         await line.over("before")
@@ -152,7 +152,7 @@ def test_one_that_is_given_up_in_the_moment_of_its_turn_leaves_it_to_the_next(lo
         line = Line(100)
         await line.ask("a", 100)
         await line.ask("b", 100)
-        line.turns.over(("l", "a"))
+        line.turns.over("a")
         await asyncio.sleep(0)
         line.turns._rested()
         line.give_up(1)

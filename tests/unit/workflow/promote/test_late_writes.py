@@ -81,7 +81,7 @@ class World:
         async def source_of(_: Any) -> Any:
             return self.source, None
 
-        watch = LateWatch(self.log, SimpleNamespace(), SimpleNamespace(), source_of)  # type: ignore[arg-type]
+        watch = LateWatch(SimpleNamespace(log=self.log, source=source_of))  # type: ignore[arg-type]
 
         async def fetch(_: Any, __: int, part: Any, **___: Any) -> FetchedPartition:
             later = [each for at, each in self.source.placed() if at >= part.offset]
@@ -170,7 +170,7 @@ def test_a_trouble_goes_with_what_it_was_about() -> None:
     async def no_source(_: Any) -> Any:
         raise AssertionError("nothing is looked at")
 
-    watch = LateWatch(MemoryLog(), None, None, no_source)  # type: ignore[arg-type]
+    watch = LateWatch(SimpleNamespace(log=MemoryLog(), source=no_source))  # type: ignore[arg-type]
     copied, alarmed = wanting(OnLate.COPY), replace(PROMOTED, topic="alarmed")
     watch.troubles = dict.fromkeys((LINK.key, copied.key, alarmed.key, "link/gone", "topic/l/gone"), "why")
     watch._forget_troubles([(LINK, [copied, alarmed])])
@@ -198,7 +198,7 @@ def test_a_topic_is_watched_until_its_link_is_finished() -> None:
 
 def test_what_the_source_holds_beyond_the_barrier_is_late_though_no_controller_has_seen_it() -> None:
     (found,) = late_of(MemoryLog(LINK, PROMOTED).state, PROMOTED, {0: 104})
-    assert (found.start, found.end, found.unread, found.missing) == (100, 104, 4, True)
+    assert (found.writes.start, found.writes.end, found.writes.unread, found.missing) == (100, 104, 4, True)
     assert "offsets 100 to 103" in found.text
     assert late_of(MemoryLog(LINK, PROMOTED).state, PROMOTED, {0: 100}) == ()
 
@@ -224,17 +224,17 @@ def test_a_late_transaction_marker_is_no_missing_record_though_the_watch_has_not
 ) -> None:
     marker = batch(100, 1, producer=7, attributes=TRANSACTIONAL | CONTROL)
     told = read_now(monkeypatch, 101, marker)
-    assert (told.records, told.unread, told.missing) == (0, 0, False)
+    assert (told.writes.records, told.writes.unread, told.missing) == (0, 0, False)
     assert "no record that a reader sees" in told.text
     told = read_now(monkeypatch, 103, marker, batch(101, 2, producer=8))
-    assert (told.records, told.unread, told.missing, told.producers) == (2, 0, True, ((8, 0),))
+    assert (told.writes.records, told.writes.unread, told.missing, told.writes.producers) == (2, 0, True, ((8, 0),))
     told = read_now(monkeypatch, 101, marker, batch(101, 2, producer=8))
-    assert (told.end, told.records, told.missing) == (103, 2, True), "written while the source was asked"
+    assert (told.writes.end, told.writes.records, told.missing) == (103, 2, True), "written while the source was asked"
 
 
 def test_what_an_open_transaction_holds_back_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     told = read_now(monkeypatch, 105, batch(100, 1, producer=7, attributes=TRANSACTIONAL | CONTROL))
-    assert (told.records, told.unread, told.missing) == (0, 4, True)
+    assert (told.writes.records, told.writes.unread, told.missing) == (0, 4, True)
 
 
 def test_late_offsets_that_cannot_be_read_now_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_late_offsets_that_cannot_be_read_now_may_be_missing(monkeypatch: pytest
     monkeypatch.setattr(late_read, "fetch_one", fetch)
     source: Any = Source(end=104)
     (told,) = asyncio.run(find_late(MemoryLog(LINK, PROMOTED).state, source, [PROMOTED]))[0]
-    assert (told.end, told.unread, told.missing) == (104, 4, True)
+    assert (told.writes.end, told.writes.unread, told.missing) == (104, 4, True)
 
 
 def test_a_finish_is_refused_while_the_target_lacks_a_late_record() -> None:

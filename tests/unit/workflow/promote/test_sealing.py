@@ -27,7 +27,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.routes import Serve, routing_table
 from kmigrate.workflow.base import open_transactions as transactions
-from kmigrate.workflow.promote import sealing
+from kmigrate.workflow.promote import sealing, size_limit
 from kmigrate.workflow.promote import topic as promote
 from kmigrate.workflow.promote.sealing import may_come_off
 from tests.fakes.coordinator import Coordinator
@@ -96,7 +96,8 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Any:
                 looked[(partition, admin.limit.value)] = looked.get((partition, admin.limit.value), 0) + 1
             return {p: shown if looked[(p, admin.limit.value)] > 1 else other for p in partitions}
 
-        monkeypatch.setattr(sealing, "asked_to_append", told)
+        for module in (sealing, size_limit):
+            monkeypatch.setattr(module, "asked_to_append", told)
         monkeypatch.setattr(sealing, "_AGAIN_S", 0.0)
         coordinator = Coordinator()
         coordinator.put_in_place(monkeypatch)
@@ -422,7 +423,7 @@ def test_a_seal_that_no_leader_shows_gives_the_promote_up(scene: Any, monkeypatc
     async def open_(_: Any, __: str, partitions: list[int]) -> dict[int, Takes]:
         return dict.fromkeys(partitions, Takes.WRITES)
 
-    monkeypatch.setattr(sealing, "asked_to_append", open_)
+    monkeypatch.setattr(size_limit, "asked_to_append", open_)
     record = made.promote()
     assert record.phase is TopicPhase.MIRRORING
     assert record.reason == f"seal-unproven: {record.topic}-0: the source still takes writes"

@@ -35,6 +35,8 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.routes import id_shift
 from kmigrate.protocol.codes import Code
+from kmigrate.workflow.base.connections import LinkClusters
+from kmigrate.workflow.base.unit import PromoteProgress
 from kmigrate.workflow.promote import settling
 from kmigrate.workflow.promote import topic as promote
 from kmigrate.workflow.promote.outcome import given_up
@@ -160,16 +162,8 @@ class Stage:
 
     def promotion(self) -> TopicPromotion:
         sealer = Sealer(self.log, self.source, self.source_admin, self.silent_s)  # type: ignore[arg-type]
-        made = TopicPromotion(
-            "l",
-            "t",
-            self.log,  # type: ignore[arg-type]
-            self.source,  # type: ignore[arg-type]
-            self.target,  # type: ignore[arg-type]
-            self.source_admin,  # type: ignore[arg-type]
-            self.admin,  # type: ignore[arg-type]
-            sealer,
-        )
+        clusters: Any = LinkClusters(self.log, self.source, self.source_admin, self.target, self.admin)  # type: ignore[arg-type]
+        made = TopicPromotion("l", "t", clusters, sealer)
         made.table.recent = self.recent  # type: ignore[assignment]
         return made
 
@@ -259,7 +253,7 @@ def test_what_a_promote_waits_for_is_told_until_it_is_over() -> None:
 
     async def scenario() -> None:
         stage.obey()
-        work = asyncio.create_task(replace(stage.promotion(), waits=told).run())
+        work = asyncio.create_task(replace(stage.promotion(), progress=PromoteProgress(waits=told)).run())
         await asyncio.sleep(0.05)
         assert told[stage.record.key].startswith("the mirror has not compared")
         stage.router_acks, stage.upkeep = False, ""

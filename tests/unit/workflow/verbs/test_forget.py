@@ -20,7 +20,7 @@ from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.patterns import NamePattern, chosen_groups, chosen_topics
-from kmigrate.model.presences import GroupWord, MirrorPresence, RouterPresence, Upkept
+from kmigrate.model.presences import GroupReport, MirrorPresence, RouterPresence, Upkept
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     BarrierRecord,
@@ -568,8 +568,8 @@ def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> Non
     ("mode", "word", "ref"),
     [
         (GroupMode.HOLD, replace(WORD, waiting=("g",)), "members-at-router"),
-        (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupWord(members=(member_mark("m"),))}), "members-at-router"),
-        (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupWord(in_flight=1)}), "members-at-router"),
+        (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupReport(members=(member_mark("m"),))}), "members-at-router"),
+        (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupReport(in_flight=1)}), "members-at-router"),
         (GroupMode.HOLD, replace(WORD, waiting=None), "router-too-old"),
         (GroupMode.HOLD, None, "router-silent"),
     ],
@@ -585,7 +585,7 @@ def test_a_group_is_not_forgotten_whose_members_are_at_a_router_or_may_be(
 
 
 def test_members_that_ended_without_leaving_their_group_keep_it_only_as_long_as_the_source_knows_them() -> None:
-    word = replace(WORD, groups={"g": GroupWord(members=(member_mark("m"),))})
+    word = replace(WORD, groups={"g": GroupReport(members=(member_mark("m"),))})
     connections = Connections(replace(GROUP, mode=GroupMode.FOLLOW), ROUTER, word=word)
     assert refusal(connections, forget_group) == "members-at-router"
     connections.has_member = False
@@ -593,7 +593,7 @@ def test_members_that_ended_without_leaving_their_group_keep_it_only_as_long_as_
 
 
 def test_a_group_of_which_nobody_is_at_any_router_is_forgotten() -> None:
-    others = replace(WORD, waiting=("f",), groups={"g": GroupWord(), "f": GroupWord(members=("m",))})
+    others = replace(WORD, waiting=("f",), groups={"g": GroupReport(), "f": GroupReport(members=("m",))})
     for connections in (Connections(GROUP, ROUTER, word=others), Connections(GROUP)):
         assert forget_group(connections).changes[0] == "forget group g"
         assert (connections.left, connections.asked) == (set(), 0)

@@ -15,7 +15,7 @@ from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import EARLIEST, LogOffset
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.presences import GroupWord, RouterPresence, Withheld
+from kmigrate.model.presences import GroupReport, RouterPresence, Withheld
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
@@ -176,7 +176,7 @@ def all_at_routers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nobody(*_: Any) -> list[Any]:
         return []
 
-    monkeypatch.setattr(groups, "still_direct", nobody)
+    monkeypatch.setattr(groups, "outsiders", nobody)
 
 
 @pytest.mark.usefixtures("all_at_routers")
@@ -208,7 +208,7 @@ def test_a_promote_says_beforehand_which_topics_its_members_are_not_told_of() ->
     """
     connections = _Estate(LINK, TOPIC, GROUP)
     assert run(promote(connections)).warnings == []
-    word = GroupWord(withheld=(Withheld("id-1", 2, "audit"), Withheld("id-2", 1, "t")), more_withheld=3)
+    word = GroupReport(withheld=(Withheld("id-1", 2, "audit"), Withheld("id-2", 1, "t")), more_withheld=3)
     connections.log.say(RouterPresence("i", "r", 1, 500, groups={"g": word}))
     plan = run(promote(connections))
     assert plan.changes == ("promote group g",)

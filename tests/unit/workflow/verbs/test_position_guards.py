@@ -24,7 +24,7 @@ from kmigrate.model.records import GroupRecord, LinkRecord, PartitionBarrier, To
 from kmigrate.workflow.base.offset_maps import Positions as Maps
 from kmigrate.workflow.controller import controller
 from kmigrate.workflow.groups import following, handover
-from kmigrate.workflow.groups.handover import ByPartition, HandedOver, hand_over
+from kmigrate.workflow.groups.handover import ByPartition, GroupHandover, HandedOver
 from kmigrate.workflow.verbs import position_guards as carried_guards
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK
@@ -65,7 +65,7 @@ def handed_over(
     starts: Mapping[str, int],
     unready: Collection[str] = (),
     before: Positions | None = None,
-    still_ours: Callable[[], Awaitable[None]] | None = None,
+    still_ours: Callable[[Any], Awaitable[None]] | None = None,
 ) -> tuple[HandedOver, Positions]:
     """Hand a group over; `before` are the offsets that the group has already committed on the target."""
     target = Target()
@@ -79,30 +79,38 @@ def handed_over(
         on_target.update(wanted)
         return {}
 
-    async def outsiders() -> Sequence[GroupMember]:
+    async def no_members(*_: Any) -> Sequence[GroupMember]:
         return ()
 
-    async def maps_of(topic: str) -> dict[int, OffsetMap]:
-        return {0: OffsetMap([Run(0, 0, 1_000)])}
+    class Maps:
+        def __init__(self, *_: Any) -> None: ...
+
+        async def maps(self, _: TopicRecord) -> dict[int, OffsetMap]:
+            return {0: OffsetMap([Run(0, 0, 1_000)])}
 
     monkeypatch.setattr(handover, "read_positions", read)
     monkeypatch.setattr(handover, "write_positions", write)
+    monkeypatch.setattr(handover, "outsiders", no_members)
+    monkeypatch.setattr(handover, "Positions", Maps)
 
-    async def nobody_else() -> None: ...
+    async def nobody_else(_: Any) -> None: ...
 
-    made = hand_over(
-        "l",
-        "g",
-        starts={topic: {0: first} for topic, first in starts.items()},
-        unready=unready,
-        maps_of=maps_of,
-        outsiders=outsiders,
-        still_ours=still_ours or nobody_else,
-        source=cast("Any", Source()),
-        target=cast("Any", target),
-        timeout=1.0,
+    monkeypatch.setattr(GroupHandover, "still_ours", still_ours or nobody_else)
+    topic = TopicRecord("l", "", TopicPhase.MIRRORING, 1, partitions=1)
+    copied = [replace(topic, topic=name, starts={0: first}) for name, first in starts.items()]
+    early = [replace(topic, topic=name, phase=TopicPhase.ALIGNING) for name in unready]
+    connections: Any = SimpleNamespace(
+        log=MemoryLog(LINK, *copied, *early), target=target, source=opened(cast("Any", Source()))
     )
-    return asyncio.run(made), on_target
+    made = GroupHandover(connections, LINK, GroupRecord("l", "g", GroupPhase.PROMOTING, 1), 1.0)
+    return asyncio.run(made.carry()), on_target
+
+
+def opened(source: Any) -> Callable[[LinkRecord], Awaitable[tuple[Any, Any]]]:
+    async def of_link(_: LinkRecord) -> tuple[Any, Any]:
+        return source, None
+
+    return of_link
 
 
 def test_positions_in_a_topic_whose_copy_has_not_begun_keep_the_group_where_it_is(
@@ -133,28 +141,27 @@ def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_wh
     group = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
     new = TopicRecord("l", "new", TopicPhase.INITIALISING, 1, partitions=1)
     log = MemoryLog(LINK, group)
-    given: dict[str, Any] = {}
-
-    async def hand_over(*_: str, **told: Any) -> HandedOver:
-        given.update(told)
-        return HandedOver({})
 
     class Joining:
-        def __init__(self, link: str, group: str, log: MemoryLog, source: Any, carry: Any, *_: Any) -> None:
-            self._carry = carry
+        def __init__(self, handover: GroupHandover, *_: Any) -> None:
+            self._handover = handover
 
         async def run(self) -> None:
             await log.append(lambda state: new)
-            await self._carry()
+            await self._handover.carry()
 
-    async def source(_: LinkRecord) -> tuple[Any, Any]:
-        return SOURCE, SOURCE
+    async def read(*_: Any, **__: Any) -> Positions:
+        return {("new", 0): CommittedOffset(7, "")}
 
-    monkeypatch.setattr(controller, "hand_over", hand_over)
+    async def no_members(*_: Any) -> Sequence[GroupMember]:
+        return ()
+
+    monkeypatch.setattr(handover, "read_positions", read)
+    monkeypatch.setattr(handover, "outsiders", no_members)
     monkeypatch.setattr(controller, "FollowHandover", Joining)
-    connections = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
-    asyncio.run(controller.Controller(cast("Any", connections), "c")._hand_over(group))
-    assert given["unready"] == {"new"}
+    connections = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=opened(SOURCE))
+    with pytest.raises(Refused, match="group g has positions in new, which the mirror does not copy yet"):
+        asyncio.run(controller.Controller(cast("Any", connections), "c")._hand_over(group))
 
 
 class NoPlace:
@@ -186,20 +193,17 @@ def test_a_controller_that_stood_still_does_not_put_a_group_back_that_another_on
     log = MemoryLog(LINK, asked)
     checks: list[Callable[[], Awaitable[None]]] = []
 
-    async def hand_over(*_: str, **told: Any) -> HandedOver:
-        checks.append(told["still_ours"])
+    async def carry(made: GroupHandover) -> HandedOver:
+        checks.append(made.still_ours)
         raise Refused("ended", "here")
-
-    async def source(_: LinkRecord) -> tuple[Any, Any]:
-        return SOURCE, SOURCE
 
     async def is_mixed(*_: Any) -> bool:
         return False
 
-    monkeypatch.setattr(controller, "hand_over", hand_over)
+    monkeypatch.setattr(GroupHandover, "carry", carry)
     monkeypatch.setattr(controller, "PlaceholderMember", NoPlace)
     monkeypatch.setattr(following, "is_mixed", is_mixed)
-    connections = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
+    connections = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=opened(SOURCE))
 
     async def scene() -> None:
         with suppress(Refused):
@@ -216,12 +220,12 @@ def test_a_controller_that_stood_still_does_not_put_a_group_back_that_another_on
 
 
 def test_nothing_is_written_for_a_group_that_is_not_ours_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def opened() -> None:
+    async def by_somebody(_: Any) -> None:
         raise Refused("changed-meanwhile", "by somebody else")
 
     theirs = {T: CommittedOffset(80, "")}
     with pytest.raises(Refused, match="by somebody else"):
-        handed_over(monkeypatch, {T: CommittedOffset(7, "")}, {"t": 0}, before=theirs, still_ours=opened)
+        handed_over(monkeypatch, {T: CommittedOffset(7, "")}, {"t": 0}, before=theirs, still_ours=by_somebody)
     assert theirs == {T: CommittedOffset(80, "")}
 
 
