@@ -56,7 +56,7 @@ _ROWS: tuple[_Row, ...] = (
         Kind.GAUGE,
         "Clients' transactions that are open at a source.",
         lambda shared: [
-            ((link,), sum(each == link for each, _ in shared.begun.entries)) for link in shared.table.mirroring
+            ((link,), sum(each == link for each, _ in shared.open_at_source.entries)) for link in shared.table.mirroring
         ],
         "link",
     ),

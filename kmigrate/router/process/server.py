@@ -32,7 +32,7 @@ from kmigrate.router.process.listeners import ClientConnection
 from kmigrate.router.process.ports import Key, Ports
 from kmigrate.router.process.reachability import Reach
 from kmigrate.router.process.registration import Registration
-from kmigrate.router.process.transaction_store import StateMemory
+from kmigrate.router.process.transaction_store import StateLogTransactionStore
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.client_handoff import grouped
 from kmigrate.router.shared.fallback_routers import FallbackRouters
@@ -79,7 +79,7 @@ class Router:
             routing_table(log.state),
             book,
             self._clusters,
-            StateMemory(log, self._tasks, self._swap_if_newer),
+            StateLogTransactionStore(log, self._tasks, self._swap_if_newer),
             FallbackRouters(book, Reach(self._tasks)),
         )
         self._connections: set[ClientConnection] = set()

@@ -12,14 +12,14 @@ from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.process.answers import in_background
 from kmigrate.state.log import StateLog
 
-__all__ = ["StateMemory"]
+__all__ = ["StateLogTransactionStore"]
 
 _log = logging.getLogger("kmigrate.router")
 _PATIENCE_S = 5.0
 """Timeout, shorter than clients wait for an answer: while the state log is not reachable, clients are told to retry."""
 
 
-class StateMemory:
+class StateLogTransactionStore:
     """Implements `TransactionStore`: writes as tasks; `follow` puts what was read into the routing table."""
 
     def __init__(self, log: StateLog, tasks: TaskOwner, follow: Callable[[], None]) -> None:

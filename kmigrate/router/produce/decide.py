@@ -165,7 +165,7 @@ class WriteDecider:
         False once this router has reported that nothing of the topic is in flight.
         """
         drained = self._shared.forwards.drained(route.key, route.fence_epoch)
-        return route.serve is Serve.HOLD and not drained and self._shared.begun.any_at(route.key)
+        return route.serve is Serve.HOLD and not drained and self._shared.open_at_source.any_at(route.key)
 
     def _transactional(self, plan: Plan, batch: Batch, route: TopicRoute, name: str | None) -> Plan:
         """Plan a transactional batch for the source, under the holder's producer id there.
@@ -196,7 +196,7 @@ class WriteDecider:
             or route.serve is Serve.HIDDEN
         ):
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif route.serve is Serve.FORWARD or self._shared.begun.covers(route.link, name, route.key):
+        elif route.serve is Serve.FORWARD or self._shared.open_at_source.covers(route.link, name, route.key):
             self._forward(plan, batch, route)
         return plan
 
@@ -240,7 +240,7 @@ class WriteDecider:
     def _entering(self, plan: Plan, batch: Batch, held: Held | None) -> Plan:
         """Plan a batch for the target once its partition is in the transaction; the first goes alone (gate, B)."""
         gate, key = self._shared.gate, plan.key
-        if key in gate.opened or not self._shared.late.may_be(self._shared.table, plan.holder, *key[:2]):
+        if key in gate.opened or not self._shared.deferred.may_be(self._shared.table, plan.holder, *key[:2]):
             return plan
         if self.stops.blocks(*key[:2], batch):
             plan.move, plan.error, plan.behind = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER, True

@@ -193,7 +193,7 @@ class ProduceHandler:
         held.asked.add(plan.key)
 
         def entered() -> None:
-            self._shared.late.entered(plan.transactional_id, *plan.key[:2])
+            self._shared.deferred.entered(plan.transactional_id, *plan.key[:2])
             held.entered.add(plan.key)
 
         def joined(code: int) -> None:

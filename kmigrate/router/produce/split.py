@@ -209,7 +209,7 @@ class SplitWrite:
                     self._judge.not_appended(plan)
                     doubtful.append((plan, answer.error))
         if doubtful:
-            self._shared.memory.catch_up().then(
+            self._shared.transaction_store.catch_up().then(
                 lambda known: self._take(part, self._believed(told, doubtful, known), throttle)
             )
         elif part.whole and not hints and told == answers:

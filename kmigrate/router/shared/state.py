@@ -260,7 +260,7 @@ class SharedState:
     table: RoutingTable
     book: AddressBook
     backend: Backend
-    memory: TransactionStore
+    transaction_store: TransactionStore
     fallbacks: FallbackRouters
     gate: FirstWriteGate = field(default_factory=FirstWriteGate)
     forwards: InFlightForwards = field(default_factory=InFlightForwards)
@@ -270,15 +270,15 @@ class SharedState:
     """Keys of fenced topics, whose unresolved forwards this router reports."""
     ids: TopicIds = field(init=False)
     """Ids of topics on both clusters, from the newest table."""
-    begun: SourceTransactions = field(init=False)
-    at_target: TargetTransactions = field(default_factory=TargetTransactions)
+    open_at_source: SourceTransactions = field(init=False)
+    open_at_target: TargetTransactions = field(default_factory=TargetTransactions)
     followers: Followers = field(default_factory=Followers)
     untold: PendingPositions = field(default_factory=PendingPositions)
     held: WaitingGroups = field(default_factory=WaitingGroups)
     join_book: SessionTimeouts = field(default_factory=SessionTimeouts)
     trials: TrialBook = field(default_factory=TrialBook)
     share_members: ShareMembers = field(default_factory=ShareMembers)
-    late: DeferredPartitions = field(default_factory=DeferredPartitions)
+    deferred: DeferredPartitions = field(default_factory=DeferredPartitions)
     unready: AligningPartitions = field(default_factory=AligningPartitions)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions whose first request is held, in the order in which the requests were held."""
@@ -306,7 +306,7 @@ class SharedState:
         self.access = self.settings.access
         self.fenced = _fenced(self.table)
         self.ids = TopicIds(self.table.topics)
-        self.begun = SourceTransactions(self.forwards)
+        self.open_at_source = SourceTransactions(self.forwards)
         self.unready.follow(self.table, 0.0)
         bounds = self.settings
         self.room_ahead = Room(min(bounds.read_ahead, bounds.max_buffered // 8))
@@ -328,8 +328,8 @@ class SharedState:
         self.gate.load(table)
         self.forwards.follow(table)
         self.untold.keep(table.followed)
-        self.at_target.opened(self.followers.follow(table, now), table.transactions.values(), now)
-        for (link, name), entry in list(self.begun.entries.items()):
+        self.open_at_target.opened(self.followers.follow(table, now), table.transactions.values(), now)
+        for (link, name), entry in list(self.open_at_source.entries.items()):
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:
                 self.ended(link, name)  # another router has asked for the next epoch, which ended the transaction
@@ -360,9 +360,9 @@ class SharedState:
 
         `entry`: the transaction that is over, if the answer may be about an earlier transaction of the same id.
         """
-        if entry is not None and self.begun.entries.get((link, name)) is not entry:
+        if entry is not None and self.open_at_source.entries.get((link, name)) is not entry:
             return
-        for key in self.begun.end(link, name):
+        for key in self.open_at_source.end(link, name):
             self.resolved(key)
         if any(route.frozen for route in self.table.followed.values()):
             self.backend.drained()
@@ -370,7 +370,7 @@ class SharedState:
     def group_words(self, now: float) -> dict[str, GroupReport]:
         """Return this router's report on each group that follows, including open transactions."""
         open_: Counter[str] = Counter()
-        for (link, name), entry in self.begun.entries.items():
+        for (link, name), entry in self.open_at_source.entries.items():
             record = self.table.transactions.get(name, {}).get(link)
             open_.update(entry.groups.union(record.groups if record is not None else ()))
         words = self.followers.words(self.table, open_, self.ids, now)
@@ -385,7 +385,7 @@ class SharedState:
         if mark is None:
             return None
         if mark.last_sequence >= 0:
-            self.late.holds((topic, partition, producer_id))
+            self.deferred.holds((topic, partition, producer_id))
         return mark.last_sequence >= 0
 
     def resolved(self, key: str, count: int = 1) -> None:

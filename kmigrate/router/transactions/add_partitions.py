@@ -29,7 +29,7 @@ class AddPartitionsHandler:
 
     def add(self, txn: TxnRequest) -> None:
         """Ask the target about each partition that may be late, then pass on the other partitions (A)."""
-        late, table = self._shared.late, self._shared.table
+        late, table = self._shared.deferred, self._shared.table
         asked = {
             (topic, index)
             for topic, partitions in partitions_of(txn.request).items()
@@ -56,11 +56,11 @@ class AddPartitionsHandler:
     @property
     def owes(self) -> bool:
         """True if this connection's client was told that a late partition is in before it is (D)."""
-        return self._shared.late.owes(self)
+        return self._shared.deferred.owes(self)
 
     def closed(self) -> None:
         self._gone = True
-        self._shared.late.left(self)
+        self._shared.deferred.left(self)
 
     def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         """Add a late partition to a transaction whose first batch for the partition came on this connection (B)."""
@@ -82,7 +82,7 @@ class AddPartitionsHandler:
         if not late or self._shared.table.finished:
             self._client.to_target([txn.frame], txn.head.correlation_id, txn.reply)
             return
-        self._shared.late.owe(txn.name, self, late)
+        self._shared.deferred.owe(txn.name, self, late)
         wanted = partitions_of(txn.request)
         rest = {t: left for t, parts in wanted.items() if (left := tuple(i for i in parts if (t, i) not in late))}
         if not rest:

@@ -88,7 +88,7 @@ class EndTxnHandler:
 
     def _end_at_source(self, txn: TxnRequest, record: TransactionRecord, then: Callable[[int], None]) -> None:
         link = record.link
-        entry = self._shared.begun.entries.get((link, txn.name))
+        entry = self._shared.open_at_source.entries.get((link, txn.name))
         if entry is not None:
             entry.ask(self._places)
         message = _END(
@@ -166,4 +166,4 @@ class EndTxnHandler:
             return code
         table = self._shared.table
         topics = {topic for record in self._identities.records(txn.name).values() for topic in record.topics}
-        return 0 if any(self._shared.late.carried_over(table, txn.holder, topic) for topic in topics) else code
+        return 0 if any(self._shared.deferred.carried_over(table, txn.holder, topic) for topic in topics) else code

@@ -293,7 +293,7 @@ class TransactionHandler:
         routes = [route for topic in named if (route := self._shared.table.topics.get(topic)) is not None]
         return any(
             route.serve is Serve.HIDDEN
-            or (route.serve is Serve.HOLD and not self._shared.begun.covers(route.link, txn.name, route.key))
+            or (route.serve is Serve.HOLD and not self._shared.open_at_source.covers(route.link, txn.name, route.key))
             for route in routes
         )
 
@@ -338,7 +338,7 @@ class TransactionHandler:
                 self._hold(txn)  # the topic was fenced meanwhile, and drained of all that was counted there
             else:
                 routes = [route for topic in wanted if (route := self._shared.table.topics.get(topic)) is not None]
-                self._shared.begun.enter(link, txn.name, txn.epoch, {route.key for route in routes})
+                self._shared.open_at_source.enter(link, txn.name, txn.epoch, {route.key for route in routes})
                 self._couple(txn, replace(record, topics=_sorted(record.topics, wanted)))
 
         self._talk.ask(link, txn.name, txn.head.client_id, message, told)
@@ -352,7 +352,7 @@ class TransactionHandler:
             else:
                 txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._shared.memory.remember(record).then(kept)
+        self._shared.transaction_store.remember(record).then(kept)
 
     # AddOffsetsToTxn, TxnOffsetCommit (rule B)
 
@@ -362,7 +362,7 @@ class TransactionHandler:
         held = route is None and group in self._shared.table.held_groups
         frozen = route is not None and self._frozen(txn, group, route)
         if frozen:
-            self._shared.at_target.overtake(txn.name, self._client.now())
+            self._shared.open_at_target.overtake(txn.name, self._client.now())
         if frozen or (not held and self._waits(txn, at, ())):
             self._hold(txn)
             return
@@ -401,10 +401,10 @@ class TransactionHandler:
             if code or group in record.groups:
                 txn.fail(code)
             elif route is not None and self._frozen(txn, group, route):
-                self._shared.at_target.overtake(txn.name, self._client.now())
+                self._shared.open_at_target.overtake(txn.name, self._client.now())
                 self._hold(txn)
             else:
-                self._shared.begun.enter(link, txn.name, txn.epoch, (), (group,))
+                self._shared.open_at_source.enter(link, txn.name, txn.epoch, (), (group,))
                 self._couple(txn, replace(record, groups=_sorted(record.groups, (group,))))
 
         self._talk.ask(link, txn.name, txn.head.client_id, message, told)
@@ -417,8 +417,8 @@ class TransactionHandler:
         group = str(txn.request.group_id)
         route = self._shared.table.followed.get(group)
         late = route is None and (
-            self._shared.begun.where(txn.name, self._places) is not None
-            or self._shared.at_target.overtakes(txn.name, self._client.now())
+            self._shared.open_at_source.where(txn.name, self._places) is not None
+            or self._shared.open_at_target.overtakes(txn.name, self._client.now())
         )
         if late or (route is not None and self._frozen(txn, group, route)):
             # The input was read before the group's members joined anew. The client must abort, and do the work again
@@ -432,7 +432,7 @@ class TransactionHandler:
             self._pass(txn)
 
     def _frozen(self, txn: TxnRequest, group: str, route: GroupRoute) -> bool:
-        return route.frozen and not self._shared.begun.may_commit(route.link, txn.name, group)
+        return route.frozen and not self._shared.open_at_source.may_commit(route.link, txn.name, group)
 
     def _commit_at_source(self, txn: TxnRequest, link: str, group: str) -> None:
         record = self._identities.records(txn.name).get(link)
@@ -467,7 +467,7 @@ class TransactionHandler:
             else:
                 txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._shared.memory.catch_up().then(read)
+        self._shared.transaction_store.catch_up().then(read)
 
     def _refuse_group(self, txn: TxnRequest, group: str) -> None:
         why = "is mirrored" if group in self._shared.table.held_groups else "is not where the transaction is"

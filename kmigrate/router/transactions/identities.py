@@ -93,7 +93,7 @@ class ProducerIdentities:
             else:
                 then(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self.shared.memory.remember(record).then(kept)
+        self.shared.transaction_store.remember(record).then(kept)
 
     def sources(self, name: str) -> list[str]:
         """Return a link of each mirrored source, preferably a link whose source knows the transactional id."""
@@ -167,7 +167,7 @@ class ProducerIdentities:
             else:
                 txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self.shared.memory.catch_up().then(read)
+        self.shared.transaction_store.catch_up().then(read)
 
     def _make_known(self, txn: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> None:
         """Make the holder that the target names known at the source; answer anybody else as a coordinator would."""

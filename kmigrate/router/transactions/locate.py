@@ -57,20 +57,20 @@ class TransactionLocator:
     def over(self, name: str) -> None:
         """Note that the id's transaction has ended, or was ended, on whatever cluster."""
         self.ended_at_target(name)
-        self.shared.at_target.over(name)
+        self.shared.open_at_target.over(name)
 
     def ended_at_target(self, name: str) -> None:
-        self.shared.at_target.open.pop(name, None)
-        self.shared.late.over(name)
+        self.shared.open_at_target.open.pop(name, None)
+        self.shared.deferred.over(name)
 
     def begins_at_target(self, name: str) -> OpenTransaction:
         """Note that the target's coordinator gets the first request of a transaction, or reports it as open."""
         self._hear(name, known=self.knows(name))
-        return self.shared.at_target.open.setdefault(name, OpenTransaction())
+        return self.shared.open_at_target.open.setdefault(name, OpenTransaction())
 
     def never_began_at_target(self, name: str, entry: OpenTransaction) -> None:
         """Forget a transaction whose every request was refused."""
-        if self.shared.at_target.open.get(name) is entry:
+        if self.shared.open_at_target.open.get(name) is entry:
             self.ended_at_target(name)
 
     def closed(self) -> None:
@@ -82,7 +82,7 @@ class TransactionLocator:
         if self._gone:
             return
         if self._heard.pop(name, None) is None:
-            self.shared.at_target.hear(name)
+            self.shared.open_at_target.hear(name)
         self._heard[name] = known
         idle = [each for each in self._heard if each != name and self.open_at(each) is None]
         for each in idle[: max(0, len(idle) - _MOST_KNOWN)]:
@@ -91,14 +91,14 @@ class TransactionLocator:
     def _forget(self, name: str) -> None:
         del self._heard[name]
         self.refused.discard(name)
-        self.shared.at_target.forget(name, self)
+        self.shared.open_at_target.forget(name, self)
 
     def open_at(self, name: str) -> str | None:
         """Return the link, or TARGET, where a transaction is open; None for nowhere."""
-        link = self.shared.begun.where(name, self)
+        link = self.shared.open_at_source.where(name, self)
         if link is not None:
             return link
-        entry = self.shared.at_target.open.get(name)
+        entry = self.shared.open_at_target.open.get(name)
         return TARGET if entry is not None and entry.is_open(self) else None
 
     def learn(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
@@ -146,7 +146,7 @@ class TransactionLocator:
             return
         link = links.pop(0)
         same_source = self.shared.table.of_one_source(link)
-        is_open = any(self.shared.begun.is_open(each, name, self) for each in same_source)
+        is_open = any(self.shared.open_at_source.is_open(each, name, self) for each in same_source)
         if is_open or not self.shared.backend.tells_transactions(link):
             self._ask_sources(name, head, links, then)
             return
@@ -172,7 +172,7 @@ class TransactionLocator:
         self.holders.talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
 
     def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
-        open_, late = self.shared.at_target.open, self.shared.late.owed
+        open_, late = self.shared.open_at_target.open, self.shared.deferred.owed
         entry = open_.get(name)
         asked = entry.asked if entry is not None else 0
 
@@ -206,7 +206,7 @@ class TransactionLocator:
         keys = {routes[topic].key for topic in written if routes[topic].link == link}
         followed = self.shared.table.followed
         groups = {group for group in groups_known if group in followed and not followed[group].frozen}
-        return self.shared.begun.enter(link, name, epoch, keys, groups)
+        return self.shared.open_at_source.enter(link, name, epoch, keys, groups)
 
 
 def _unasked_since(entry: OpenTransaction | None, asked: int) -> bool:

@@ -21,11 +21,15 @@ OpenAtSource = Callable[[str, Collection[str]], Awaitable[Collection[str]]]
 async def end_forgotten(shared: SharedState, open_at_source: OpenAtSource) -> None:
     """Ask once about all open transactions at fenced topics."""
     fenced = {route.key for route in shared.table.topics.values() if route.serve is Serve.HOLD}
-    seen = {(link, name): (entry, entry.asked) for link, name, entry in shared.begun.at_any(fenced) if not entry.asking}
+    seen = {
+        (link, name): (entry, entry.asked)
+        for link, name, entry in shared.open_at_source.at_any(fenced)
+        if not entry.asking
+    }
     for link in sorted({link for link, _ in seen}):
         names = {name for each, name in seen if each == link}
         for name in names.difference(await open_at_source(link, names)):
             entry, asked = seen[link, name]
             # A request sent meanwhile may have begun a transaction after the coordinator's answer.
-            if shared.begun.entries.get((link, name)) is entry and entry.asked == asked:
+            if shared.open_at_source.entries.get((link, name)) is entry and entry.asked == asked:
                 shared.ended(link, name)

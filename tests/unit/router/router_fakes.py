@@ -261,7 +261,7 @@ class FakeBackend:
 
 
 @dataclass
-class FakeMemory:
+class FakeTransactionStore:
     """A state log that answers at once; `records` is the content, `reach` tells whether the log can be reached."""
 
     changed: Callable[[], None] = lambda: None
@@ -289,11 +289,11 @@ class Stage:
     def __init__(self, *routes: TopicRoute, held: Sequence[str] = (), access: ListenerAccess = OPEN_ACCESS) -> None:
         self.backend = FakeBackend()
         book = AddressBook(1_000_000, {1: ("router", 9001)})
-        self.memory = FakeMemory(self._follow)
+        self.transaction_store = FakeTransactionStore(self._follow)
         self.asked: list[tuple[str, Callable[[bool], None]]] = []
         fallbacks = FallbackRouters(book, self._reach)
         self.shared = SharedState(
-            RouterSettings(access=access), table(held=held), book, self.backend, self.memory, fallbacks
+            RouterSettings(access=access), table(held=held), book, self.backend, self.transaction_store, fallbacks
         )
         self.shared.farewell.heard = ()  # No other router exists.
         self._routes, self._held = routes, held
@@ -321,7 +321,7 @@ class Stage:
         self.shared.wake()
 
     def _follow(self) -> None:
-        ids, held = tuple(self.memory.records.values()), list(self._held)
+        ids, held = tuple(self.transaction_store.records.values()), list(self._held)
         held += [name for name, group in self._followed.items() if group.frozen]
         made = table(*self._routes, epoch=self.shared.table.epoch + 1, held=held, ids=ids)
         self.shared.swap(replace(made, followed=self._followed), self.edge.clock)

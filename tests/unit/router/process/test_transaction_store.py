@@ -13,7 +13,7 @@ import pytest
 from kmigrate.errors import Unreachable
 from kmigrate.model.records import TransactionRecord
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.router.process.transaction_store import StateMemory
+from kmigrate.router.process.transaction_store import StateLogTransactionStore
 from tests.fakes.state_log import MemoryLog
 
 THEIRS = TransactionRecord("l", "till", 50, 2, 9, 1, ("a",))
@@ -31,11 +31,11 @@ def scene(log: MemoryLog, *records: TransactionRecord) -> list[Any]:
             heard.append(kept)
             done.set()
 
-        memory = StateMemory(log, tasks, lambda: heard.append("followed"))  # type: ignore[arg-type]
+        store = StateLogTransactionStore(log, tasks, lambda: heard.append("followed"))  # type: ignore[arg-type]
         for record in records:
-            memory.remember(record).then(answered)
+            store.remember(record).then(answered)
         if not records:
-            memory.catch_up().then(answered)
+            store.catch_up().then(answered)
         async with asyncio.timeout(5):
             await done.wait()
         await tasks.close()

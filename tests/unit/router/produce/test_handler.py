@@ -284,10 +284,10 @@ def test_a_fence_holds_new_writes_and_the_flip_sends_them_to_the_target() -> Non
 def test_while_a_transaction_of_this_router_is_open_there_a_fence_holds_nobody_back() -> None:
     """The fence cannot complete before the transaction ends, so the hold needs to begin only then."""
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
-    stage.shared.begun.enter("l", "tx", 0, {"topic/l/t"})
+    stage.shared.open_at_source.enter("l", "tx", 0, {"topic/l/t"})
     stage.produce(("t", 0, batch(sequence=0)))
     assert [sent.where for sent in stage.edge.sent] == ["source 1"]
-    for key in stage.shared.begun.end("l", "tx"):
+    for key in stage.shared.open_at_source.end("l", "tx"):
         assert not stage.shared.forwards.resolved(key), "the plain write is still in flight"
     stage.produce(("t", 0, batch(sequence=1)))
     assert len(stage.edge.sent) == 1, "held from the end of the transaction on"
@@ -301,11 +301,11 @@ def test_a_router_that_said_it_is_drained_forwards_nothing_though_it_hears_of_an
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
     assert stage.shared.forwards.fences(stage.shared.table)["topic/l/t"].in_flight == 0
     # A router that died left the transaction open, and the transaction continues here.
-    stage.shared.begun.enter("l", "tx", 0, {"topic/l/t"})
+    stage.shared.open_at_source.enter("l", "tx", 0, {"topic/l/t"})
     stage.produce(("t", 0, batch(sequence=0)))
     assert stage.edge.sent == []
     stage.swap(route("t", Serve.HOLD, fence_epoch=10))  # A later fence of the same topic counts anew.
-    stage.shared.begun.enter("l", "tx", 0, {"topic/l/t"})
+    stage.shared.open_at_source.enter("l", "tx", 0, {"topic/l/t"})
     stage.session.advance()
     assert [sent.where for sent in stage.edge.sent] == ["source 1"]
 

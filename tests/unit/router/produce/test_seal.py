@@ -17,7 +17,7 @@ SEALED = replace(route("t", Serve.HOLD, fence_epoch=9), sealed=True)
 
 def test_too_large_is_told_as_not_leader_where_the_topic_has_been_sealed_meanwhile() -> None:
     stage = Stage(OPEN)
-    stage.memory.changed = lambda: stage.swap(SEALED)
+    stage.transaction_store.changed = lambda: stage.swap(SEALED)
     stage.produce(("t", 0, batch(sequence=0)))
     stage.produce(("t", 1, batch(sequence=0)))
     stage.edge.sent[0].answer(TOO_LARGE)
@@ -38,7 +38,7 @@ def test_too_large_is_told_as_it_is_where_no_seal_can_be_the_reason() -> None:
 
 def test_a_router_that_cannot_read_the_log_takes_too_large_for_a_seal() -> None:
     stage = Stage(OPEN)
-    stage.memory.reach = False
+    stage.transaction_store.reach = False
     stage.produce(("t", 0, batch()))
     stage.edge.sent[0].answer(TOO_LARGE)
     assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
@@ -46,7 +46,7 @@ def test_a_router_that_cannot_read_the_log_takes_too_large_for_a_seal() -> None:
 
 def test_too_large_after_a_seal_that_came_and_went_is_not_believed_either() -> None:
     stage = Stage(OPEN)
-    stage.memory.changed = lambda: stage.swap(replace(OPEN, fence_epoch=9))
+    stage.transaction_store.changed = lambda: stage.swap(replace(OPEN, fence_epoch=9))
     stage.produce(("t", 0, batch()))
     stage.edge.sent[0].answer(TOO_LARGE)
     assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
@@ -54,7 +54,7 @@ def test_too_large_after_a_seal_that_came_and_went_is_not_believed_either() -> N
 
 def test_batches_behind_one_that_met_the_seal_wait_until_it_has_come_again() -> None:
     stage = Stage(OPEN)
-    stage.memory.changed = lambda: stage.swap(replace(OPEN, fence_epoch=9))
+    stage.transaction_store.changed = lambda: stage.swap(replace(OPEN, fence_epoch=9))
     stage.produce(("t", 0, batch(sequence=0)))
     stage.produce(("t", 0, batch(sequence=1)))
     stage.edge.sent[0].answer(TOO_LARGE)

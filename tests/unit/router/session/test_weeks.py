@@ -104,10 +104,11 @@ def test_transactional_ids_that_went_are_not_remembered() -> None:
         for who, session in enumerate(turns(stage, number, staying)):
             stage.session = session
             transacts(desk, f"till-{number}-{who}", "t")
-            begun += len(stage.memory.records)
+            begun += len(stage.transaction_store.records)
             if session is not staying:
                 session.closed()
-            stage.memory.records.clear()  # The controller does the same with ids that both clusters have forgotten.
+            # The controller does the same with ids that both clusters have forgotten.
+            stage.transaction_store.records.clear()
         if number in (EARLY, LATE - 1):
             stage.swap()
             seen.append(lengths(stage, staying))

@@ -43,8 +43,8 @@ class Desk:
         self.stage = Stage(*routes, held=("waiting",))
         self.stage.backend.tells = tells
         if known:
-            self.stage.memory.records[("l", NAME)] = TransactionRecord("l", NAME, *T, *S, topics)
-            self.stage.memory.changed()
+            self.stage.transaction_store.records[("l", NAME)] = TransactionRecord("l", NAME, *T, *S, topics)
+            self.stage.transaction_store.changed()
         self.codes: dict[tuple[str, int], int] = {}
         """Error codes of the clusters' answers, by cluster and API key; 0 where no code is given."""
         self.open: dict[str, tuple[str, ...]] = {}
@@ -221,14 +221,14 @@ def before_it_answers(desk: Desk, happens: Callable[[], object]) -> None:
 
 def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
     """Let something happen while a record is on the way to the state log."""
-    remember = desk.stage.memory.remember
+    remember = desk.stage.transaction_store.remember
 
     def late(record: TransactionRecord) -> Future[bool]:
         happens()
         assert desk.stage.shared.group_words(0.0).get("g", GroupReport(1)).in_flight == 1
         return remember(record)
 
-    desk.stage.memory.remember = late  # type: ignore[method-assign]
+    desk.stage.transaction_store.remember = late  # type: ignore[method-assign]
 
 
 # Identities
@@ -238,7 +238,7 @@ def test_an_id_is_given_by_both_clusters_and_the_pair_is_written_down_before_the
     desk = forwarded(known=False)
     assert desk.init() == 0
     assert desk.asked(FIND, INIT) == [("target", INIT), ("source", FIND), ("source", INIT)]
-    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S)
+    assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S)
 
 
 def test_a_source_gives_an_id_once_however_many_links_begin_there() -> None:
@@ -247,12 +247,12 @@ def test_a_source_gives_an_id_once_however_many_links_begin_there() -> None:
     assert desk.init() == 0
     assert desk.asked(INIT) == [("target", INIT), ("source", INIT)]
     for link in ("l", "m"):
-        assert desk.stage.memory.records[(link, NAME)] == TransactionRecord(link, NAME, *T, *S)
+        assert desk.stage.transaction_store.records[(link, NAME)] == TransactionRecord(link, NAME, *T, *S)
 
 
 def test_no_id_is_given_while_the_state_log_is_away() -> None:
     desk = forwarded(known=False)
-    desk.stage.memory.reach = False
+    desk.stage.transaction_store.reach = False
     assert desk.init() == 14
 
 
@@ -263,7 +263,7 @@ def test_what_keeps_the_source_from_giving_an_id_is_told_and_its_coordinator_loo
     desk = forwarded(known=False)
     desk.codes["source", INIT] = code
     assert desk.init() == told
-    assert desk.stage.memory.records == {}
+    assert desk.stage.transaction_store.records == {}
     desk.codes.clear()
     assert desk.init() == 0
     assert desk.asked(FIND).count(("source", FIND)) == (2 if code in (15, 16) else 1)
@@ -287,7 +287,7 @@ def test_a_source_that_is_away_stops_nobody_but_its_own_writers() -> None:
     desk.lost.clear()
     assert desk.add("t") == {"t": 0}
     assert desk.passed[-1][0] == "source"
-    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
+    assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
 
 
 def test_a_new_holder_of_an_id_that_is_known_at_a_source_waits_for_it() -> None:
@@ -318,12 +318,12 @@ def test_a_transaction_goes_to_the_source_in_the_sources_name() -> None:
 def test_the_first_write_of_an_id_to_a_topic_is_written_down_before_it_happens() -> None:
     """The same holds for a client that does not wait for the answer to AddPartitionsToTxn."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
-    desk.stage.memory.reach = False
+    desk.stage.transaction_store.reach = False
     assert desk.add("u") == {"u": 14}
     assert desk.produce("u") is None
-    desk.stage.memory.reach = True
+    desk.stage.transaction_store.reach = True
     assert desk.add("u") == {"u": 0}
-    assert desk.stage.memory.records[("l", NAME)].topics == ("t", "u")
+    assert desk.stage.transaction_store.records[("l", NAME)].topics == ("t", "u")
     assert in_flight(desk, "u") == 1
     assert desk.produce("u") is not None
 
@@ -333,8 +333,8 @@ def test_what_the_source_does_not_let_an_id_write_is_not_coupled_by_it(code: int
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     desk.codes["source", ADD] = code
     assert desk.add("u") == {"u": code}
-    assert desk.stage.memory.records[("l", NAME)].topics == ("t",)
-    assert desk.stage.shared.begun.entries == {}
+    assert desk.stage.transaction_store.records[("l", NAME)].topics == ("t",)
+    assert desk.stage.shared.open_at_source.entries == {}
 
 
 def test_a_group_that_the_source_does_not_let_an_id_commit_for_is_not_coupled_by_it() -> None:
@@ -342,7 +342,7 @@ def test_a_group_that_the_source_does_not_let_an_id_commit_for_is_not_coupled_by
     follows(desk)
     desk.codes["source", OFFSETS] = 30
     assert desk.offsets("g") == 30
-    assert desk.stage.memory.records[("l", NAME)].groups == ()
+    assert desk.stage.transaction_store.records[("l", NAME)].groups == ()
 
 
 def test_a_topic_that_is_fenced_before_the_source_agrees_to_its_first_write_is_not_written() -> None:
@@ -351,7 +351,7 @@ def test_a_topic_that_is_fenced_before_the_source_agrees_to_its_first_write_is_n
     before_it_answers(desk, lambda: desk.stage.swap(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5)))
     assert desk.add("u") is None
     assert (in_flight(desk, "t"), in_flight(desk, "u")) == (1, 0)
-    assert desk.stage.memory.records[("l", NAME)].topics == ("t",)
+    assert desk.stage.transaction_store.records[("l", NAME)].topics == ("t",)
 
 
 def test_a_topic_that_is_fenced_once_the_source_has_agreed_waits_for_the_transaction() -> None:
@@ -378,7 +378,7 @@ def test_a_holder_that_the_source_does_not_know_yet_is_made_known_there() -> Non
     desk = forwarded(known=False, tells=True)
     assert desk.add("t") == {"t": 0}
     assert desk.asked(INIT, ADD) == [("source", INIT), ("source", ADD), ("source", ADD)]
-    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
+    assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
 
 
 @pytest.mark.parametrize(("number", "epoch"), [(T[0], T[1] + 1), (T[0] + 1, 0)])
@@ -389,7 +389,9 @@ def test_a_holder_that_is_newer_than_the_record_by_the_targets_word_is_made_know
     desk = forwarded(tells=True)
     desk.holders |= {"target": (number, epoch), "source": (S[0], S[1] + 1)}
     assert desk.add("t", producer_id=number, epoch=epoch) == {"t": 0}
-    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, number, epoch, S[0], S[1] + 1, ("t",))
+    assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord(
+        "l", NAME, number, epoch, S[0], S[1] + 1, ("t",)
+    )
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -398,10 +400,10 @@ def test_whom_the_target_does_not_call_the_holder_is_told_so_and_ends_nothing_at
     number: int, epoch: int, code: int, known: bool
 ) -> None:
     desk = forwarded(known=known, tells=True)
-    records = dict(desk.stage.memory.records)
+    records = dict(desk.stage.transaction_store.records)
     assert desk.add("t", producer_id=number, epoch=epoch) == {"t": code}
     assert desk.asked(INIT, ADD) == []
-    assert desk.stage.memory.records == records
+    assert desk.stage.transaction_store.records == records
     assert desk.add("t") == {"t": 0}
 
 
@@ -431,7 +433,7 @@ def test_where_the_target_cannot_tell_the_holder_the_client_asks_for_the_id_anew
 
 def test_nobody_is_made_known_at_the_source_while_what_others_have_written_cannot_be_read() -> None:
     desk = forwarded(known=False, tells=True)
-    desk.stage.memory.reach = False
+    desk.stage.transaction_store.reach = False
     assert desk.add("t") == {"t": 14}
     assert desk.asked(INIT) == []
 
@@ -500,7 +502,9 @@ def test_a_holder_that_is_made_known_while_a_newer_one_gets_the_id_takes_nothing
 
     _meanwhile(desk, "source", INIT, newer_one)
     assert desk.add("t") == {"t": 90}
-    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *NEXT, S[0], S[1] + 2, ("t",))
+    assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord(
+        "l", NAME, *NEXT, S[0], S[1] + 2, ("t",)
+    )
     assert in_flight(desk) == (1 if first else 0), "what the source has ended is open no more, and nothing else"
     assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
 
@@ -518,7 +522,9 @@ def test_a_newer_holder_does_not_go_on_with_what_an_older_one_has_begun_at_the_s
     desk.holders["target"] = (T[0], T[1] + 2)
     _meanwhile(desk, "source", INIT, older_one)
     assert desk.init() == 14, "clients ask for the id again"
-    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *NEXT, S[0], S[1] + 2, ("t",))
+    assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord(
+        "l", NAME, *NEXT, S[0], S[1] + 2, ("t",)
+    )
     desk.holders |= {"target": (T[0], T[1] + 3), "source": (S[0], S[1] + 3)}
     assert desk.init() == 0
     assert in_flight(desk) == 0
@@ -621,12 +627,12 @@ def test_of_two_requests_that_would_begin_a_transaction_one_may_be_refused() -> 
     ending.
     """
     shared = forwarded().stage.shared
-    entry = shared.begun.enter("l", NAME, T[1], {"topic/l/t"})
+    entry = shared.open_at_source.enter("l", NAME, T[1], {"topic/l/t"})
     entry.ask(who := object())
     entry.ask(who)
     assert not entry.answered(who, begun=False)
     assert not entry.answered(who, begun=True)
-    other = shared.begun.enter("l", "other", T[1], {"topic/l/t"})
+    other = shared.open_at_source.enter("l", "other", T[1], {"topic/l/t"})
     other.ask(who)
     other.ask(who)
     assert not other.answered(who, begun=False)
@@ -640,7 +646,7 @@ def test_offsets_of_a_group_that_follows_are_at_the_source_in_the_sources_name()
     assert desk.offsets("g") == 0
     where, _, request = desk.passed[-1]
     assert (where, request.producer_id, request.producer_epoch, str(request.group_id)) == ("source", *S, "g")
-    assert desk.stage.memory.records[("l", NAME)].groups == ("g",)
+    assert desk.stage.transaction_store.records[("l", NAME)].groups == ("g",)
     assert desk.stage.shared.group_words(0.0)["g"].in_flight == 1
     desk.end()
     assert desk.stage.shared.group_words(0.0)["g"].in_flight == 0
@@ -673,7 +679,7 @@ def test_a_group_that_is_frozen_before_the_source_agrees_to_its_first_positions_
     before_it_answers(desk, lambda: follows(desk, frozen=True))
     assert desk.offsets("g") is None
     assert desk.stage.shared.group_words(0.0)["g"].in_flight == 0
-    assert desk.stage.memory.records[("l", NAME)].groups == ()
+    assert desk.stage.transaction_store.records[("l", NAME)].groups == ()
 
 
 def test_a_group_that_is_frozen_once_the_source_has_agreed_waits_for_the_transaction() -> None:
@@ -783,11 +789,11 @@ def test_a_group_that_is_given_up_may_be_committed_for() -> None:
 def test_what_was_read_before_a_group_opened_is_over_after_a_while(table: bool) -> None:
     desk = commits_for_a_group(forwarded())
     opened(desk)
-    assert set(desk.stage.shared.at_target.overtaken) == {NAME}
+    assert set(desk.stage.shared.open_at_target.overtaken) == {NAME}
     desk.stage.edge.clock += 901
     if table:
         desk.stage.turn()
-        assert not desk.stage.shared.at_target.overtaken
+        assert not desk.stage.shared.open_at_target.overtaken
     assert desk.add("t") == {"t": 0}
     assert commit(desk) is None
 
@@ -815,8 +821,8 @@ def test_a_source_that_two_links_mirror_has_one_transaction_open_and_it_is_that_
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD, link="k"), tells=True, known=False)
     of_links: dict[str, tuple[str, ...]] = {"k": (), "l": ("t",)}
     for link, named in of_links.items():
-        desk.stage.memory.records[(link, NAME)] = TransactionRecord(link, NAME, *T, *S, named)
-    desk.stage.memory.changed()
+        desk.stage.transaction_store.records[(link, NAME)] = TransactionRecord(link, NAME, *T, *S, named)
+    desk.stage.transaction_store.changed()
     desk.open["source"] = topics
     assert desk.add("t") == {"t": 0}
     assert desk.end() == 0
@@ -865,7 +871,7 @@ def test_what_is_asked_while_the_target_answers_is_not_taken_for_ended() -> None
     desk = forwarded(tells=True)
     assert desk.add("free") == {"free": 0}
     _another(desk)
-    entry = desk.stage.shared.at_target.open[NAME]
+    entry = desk.stage.shared.open_at_target.open[NAME]
     entry.ask(object())
     assert desk.add("t") == {"t": 29}
 
@@ -883,7 +889,7 @@ def test_what_the_target_refuses_to_a_stranger_is_no_transaction_of_the_holder(c
 
 def test_a_stranger_that_is_refused_leaves_open_what_the_holder_has_begun_meanwhile() -> None:
     desk = forwarded(tells=True)
-    entry = desk.stage.shared.at_target.open.setdefault(NAME, OpenTransaction())
+    entry = desk.stage.shared.open_at_target.open.setdefault(NAME, OpenTransaction())
     entry.ask(stranger := object())
     assert desk.add("free") == {"free": 0}
     assert not entry.answered(stranger, begun=False)
@@ -910,7 +916,7 @@ def test_what_a_stranger_asks_for_is_not_open_to_the_holder_before_its_cluster_h
 
     desk._told = late  # type: ignore[method-assign, assignment]
     assert desk.add(asked) == {asked: 53}
-    assert (desk.stage.shared.begun.entries, desk.stage.shared.at_target.open) == ({}, {})
+    assert (desk.stage.shared.open_at_source.entries, desk.stage.shared.open_at_target.open) == ({}, {})
 
 
 def test_what_a_client_asks_for_is_open_to_itself_before_the_target_has_answered() -> None:
@@ -938,13 +944,13 @@ def test_what_a_client_had_asked_the_target_for_when_its_connection_was_lost_is_
     assert desk.end() == 0
     desk.hears = lambda: None  # type: ignore[method-assign]
     assert desk.add("free") is None
-    assert desk.stage.shared.at_target.open.keys() == {NAME}
+    assert desk.stage.shared.open_at_target.open.keys() == {NAME}
     desk.stage.session = stays
     del desk.hears
     desk.stage.edge.sent.clear()
     assert desk.end(committed=False) == 0
     goes.closed()
-    assert desk.stage.shared.at_target.open == {}
+    assert desk.stage.shared.open_at_target.open == {}
 
 
 @pytest.mark.parametrize("code", [90, 47, 49, 53])
@@ -986,9 +992,9 @@ def test_of_what_is_open_at_the_target_nothing_is_kept_when_all_of_its_connectio
     first = _another(desk)
     desk.add("free")
     first.closed()
-    assert desk.stage.shared.at_target.open.keys() == {NAME}
+    assert desk.stage.shared.open_at_target.open.keys() == {NAME}
     desk.stage.session.closed()
-    assert desk.stage.shared.at_target == TargetTransactions()
+    assert desk.stage.shared.open_at_target == TargetTransactions()
 
 
 def test_a_connection_remembers_few_ids_that_the_target_refuses() -> None:
@@ -996,8 +1002,8 @@ def test_a_connection_remembers_few_ids_that_the_target_refuses() -> None:
     desk.codes["target", OFFSETS] = 53
     for number in range(100):
         desk.says(OFFSETS, transactional_id=f"made-up-{number}", producer_id=1, producer_epoch=0, group_id="free")
-    assert len(desk.stage.shared.at_target._heard) < 20
-    assert desk.stage.shared.at_target.open == {}
+    assert len(desk.stage.shared.open_at_target._heard) < 20
+    assert desk.stage.shared.open_at_target.open == {}
 
 
 def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() -> None:
@@ -1006,7 +1012,7 @@ def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() 
     desk.add("free")
     for number in range(100):
         desk.says(END, transactional_id=f"made-up-{number}", producer_id=1, producer_epoch=0, committed=False)
-    assert len(desk.stage.shared.at_target._heard) < 20
+    assert len(desk.stage.shared.open_at_target._heard) < 20
     asked = len(desk.asked(DESCRIBE))
     assert desk.add("t") == {"t": 29}, "its own is still known to be at the target"
     assert len(desk.asked(DESCRIBE)) == asked
@@ -1179,8 +1185,10 @@ def test_a_transaction_that_did_not_begin_is_not_waited_for() -> None:
 def test_a_newer_holder_at_another_router_ends_what_is_open_here() -> None:
     desk = forwarded()
     desk.add("t")
-    desk.stage.memory.records[("l", NAME)] = TransactionRecord("l", NAME, T[0], T[1] + 1, S[0], S[1] + 1, ("t",))
-    desk.stage.memory.changed()
+    desk.stage.transaction_store.records[("l", NAME)] = TransactionRecord(
+        "l", NAME, T[0], T[1] + 1, S[0], S[1] + 1, ("t",)
+    )
+    desk.stage.transaction_store.changed()
     assert in_flight(desk) == 0
     assert desk.add("t") == {"t": 90}
 
@@ -1227,7 +1235,7 @@ def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None
     fenced(desk)
     asked_about(desk, meanwhile=lambda: desk.add("t"))
     assert in_flight(desk) == 1
-    desk.stage.shared.begun.entries[("l", NAME)].ask(object())
+    desk.stage.shared.open_at_source.entries[("l", NAME)].ask(object())
     assert asked_about(desk) == [], "an answer is due"
 
 

@@ -36,8 +36,8 @@ RECORD = TransactionRecord("l", NAME, *T, *S, ("t",))
 
 def revoke(desk: Desk, last_end: LastEnd = LastEnd.COMMITTED, *, proven: bool = True) -> None:
     """Write the revocation as a controller does, and let the router read the record."""
-    desk.stage.memory.records[("l", NAME)] = replace(RECORD, revoked=Revoked(last_end, proven))
-    desk.stage.memory.changed()
+    desk.stage.transaction_store.records[("l", NAME)] = replace(RECORD, revoked=Revoked(last_end, proven))
+    desk.stage.transaction_store.changed()
 
 
 def flipped(desk: Desk) -> None:
@@ -46,14 +46,14 @@ def flipped(desk: Desk) -> None:
 
 def while_it_stood_still(desk: Desk, *happened: Callable[[], object]) -> None:
     """Set the events that the next read of the state log finds."""
-    changed = desk.stage.memory.changed
+    changed = desk.stage.transaction_store.changed
 
     def caught_up() -> None:
-        desk.stage.memory.changed = changed
+        desk.stage.transaction_store.changed = changed
         for each in happened:
             each()
 
-    desk.stage.memory.changed = caught_up
+    desk.stage.transaction_store.changed = caught_up
 
 
 # Late requests
@@ -92,7 +92,7 @@ def test_who_is_no_holder_at_the_source_any_more_is_told_so_once_the_log_says_no
 def test_a_router_that_cannot_read_the_log_has_its_client_come_again() -> None:
     desk = forwarded()
     desk.codes["source", ADD] = FENCED
-    desk.stage.memory.reach = False
+    desk.stage.transaction_store.reach = False
     assert desk.add("t") == {"t": 14}
 
 
@@ -196,7 +196,7 @@ def test_the_next_epoch_is_asked_for_in_nobodys_name_and_puts_an_end_to_it() -> 
     assert answer.producer_epoch == T[1] + 1
     (asked,) = [request for where, key, request in desk.passed if (where, key) == ("source", INIT)]
     assert (asked.producer_id, asked.producer_epoch) == (-1, -1)
-    assert desk.stage.memory.records[("l", NAME)] == replace(RECORD, epoch=T[1] + 1, source_epoch=S[1] + 2)
+    assert desk.stage.transaction_store.records[("l", NAME)] == replace(RECORD, epoch=T[1] + 1, source_epoch=S[1] + 2)
     assert desk.add("t", epoch=T[1] + 1) == {"t": 0}
 
 
@@ -214,7 +214,7 @@ def test_a_next_epoch_that_the_source_refuses_to_a_revoked_identity_is_asked_for
     desk.holders = {"target": (T[0], T[1] + 1), "source": (S[0], S[1] + 2)}
     answer = desk.says(INIT, transactional_id=NAME, producer_id=T[0], producer_epoch=T[1])
     assert code_of(answer.error_code) == 0
-    assert desk.stage.memory.records[("l", NAME)].source_epoch == S[1] + 2
+    assert desk.stage.transaction_store.records[("l", NAME)].source_epoch == S[1] + 2
 
 
 def test_a_next_epoch_that_the_source_refuses_for_good_is_refused() -> None:
@@ -258,7 +258,7 @@ def test_a_batch_of_an_old_epoch_comes_again_while_the_log_cannot_be_read() -> N
     desk.add("t")
     sent = desk.produce("t")
     assert sent is not None
-    desk.stage.memory.reach = False
+    desk.stage.transaction_store.reach = False
     sent.answer(EPOCH)
     (answer,), *_ = parse_answer(desk.stage.edge.replies[-1], 9)
     assert answer.error == 6

@@ -48,7 +48,7 @@ def two_sources(desk: Desk) -> None:
         stage._follow()
         stage.shared.swap(replace(stage.shared.table, sources=("l", "m")), 0.0)
 
-    stage.memory.changed = changed
+    stage.transaction_store.changed = changed
     changed()
 
 
@@ -65,7 +65,7 @@ def test_the_source_that_has_begun_a_transaction_ends_it_in_the_identity_that_th
     where, _, request = desk.passed[-1]
     assert (where, request.transactional_id, request.committed) == ("source", NAME, committed)
     assert (request.producer_id, request.producer_epoch) == S
-    assert desk.stage.memory.records == {}
+    assert desk.stage.transaction_store.records == {}
 
 
 @pytest.mark.parametrize("code", [MAPPING, 53])
