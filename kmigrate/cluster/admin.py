@@ -35,8 +35,9 @@ from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Kmigrat
 from kmigrate.model.acls import Acl
 from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import now_ms
 from kmigrate.net.login import current_password, current_token
+from kmigrate.net.retry import Backoff
 from kmigrate.net.stamps import Stamps, stamps_of
 from kmigrate.protocol.sasl import expiry_of
 
@@ -225,7 +226,7 @@ class Admin:
         what: Callable[[_Key], str],
         right: Callable[[_Key], Right],
     ) -> dict[_Key, Any]:
-        deadline = monotonic() + self._timeout
+        tries = Backoff(_RESEND_SECONDS, within_s=self._timeout)
         while True:
             outcomes: dict[_Key, Any] = {}
             left = False
@@ -239,9 +240,9 @@ class Admin:
                     outcomes[key] = self._translate(error, what(key), right(key))
                 except TimeoutError:
                     outcomes[key] = self._unreachable(what(key), "timed out")
-            if not left or monotonic() > deadline:
+            if not left or tries.over:
                 return outcomes
-            await sleep(_RESEND_SECONDS)
+            await tries.pause()
 
     def _translate(self, error: KafkaException, what: str, right: Right) -> Failed:
         inner = error.args[0]

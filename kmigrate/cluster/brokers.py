@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.requests import newest_versions
+from kmigrate.cluster.client import ClusterClient, api_versions
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, KmigrateError, Unreachable
 from kmigrate.net.tasks import together
 from kmigrate.protocol.api import ApiKey, element_type, entity
@@ -125,8 +124,8 @@ async def read_log_dirs(
 
 async def log_dirs(client: ClusterClient, node: int, topics: Sequence[tuple[str, Sequence[int]]]) -> list[LogDir]:
     """Return a broker's log directories; raise BrokerRefused or Unreachable."""
-    versions = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")(), node, purpose=_PURPOSE)
-    version = min(_NEWEST, newest_versions(versions).get(ApiKey.DESCRIBE_LOG_DIRS, -1))
+    versions = await api_versions(client, node, purpose=_PURPOSE)
+    version = min(_NEWEST, versions.get(ApiKey.DESCRIBE_LOG_DIRS, -1))
     if version < _OLDEST:
         what = f"broker {node} of cluster {client.settings.name} does not know DescribeLogDirs"
         raise BrokerRefused("log-dirs-unknown", what, code=Code.UNSUPPORTED_VERSION)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,13 +28,15 @@ from kmigrate.cluster.requests import (
     RequestBatcher,
     ask_for_offsets,
     ask_versions,
+    newest_versions,
     offsets_told,
     refuse_too_old,
 )
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner, together
 from kmigrate.protocol.api import ApiKey, element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
@@ -45,6 +47,8 @@ __all__ = [
     "ClusterClient",
     "LogOffset",
     "ProducerState",
+    "api_versions",
+    "until_answered",
 ]
 
 HIGH_WATERMARK, LOG_END = -1, -2
@@ -53,6 +57,8 @@ LATEST, EARLIEST = -1, -2
 MARKERS = "markers"
 """Prefix of the purposes of connections that write control records: a broker must not work on abandoned requests."""
 _MOST_REFRESHES = 256
+_PAUSE_S = 0.1
+"""Seconds before a request is repeated whose error may pass."""
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 """Broker default for how long a silent producer's sequences are remembered, by its records' age (W1)."""
 
@@ -397,46 +403,25 @@ class ClusterClient:
 
     async def init_producer_id(self, transactional_id: str | None = None, timeout_ms: int = 60_000) -> tuple[int, int]:
         """Return a producer id and epoch of this cluster (M7: a transactional id needs FindCoordinator first)."""
-        request = entity(ApiKey.INIT_PRODUCER_ID, 4, "request")
-        deadline = monotonic() + self.settings.request_timeout_s
-        while True:
+        kind = entity(ApiKey.INIT_PRODUCER_ID, 4, "request")
+        request = kind(
+            transactional_id=transactional_id,
+            transaction_timeout=_ms(timeout_ms),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+
+        async def ask() -> Any:
             node = None if transactional_id is None else await self.find_coordinator(transactional_id, kind=1)
-            answer = await self.call(
-                request(
-                    transactional_id=transactional_id,
-                    transaction_timeout=_ms(timeout_ms),
-                    producer_id=-1,
-                    producer_epoch=-1,
-                ),
-                node,
-            )
-            code = code_of(answer.error_code)
-            if code == 0:
-                return int(answer.producer_id), int(answer.producer_epoch)
-            self.retry_or_raise("InitProducerId", code, deadline)
-            await sleep(0.1)
+            return await self.call(request, node)
+
+        answer = await until_answered(self, "InitProducerId", ask)
+        return int(answer.producer_id), int(answer.producer_epoch)
 
     async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
         """Return the node id of the coordinator of a group (kind 0) or a transactional id (kind 1)."""
-        request = entity(ApiKey.FIND_COORDINATOR, 3, "request")
-        deadline = monotonic() + self.settings.request_timeout_s
-        while True:
-            answer = await self.call(request(key=key, key_type=kind))
-            code = code_of(answer.error_code)
-            if code == 0:
-                return int(answer.node_id)
-            self.retry_or_raise("FindCoordinator", code, deadline)
-            await sleep(0.1)
-
-    def retry_or_raise(self, what: str, code: int, deadline: float) -> None:
-        """Return if the error code may pass and time is left; otherwise raise BrokerRefused."""
-        if not row(code).retriable or monotonic() > deadline:
-            raise BrokerRefused(
-                "broker-refused",
-                f"cluster {self.settings.name} answered {what} with {row(code).name} ({code})",
-                code=code,
-                still_true="nothing was changed by this request",
-            )
+        request = entity(ApiKey.FIND_COORDINATOR, 3, "request")(key=key, key_type=kind)
+        return int((await until_answered(self, "FindCoordinator", lambda: self.call(request))).node_id)
 
     async def describe_producers(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Producers]]:
         """Return error code and active producers of each partition, from its leader (Kafka ≥ 2.8)."""
@@ -515,49 +500,6 @@ class ClusterClient:
                         return code
         return 0
 
-    async def empty_transactions(
-        self, transactional_id: str, producer: tuple[int, int], topic: str, partition: int, count: int
-    ) -> int:
-        """Write `count` markers without CLUSTER_ACTION, slowly: as transactions without records (A12)."""
-        add, end = entity(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "request"), entity(ApiKey.END_TXN, 3, "request")
-        topic_type = element_type(add, "v3_and_below_topics")
-        node = await self.find_coordinator(transactional_id, kind=1)
-        deadline = monotonic() + self.settings.request_timeout_s
-        done = 0
-        while done < count:
-            answer = await self.call(
-                add(
-                    v3_and_below_transactional_id=transactional_id,
-                    v3_and_below_producer_id=producer[0],
-                    v3_and_below_producer_epoch=producer[1],
-                    v3_and_below_topics=(topic_type(name=topic, partitions=(partition,)),),
-                ),
-                node,
-                purpose=MARKERS,
-            )
-            results = answer.results_by_topic_v3_and_below[0]
-            code = code_of(results.results_by_partition[0].partition_error_code)
-            if code == Code.CONCURRENT_TRANSACTIONS and monotonic() < deadline:
-                await sleep(0.002)
-                continue
-            if code:
-                return code
-            ended = await self.call(
-                end(
-                    transactional_id=transactional_id,
-                    producer_id=producer[0],
-                    producer_epoch=producer[1],
-                    committed=True,
-                ),
-                node,
-                purpose=MARKERS,
-            )
-            code = code_of(ended.error_code)
-            if code:
-                return code
-            done += 1
-        return 0
-
     async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, int]]:
         """Move log starts up to the given offsets; return error code and low watermark by partition."""
         request = entity(ApiKey.DELETE_RECORDS, 2, "request")
@@ -594,6 +536,47 @@ class ClusterClient:
             )
         )
         return code_of(answer.responses[0].error_code)
+
+
+def _error(answer: Any) -> int:
+    return code_of(answer.error_code)
+
+
+async def until_answered(
+    client: ClusterClient,
+    what: str,
+    ask: Callable[[], Awaitable[_T]],
+    code: Callable[[_T], int] = _error,
+    *,
+    within_s: float | None = None,
+) -> _T:
+    """Ask again while the answer's error code may pass; return the first answer without an error.
+
+    Raise BrokerRefused for any other code, and after the usual time of a request.
+    """
+    tries = Backoff(_PAUSE_S, within_s=client.settings.request_timeout_s if within_s is None else within_s)
+    while True:
+        answer = await ask()
+        if not (error := code(answer)):
+            return answer
+        refused = BrokerRefused(
+            "broker-refused",
+            f"cluster {client.settings.name} answered {what} with {row(error).name} ({error})",
+            code=error,
+            still_true="nothing was changed by this request",
+        )
+        if not row(error).retriable:
+            raise refused
+        await tries.pause(refused)
+
+
+async def api_versions(client: ClusterClient, node: int | None = None, *, purpose: str = "control") -> dict[int, int]:
+    """Return the newest version of each request that a broker supports, by API key.
+
+    An older broker closes the connection on an unknown request.
+    """
+    request = entity(ApiKey.API_VERSIONS, 0, "request")
+    return newest_versions(await client.call(request(), node, purpose=purpose))
 
 
 def _ms(value: int) -> dt.timedelta:

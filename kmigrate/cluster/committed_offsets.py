@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import ClusterClient, until_answered
 from kmigrate.errors import Unreachable
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
 
@@ -69,14 +71,14 @@ async def write_positions(
         group_instance_id=None,
         topics=tuple(topic_type(name=name, partitions=tuple(parts)) for name, parts in topics.items()),
     )
-    deadline = monotonic() + client.settings.request_timeout_s
+    tries = Backoff(_PAUSE_S, within_s=client.settings.request_timeout_s)
     while True:
         node = await client.find_coordinator(group)
         await client.connection(node)
         asked = monotonic()
         await allowed()
         if monotonic() - asked > _FRESH_S or not client.is_open(node, "control"):
-            if monotonic() > deadline:
+            if tries.over:
                 what = f"whether group {group} may be written is not told in {_FRESH_S:g} s, on a connection that lasts"
                 raise Unreachable("word-too-old", what)
             continue
@@ -87,9 +89,9 @@ async def write_positions(
             for part in topic.partitions
         }
         failed = {key: code for key in positions if (code := codes.get(key, Code.UNKNOWN_SERVER_ERROR))}
-        if not _ELSEWHERE & set(failed.values()) or monotonic() > deadline:
+        if not _ELSEWHERE & set(failed.values()) or tries.over:
             return {key: row(code).name for key, code in failed.items()}
-        await sleep(_PAUSE_S)  # the coordinator has just moved, or is still loading: nothing was written
+        await tries.pause()  # the coordinator has just moved, or is still loading: nothing was written
 
 
 async def read_positions(
@@ -100,17 +102,16 @@ async def read_positions(
     With `stable`, wait until no transaction has pending offsets (C12). The call takes at most `timeout` seconds, or the
     usual time of a request.
     """
-    deadline = monotonic() + (client.settings.request_timeout_s if timeout is None else timeout)
     request = _FETCH(group_id=group, topics=None, require_stable=stable)
-    while True:
-        answer = await client.call(request, await client.find_coordinator(group))
-        codes = [code_of(answer.error_code)]
-        codes += [code_of(part.error_code) for topic in answer.topics for part in topic.partitions]
-        failed = next(filter(None, codes), 0)
-        if not failed:
-            break
-        client.retry_or_raise(f"OffsetFetch of group {group}", failed, deadline)
-        await sleep(_PAUSE_S)
+
+    async def ask() -> Any:
+        return await client.call(request, await client.find_coordinator(group))
+
+    def code(answer: Any) -> int:
+        parts = (part for topic in answer.topics for part in topic.partitions)
+        return next(filter(None, (code_of(each.error_code) for each in (answer, *parts))), 0)
+
+    answer = await until_answered(client, f"OffsetFetch of group {group}", ask, code, within_s=timeout)
     return {
         (str(topic.name), int(part.partition_index)): CommittedOffset(int(part.committed_offset), part.metadata or "")
         for topic in answer.topics

@@ -28,10 +28,8 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.requests import newest_versions
+from kmigrate.cluster.client import ClusterClient, api_versions, until_answered
 from kmigrate.errors import KmigrateError
-from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import Code, code_of
 
@@ -60,7 +58,6 @@ async def protocol_type(client: ClusterClient, group: str) -> str:
 
 
 _DEAD = "Dead"
-_PAUSE_S = 0.1
 
 
 async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember, ...]:
@@ -68,20 +65,24 @@ async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember,
 
     Raise BrokerRefused or Unreachable.
     """
-    deadline = monotonic() + client.settings.request_timeout_s
-    while True:
+    describe = entity(ApiKey.DESCRIBE_GROUPS, 1, "request")(groups=(group,))
+    describe_modern = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")(
+        group_ids=(group,), include_authorized_operations=False
+    )
+
+    async def ask() -> Any:
         node = await client.find_coordinator(group)
-        told = (await client.call(entity(ApiKey.DESCRIBE_GROUPS, 1, "request")(groups=(group,)), node)).groups[0]
-        code = code_of(told.error_code)
-        if not code and told.group_state == _DEAD and await _version(client, node, ApiKey.CONSUMER_GROUP_DESCRIBE) >= 0:
-            request = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")
-            answer = await client.call(request(group_ids=(group,), include_authorized_operations=False), node)
-            told = answer.groups[0]
-            code = code_of(told.error_code)
-        if code in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
-            return () if code else tuple(map(_member, told.members))
-        client.retry_or_raise(f"DescribeGroups of group {group}", code, deadline)
-        await sleep(_PAUSE_S)
+        found = (await client.call(describe, node)).groups[0]
+        dead = not code_of(found.error_code) and found.group_state == _DEAD
+        if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in await api_versions(client, node):
+            found = (await client.call(describe_modern, node)).groups[0]
+        return found
+
+    def code(found: Any) -> int:
+        return 0 if found.error_code == Code.GROUP_ID_NOT_FOUND else code_of(found.error_code)
+
+    found = await until_answered(client, f"DescribeGroups of group {group}", ask, code)
+    return () if code_of(found.error_code) else tuple(map(_member, found.members))
 
 
 def _member(told: Any) -> GroupMember:
@@ -179,8 +180,8 @@ async def is_mixed(client: ClusterClient, group: str) -> bool:
     counts. A broker without the new protocol has no such group.
     """
     node = await client.find_coordinator(group)
-    version = await _version(client, node, ApiKey.CONSUMER_GROUP_DESCRIBE)
-    if version < 0:
+    version = (await api_versions(client, node)).get(ApiKey.CONSUMER_GROUP_DESCRIBE)
+    if version is None:
         return False
     request = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, min(version, 1), "request")
     answer = await client.call(request(group_ids=(group,), include_authorized_operations=False), node)
@@ -215,18 +216,8 @@ class PlaceholderMember:
     async def _say(self, epoch: int, **fields: Any) -> None:
         with suppress(KmigrateError):
             node = await self._client.find_coordinator(self._group)
-            version = await _version(self._client, node, ApiKey.CONSUMER_GROUP_HEARTBEAT)
-            if version >= 0:
+            if ApiKey.CONSUMER_GROUP_HEARTBEAT in await api_versions(self._client, node):
                 request = entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, "request")
                 await self._client.call(
                     request(group_id=self._group, member_id=self._member, member_epoch=epoch, **fields), node
                 )
-
-
-async def _version(client: ClusterClient, node: int, api_key: int) -> int:
-    """Return the newest version of a request that a broker supports, −1 for none.
-
-    A broker closes the connection on an unknown request.
-    """
-    answer = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")(), node)
-    return newest_versions(answer).get(api_key, -1)

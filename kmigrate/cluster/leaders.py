@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
 from kmigrate.cluster.metadata import PartitionInfo
 from kmigrate.errors import Failed, Refused, Unreachable
-from kmigrate.net.clock import sleep
+from kmigrate.net.retry import every
 from kmigrate.net.tasks import TaskOwner, accompanied
 from kmigrate.protocol.codes import Code
 
@@ -53,8 +53,7 @@ def _address(client: ClusterClient, node: int) -> str:
 
 
 async def _until_another_leads(client: ClusterClient, topic: str, partition: int, node: int, address: str) -> None:
-    while True:
-        await sleep(_PATIENCE_S)
+    async for _ in every(_PATIENCE_S):
         if node >= 0:
             client.silence.note(address)
         try:

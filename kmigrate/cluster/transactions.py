@@ -15,25 +15,29 @@ CONCURRENT_TRANSACTIONS.
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import MARKERS, ClusterClient, api_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
+from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
-from kmigrate.protocol.api import ApiKey, element_type, entity, millis_of
+from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
-from kmigrate.protocol.described import OPEN_STATES
+from kmigrate.protocol.described import OPEN_STATES, DescribedTransaction
 
 __all__ = [
     "NO_MORE",
     "STILL_OPEN",
-    "GroupTransaction",
+    "CoordinatedTransaction",
     "Identity",
     "Now",
     "OpenTransaction",
     "add_partition",
     "begin_and_abort",
+    "empty_transactions",
     "end_as",
     "group_partition",
     "group_transactions",
@@ -49,7 +53,18 @@ __all__ = [
     "transaction_timeouts",
 ]
 
+Identity = tuple[str, int, int]
+"""Transactional id, producer id and epoch."""
+NO_MORE = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
+"""Codes of a coordinator that accepts no request of an identity any more."""
+
 _OF_TRANSACTIONS = 1
+_BY_COORDINATORS = {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS}
+_NOBODY = -1
+_MARKER_PAUSE_S = 0.002
+_USUAL_TIMEOUT = dt.timedelta(seconds=60)
+"""Transaction timeout of an epoch that no producer gets: the next producer sets its own timeout."""
+_EMPTY, _COMMITTED = "Empty", "CompleteCommit"
 _MOST_DESCRIBED = 1_000
 """Most transactional ids of a DescribeTransactions request."""
 _OFFSETS = "__consumer_offsets"
@@ -98,11 +113,11 @@ async def open_transactions(
     """Return the transaction that each partition's last stable offset waits for; leave out partitions without one."""
     if not keys:
         return {}
-    apis = await _apis(client)
+    apis = await api_versions(client)
     if ApiKey.DESCRIBE_PRODUCERS not in apis:
         return {}
     found = await _begun(client, keys)
-    if not found or not {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= apis:
+    if not found or not apis.keys() >= _BY_COORDINATORS:
         return found
     named = await _named(client, {each.producer_id for each in found.values()})
     if named is None:
@@ -120,6 +135,11 @@ async def open_transactions(
     return out
 
 
+async def tells_transactions(client: ClusterClient) -> bool:
+    """Return whether a cluster's coordinators list and describe their transactions (Kafka ≥ 3.0)."""
+    return (await api_versions(client)).keys() >= _BY_COORDINATORS
+
+
 async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str, frozenset[str]] | None:
     """Return the ids with an open transaction, each with its topics that lack the marker.
 
@@ -128,20 +148,14 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
     """
     if not names:
         return {}
-    if not {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= await _apis(client):
+    if not await tells_transactions(client):
         return None
-    if not client.metadata.brokers:
-        await client.refresh([])
-    found: dict[str, frozenset[str]] = {}
-    for node in sorted(client.metadata.brokers):
-        told = await _open_at(client, node, frozenset(names))
-        found.update({name: each.topics for name, each in told.items()})
-    return found
+    return {each.transactional_id: each.topics for each in await _open_everywhere(client, frozenset(names))}
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTransaction:
-    """An open transaction that holds back a group's committed offsets, as its coordinator describes the transaction."""
+class CoordinatedTransaction:
+    """An open transaction as its coordinator describes the transaction."""
 
     transactional_id: str
     producer_id: int
@@ -149,6 +163,10 @@ class GroupTransaction:
     """Start of the transaction, ms since the epoch; −1 if unknown."""
     partitions: tuple[tuple[str, int], ...]
     """Partitions that have no marker of the transaction yet."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset(topic for topic, _ in self.partitions)
 
     def told(self, now_ms: int) -> str:
         """Name the transaction for a person."""
@@ -159,23 +177,18 @@ class GroupTransaction:
         return f"{self.transactional_id} (producer {self.producer_id}{since}{on})"
 
 
-async def group_transactions(client: ClusterClient, group: str, names: Collection[str]) -> list[GroupTransaction]:
+async def group_transactions(client: ClusterClient, group: str, names: Collection[str]) -> list[CoordinatedTransaction]:
     """Return the open transactions that may hold committed offsets of a group; none before Kafka 3.0.
 
     These are the transactions of `names`, and the transactions with the group's partition of the offsets topic. Raise
     BrokerRefused or Unreachable.
     """
-    if not {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= await _apis(client):
+    if not await tells_transactions(client):
         return []
     offsets = await client.topic(_OFFSETS)
     own = (_OFFSETS, group_partition(group, len(offsets.partitions))) if offsets and offsets.partitions else None
-    nodes = sorted(client.metadata.brokers)
-    return [
-        GroupTransaction(name, each.producer_id, each.began, each.partitions)
-        for told in await together(*(_open_at(client, node) for node in nodes))
-        for name, each in sorted(told.items())
-        if name in names or own in each.partitions
-    ]
+    found = await _open_everywhere(client)
+    return [each for each in found if each.transactional_id in names or own in each.partitions]
 
 
 def group_partition(group: str, partitions: int) -> int:
@@ -195,25 +208,15 @@ async def open_writers(client: ClusterClient, topic: str, partitions: int) -> di
     report hanging transactions, whose markers nobody will write. Before Kafka 3.0, the result has start offsets by
     producer id, as the partitions know them.
     """
-    found: dict[str, frozenset[int]] = {}
-    if {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= await _apis(client):
-        if not client.metadata.brokers:
-            await client.refresh([])
-        coordinators = sorted(client.metadata.brokers)
-        for told in await together(*(_open_at(client, node) for node in coordinators)):
-            found |= {name: frozenset({each.began}) for name, each in told.items() if topic in each.topics}
-        return found
+    if await tells_transactions(client):
+        found = await _open_everywhere(client)
+        return {each.transactional_id: frozenset({each.started_ms}) for each in found if topic in each.topics}
+    starts: defaultdict[str, set[int]] = defaultdict(set)
     for _, producers in (await client.describe_producers([(topic, p) for p in range(partitions)])).values():
         for each in producers:
             if each.txn_start_offset >= 0:
-                name = f"producer {each.producer_id}"
-                found[name] = found.get(name, frozenset()) | {each.txn_start_offset}
-    return found
-
-
-async def tells_transactions(client: ClusterClient) -> bool:
-    """Return whether a cluster's coordinators describe their transactions (Kafka ≥ 3.0)."""
-    return ApiKey.DESCRIBE_TRANSACTIONS in await _apis(client)
+                starts[f"producer {each.producer_id}"].add(each.txn_start_offset)
+    return {name: frozenset(offsets) for name, offsets in starts.items()}
 
 
 async def listed_ids(client: ClusterClient) -> set[str]:
@@ -222,39 +225,24 @@ async def listed_ids(client: ClusterClient) -> set[str]:
     The list may be incomplete. A cluster lists no id before Kafka 3.0. Later a cluster lists no id without DESCRIBE on
     that id, and no id that moves to another coordinator.
     """
-    if ApiKey.LIST_TRANSACTIONS not in await _apis(client):
+    if ApiKey.LIST_TRANSACTIONS not in await api_versions(client):
         return set()
-    if not client.metadata.brokers:
-        await client.refresh([])
-    listing = entity(ApiKey.LIST_TRANSACTIONS, 0, "request")
-    found: set[str] = set()
-    for node in sorted(client.metadata.brokers):
-        listed = await client.call(listing(state_filters=(), producer_id_filters=()), node)
-        told = listed.transaction_states
-        found.update(str(each.transactional_id) for each in told if str(each.transaction_state) != _GONE)
-    return found
+    return {
+        str(each.transactional_id)
+        for node in await _coordinators(client)
+        for each in (await _listed(client, node)).transaction_states
+        if str(each.transaction_state) != _GONE
+    }
 
 
 async def transaction_timeouts(client: ClusterClient) -> dict[str, int]:
     """Return the transaction.timeout.ms of each transactional id that the cluster lists; none before Kafka 3.0."""
-    if not {ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS} <= await _apis(client):
+    if not await tells_transactions(client):
         return {}
-    if not client.metadata.brokers:
-        await client.refresh([])
-    listing, describing = (
-        entity(key, 0, "request") for key in (ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS)
-    )
     found: dict[str, int] = {}
-    for node in sorted(client.metadata.brokers):
-        listed = await client.call(listing(state_filters=(), producer_id_filters=()), node)
-        names = [str(each.transactional_id) for each in listed.transaction_states]
-        for at in range(0, len(names), _MOST_DESCRIBED):
-            told = await client.call(describing(transactional_ids=tuple(names[at : at + _MOST_DESCRIBED])), node)
-            found |= {
-                str(each.transactional_id): int(each.transaction_timeout)
-                for each in told.transaction_states
-                if not code_of(each.error_code)
-            }
+    for node in await _coordinators(client):
+        names = [str(each.transactional_id) for each in (await _listed(client, node)).transaction_states]
+        found |= {each.transactional_id: each.transaction_timeout for each in await _described(client, node, names)}
     return found
 
 
@@ -264,22 +252,17 @@ async def last_begun(client: ClusterClient, name: str) -> int | None:
     Return −1 for no transaction, also if the cluster cannot tell (before Kafka 3.0, or without DESCRIBE on the id).
     Return STILL_OPEN for an open transaction.
     """
-    if ApiKey.DESCRIBE_TRANSACTIONS not in await _apis(client):
+    if ApiKey.DESCRIBE_TRANSACTIONS not in await api_versions(client):
         return -1
-    describing = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
     try:
-        node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+        state = await _state_of(client, name)
     except BrokerRefused as refused:
         if refused.code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return -1
         raise
-    state = (await client.call(describing(transactional_ids=(name,)), node)).transaction_states[0]
-    code = code_of(state.error_code)
-    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(state.transaction_state) == _GONE):
+    if state is None:
         return None
-    if code:
-        raise Unreachable("transactions-unknown", f"{name}: DescribeTransactions answered {row(code).name}")
-    return STILL_OPEN if _is_open(state.transaction_state) else millis_of(state.transaction_start_time)
+    return STILL_OPEN if state.transaction_state in OPEN_STATES else state.transaction_start_time
 
 
 async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int, int]) -> int:
@@ -290,20 +273,44 @@ async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int,
     """
     await client.find_coordinator(_NOBODYS_GROUP)  # creates that topic if it is missing
     node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
-    add, end = entity(ApiKey.ADD_OFFSETS_TO_TXN, 3, "request"), entity(ApiKey.END_TXN, 3, "request")
-    holder = {"transactional_id": name, "producer_id": producer[0], "producer_epoch": producer[1]}
-    added = await client.call(add(**holder, group_id=_NOBODYS_GROUP), node)
-    if code := code_of(added.error_code):
-        return code
-    return code_of((await client.call(end(**holder, committed=False), node)).error_code)
+    add = entity(ApiKey.ADD_OFFSETS_TO_TXN, 3, "request")
+    added = await client.call(
+        add(transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], group_id=_NOBODYS_GROUP), node
+    )
+    return code_of(added.error_code) or await _end(client, node, (name, *producer), committed=False)
 
 
-async def add_partition(client: ClusterClient, holder: tuple[str, int, int], topic: str, partition: int) -> int:
-    """Add a partition to a transaction of `holder` (transactional id, producer id, epoch); return the broker's code."""
-    name, producer_id, epoch = holder
-    node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+async def add_partition(client: ClusterClient, identity: Identity, topic: str, partition: int) -> int:
+    """Add a partition to a transaction of a producer; return the broker's code."""
+    node = await client.find_coordinator(identity[0], kind=_OF_TRANSACTIONS)
+    return await _add_partition(client, node, identity, topic, partition)
+
+
+async def empty_transactions(client: ClusterClient, identity: Identity, topic: str, partition: int, count: int) -> int:
+    """Write `count` markers without CLUSTER_ACTION, slowly: as transactions without records (A12).
+
+    Return the first error code of the broker.
+    """
+    node = await client.find_coordinator(identity[0], kind=_OF_TRANSACTIONS)
+    tries = Backoff(_MARKER_PAUSE_S, within_s=client.settings.request_timeout_s)
+    done = 0
+    while done < count:
+        code = await _add_partition(client, node, identity, topic, partition, purpose=MARKERS)
+        if code == Code.CONCURRENT_TRANSACTIONS and not tries.over:
+            await tries.pause()
+        elif code := code or await _end(client, node, identity, committed=True, purpose=MARKERS):
+            return code
+        else:
+            done += 1
+    return 0
+
+
+async def _add_partition(
+    client: ClusterClient, node: int, identity: Identity, topic: str, partition: int, **how: str
+) -> int:
     add = entity(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "request")
     topic_type = element_type(add, "v3_and_below_topics")
+    name, producer_id, epoch = identity
     answer = await client.call(
         add(
             v3_and_below_transactional_id=name,
@@ -312,8 +319,16 @@ async def add_partition(client: ClusterClient, holder: tuple[str, int, int], top
             v3_and_below_topics=(topic_type(name=topic, partitions=(partition,)),),
         ),
         node,
+        **how,
     )
     return code_of(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+
+
+async def _end(client: ClusterClient, node: int, identity: Identity, *, committed: bool, **how: str) -> int:
+    name, producer_id, epoch = identity
+    end = entity(ApiKey.END_TXN, 3, "request")
+    message = end(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=committed)
+    return code_of((await client.call(message, node, **how)).error_code)
 
 
 async def _begun(client: ClusterClient, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], OpenTransaction]:
@@ -327,57 +342,60 @@ async def _begun(client: ClusterClient, keys: Collection[tuple[str, int]]) -> di
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """An open transaction as its coordinator describes it: the topics without marker, and the start time."""
-
-    topics: frozenset[str]
-    began: int
-    producer_id: int = -1
-    partitions: tuple[tuple[str, int], ...] = ()
+async def _coordinators(client: ClusterClient) -> list[int]:
+    """Return all brokers, because each broker may coordinate transactions."""
+    if not client.metadata.brokers:
+        await client.refresh([])
+    return sorted(client.metadata.brokers)
 
 
-async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | None = None) -> dict[str, _Open]:
-    """Return the open transactions of a coordinator, of these ids or of all ids."""
-    listing, describing = (
-        entity(ApiKey.LIST_TRANSACTIONS, 0, "request"),
-        entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request"),
-    )
-    listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
+async def _listed(
+    client: ClusterClient, node: int, *, states: Iterable[str] = (), producers: Iterable[int] = ()
+) -> Any:
+    """Return a coordinator's answer to ListTransactions."""
+    request = entity(ApiKey.LIST_TRANSACTIONS, 0, "request")
+    return await client.call(request(state_filters=tuple(states), producer_id_filters=tuple(producers)), node)
+
+
+async def _described(client: ClusterClient, node: int, names: Collection[str]) -> list[DescribedTransaction]:
+    """Return a coordinator's descriptions of transactional ids; leave out ids that the coordinator cannot describe."""
+    request = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
+    wanted, found = sorted(names), list[DescribedTransaction]()
+    for at in range(0, len(wanted), _MOST_DESCRIBED):
+        answer = await client.call(request(transactional_ids=tuple(wanted[at : at + _MOST_DESCRIBED])), node)
+        found += (each for each in answer.transaction_states if not each.error_code)
+    return found
+
+
+async def _open_everywhere(client: ClusterClient, names: frozenset[str] | None = None) -> list[CoordinatedTransaction]:
+    """Return the open transactions of all coordinators, of these ids or of all ids; raise Unreachable."""
+    found = await together(*(_open_at(client, node, names) for node in await _coordinators(client)))
+    return [each for of_coordinator in found for each in of_coordinator]
+
+
+async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | None) -> list[CoordinatedTransaction]:
+    listed = await _listed(client, node, states=OPEN_STATES)
     if code_of(listed.error_code):
         raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
     open_ = {str(each.transactional_id) for each in listed.transaction_states}
-    if names is not None:
-        open_ &= names
-    if not open_:
-        return {}
-    described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
-    return {
-        str(each.transactional_id): _Open(
-            frozenset(str(topic.topic) for topic in each.topics),
-            millis_of(each.transaction_start_time),
-            int(each.producer_id),
-            tuple((str(topic.topic), int(partition)) for topic in each.topics for partition in topic.partitions),
+    return [
+        CoordinatedTransaction(
+            each.transactional_id,
+            each.producer_id,
+            each.transaction_start_time,
+            tuple((topic.topic, partition) for topic in each.topics for partition in topic.partitions),
         )
-        for each in described.transaction_states
-        if not code_of(each.error_code) and _is_open(each.transaction_state)
-    }
-
-
-async def _apis(client: ClusterClient) -> set[int]:
-    """Return the API keys of a broker, because an older broker closes the connection on an unknown request."""
-    request = entity(ApiKey.API_VERSIONS, 3, "request")
-    answer = await client.call(request(client_software_name="kmigrate", client_software_version="1"))
-    return {int(api.api_key) for api in answer.api_keys}
+        for each in await _described(client, node, open_ if names is None else open_ & names)
+        if each.transaction_state in OPEN_STATES
+    ]
 
 
 async def _named(client: ClusterClient, producers: set[int]) -> dict[int, tuple[str, int]] | None:
     """Return transactional id and start by producer id; None if a coordinator could not be asked."""
-    if not client.metadata.brokers:
-        await client.refresh([])
     named: dict[int, tuple[str, int]] = {}
     try:
-        answers = await together(*(_of_coordinator(client, node, producers) for node in client.metadata.brokers))
+        nodes = await _coordinators(client)
+        answers = await together(*(_of_coordinator(client, node, producers) for node in nodes))
     except KmigrateError:
         return None
     for told in answers:
@@ -390,35 +408,14 @@ async def _named(client: ClusterClient, producers: set[int]) -> dict[int, tuple[
 async def _of_coordinator(
     client: ClusterClient, node: int, producers: Iterable[int]
 ) -> dict[int, tuple[str, int]] | None:
-    listing = entity(ApiKey.LIST_TRANSACTIONS, 0, "request")
-    listed = await client.call(listing(state_filters=(), producer_id_filters=tuple(producers)), node)
+    listed = await _listed(client, node, producers=producers)
     if code_of(listed.error_code):
         return None
-    open_ = {str(each.transactional_id) for each in listed.transaction_states if _is_open(each.transaction_state)}
-    if not open_:
-        return {}
-    describing = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
-    described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
-    return {
-        int(each.producer_id): (str(each.transactional_id), millis_of(each.transaction_start_time))
-        for each in described.transaction_states
-        if not code_of(each.error_code)
+    open_ = {
+        str(each.transactional_id) for each in listed.transaction_states if str(each.transaction_state) in OPEN_STATES
     }
-
-
-def _is_open(state: str) -> bool:
-    return str(state) in OPEN_STATES
-
-
-Identity = tuple[str, int, int]
-"""Transactional id, producer id and epoch."""
-NO_MORE = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
-"""Codes of a coordinator that accepts no request of an identity any more."""
-
-_NOBODY = -1
-_USUAL_TIMEOUT = dt.timedelta(seconds=60)
-"""Transaction timeout of an epoch that no producer gets: the next producer sets its own timeout."""
-_EMPTY, _COMMITTED = "Empty", "CompleteCommit"
+    described = await _described(client, node, open_)
+    return {each.producer_id: (each.transactional_id, each.transaction_start_time) for each in described}
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,17 +444,22 @@ class Now:
 
 async def now_at(client: ClusterClient, name: str) -> Now | None:
     """Return producer and state of a transactional id; None if the cluster knows no such id (Kafka ≥ 3.0)."""
-    node = await _coordinator(client, name)
-    told = (
-        await client.call(entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")(transactional_ids=(name,)), node)
-    ).transaction_states[0]
-    code = code_of(told.error_code)
-    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(told.transaction_state) == _GONE):
+    state = await _state_of(client, name)
+    return Now(state.producer_id, state.producer_epoch, state.transaction_state) if state is not None else None
+
+
+async def _state_of(client: ClusterClient, name: str) -> DescribedTransaction | None:
+    """Return the description of a transactional id; None for an unknown id. Raise BrokerRefused or Unreachable."""
+    request = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
+    answer = await client.call(request(transactional_ids=(name,)), await _coordinator(client, name))
+    state: DescribedTransaction = answer.transaction_states[0]
+    code = state.error_code
+    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and state.transaction_state == _GONE):
         return None
     _refuse_denied(client, name, code)
     if code:
         raise Unreachable("transactions-unknown", f"{name}: DescribeTransactions answered {row(code).name}")
-    return Now(int(told.producer_id), int(told.producer_epoch), str(told.transaction_state))
+    return state
 
 
 async def end_as(client: ClusterClient, identity: Identity, *, committed: bool) -> int:
@@ -465,11 +467,8 @@ async def end_as(client: ClusterClient, identity: Identity, *, committed: bool) 
 
     For a transaction that has already ended the same way the code is 0, otherwise INVALID_TXN_STATE.
     """
-    name, producer_id, epoch = identity
-    ending = entity(ApiKey.END_TXN, 3, "request")
-    message = ending(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=committed)
-    code = code_of((await client.call(message, await _coordinator(client, name))).error_code)
-    _refuse_denied(client, name, code)
+    code = await _end(client, await _coordinator(client, identity[0]), identity, committed=committed)
+    _refuse_denied(client, identity[0], code)
     return code
 
 

@@ -13,4 +13,5 @@ tasks     owned tasks
 stamps    changes of files
 process   names of processes
 resolve   addresses of a host name
+retry     rounds, looks and tries with pauses
 """

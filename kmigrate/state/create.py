@@ -10,7 +10,7 @@ from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, Failed, Refused, Unreachable
 from kmigrate.model.records import SIZE_LIMIT
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.retry import Backoff
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
 from kmigrate.state.offset_maps import MAP_TOPIC
@@ -20,6 +20,7 @@ __all__ = ["ConfigFault", "check_state_log", "ensure_map_topic", "ensure_state_l
 
 _STATE_TOPICS = (STATE_TOPIC, PRESENCE_TOPIC)
 
+_LOOK_S = 0.05
 _HOUR_MS = 3600 * 1000
 _DAY_MS = 24 * _HOUR_MS
 _RECORD_BYTES = 8 << 20
@@ -103,11 +104,9 @@ async def ensure_map_topic(client: ClusterClient, admin: Admin, patience_s: floa
     metadata = await client.refresh([MAP_TOPIC])
     if MAP_TOPIC not in metadata.topics:
         await _create(admin, MAP_TOPIC, len(metadata.brokers))
-    deadline = monotonic() + patience_s
+    looks = Backoff(_LOOK_S, within_s=patience_s)
     while client.leader(MAP_TOPIC, 0) < 0:
-        if monotonic() > deadline:
-            raise Unreachable("no-leader", f"{MAP_TOPIC} gets no leader")
-        await sleep(0.05)
+        await looks.pause(Unreachable("no-leader", f"{MAP_TOPIC} gets no leader"))
         told = (await client.refresh([MAP_TOPIC])).topics.get(MAP_TOPIC)
         if told is not None and told.error == Code.TOPIC_AUTHORIZATION_FAILED:
             refuse_untold(client, told)
@@ -118,12 +117,12 @@ async def _create(admin: Admin, topic: str, brokers: int) -> bool:
 
 
 async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> None:
-    deadline = monotonic() + timeout
-    while monotonic() < deadline:
+    looks = Backoff(_LOOK_S, within_s=timeout)
+    while not looks.over:
         metadata = await client.refresh(_STATE_TOPICS)
         if all(topic in metadata.topics and client.leader(topic, 0) >= 0 for topic in _STATE_TOPICS):
             return
-        await sleep(0.05)
+        await looks.pause()
 
 
 async def _put_right(admin: Admin, faults: list[ConfigFault]) -> list[str]:
@@ -199,11 +198,11 @@ def _falls_short(key: str, found: ConfigValue, wanted: str) -> bool:
 
 async def _configs_of(admin: Admin, present: list[str], patience_s: float = 10.0) -> dict[str, dict[str, ConfigValue]]:
     """Return configs of existing topics; ask again while a broker does not know a new topic yet."""
-    deadline = monotonic() + patience_s
+    tries = Backoff(_LOOK_S, within_s=patience_s)
     while True:
         try:
             return await admin.topic_configs(present)
         except BrokerRefused as refused:
-            if refused.code != Code.UNKNOWN_TOPIC_OR_PARTITION or monotonic() > deadline:
+            if refused.code != Code.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-        await sleep(0.05)
+            await tries.pause(refused)

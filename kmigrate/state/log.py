@@ -31,6 +31,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep, steady_ms
+from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code, row
@@ -67,6 +68,8 @@ Every other process counts such a process as silent, too.
 """
 _LONGEST_INTERVAL_MS = 3_600_000
 _UNKNOWN_KIND = "unknown-record"
+_PAUSE_S = 0.1
+"""Seconds before a read of the log is tried again."""
 _MOST_REPAIRS = 16
 """Most keys that a write repairs beforehand: endless strays must not keep every writer busy."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
@@ -207,7 +210,7 @@ class StateLog:
         else:
             if not told.error and told.offset < self._tail.reached:
                 raise self._cut(f"ends at {told.offset}")
-        await sleep(0.1)
+        await sleep(_PAUSE_S)
 
     def _cut(self, what: str) -> StateLogBroken:
         return StateLogBroken(
@@ -238,7 +241,7 @@ class StateLog:
                 await self._begin_presence()
             except Exception as error:
                 self._on_trouble(_as_ours(error, "presence"))
-                await sleep(0.1)
+                await sleep(_PAUSE_S)
 
     async def changed_or_broken(self, timeout: float) -> KmigrateError | None:
         """Wait as `changed` does, and return why the log cannot be read; None if all is well.
@@ -382,7 +385,7 @@ class StateLog:
 
     async def _offset(self, key: tuple[str, int], at: int, timeout: float) -> LogOffset:
         """Return the leader's ListOffsets answer for a time or for the log's end; repeat while there is no leader."""
-        deadline = monotonic() + timeout
+        tries = Backoff(_PAUSE_S, within_s=timeout)
         while True:
             try:
                 asking = self._client.list_offsets({key: at}, purpose="state-end")
@@ -391,14 +394,12 @@ class StateLog:
                     return answer
                 await self._client.refresh([key[0]])
                 problem = row(answer.error).name
-                if answer.error in DENIED and (not self._opened or monotonic() > deadline):
+                if answer.error in DENIED and (not self._opened or tries.over):
                     raise denied(self._client.settings, answer.error, ("DESCRIBE", f"topic {key[0]}"))
             except Unreachable as error:
                 problem = error.what
                 await self._refresh()
-            if monotonic() > deadline:
-                raise Unreachable("state-log-unreachable", f"the end of {key[0]} cannot be read: {problem}")
-            await sleep(0.1)
+            await tries.pause(Unreachable("state-log-unreachable", f"the end of {key[0]} cannot be read: {problem}"))
 
     T = TypeVar("T")
 

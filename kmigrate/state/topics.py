@@ -10,7 +10,7 @@ from kmigrate.cluster.acls import denied
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Failed, Refused, Unreachable
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.retry import Backoff
 from kmigrate.protocol.codes import Code, row
 
 __all__ = ["bad_state_topic", "refuse_untold", "single_partition_topic"]
@@ -20,12 +20,12 @@ _POLL_SECONDS = 0.05
 
 async def single_partition_topic(client: ClusterClient, topic: str, patience_s: float = 10.0) -> TopicInfo | None:
     """Return the topic, or None if the cluster has no such topic; raise if the topic cannot hold state."""
-    deadline = monotonic() + patience_s
+    tries = Backoff(_POLL_SECONDS, within_s=patience_s)
     while True:
         info = await client.topic(topic)
-        if info is None or not info.error or not row(info.error).retriable or monotonic() > deadline:
+        if info is None or not info.error or not row(info.error).retriable or tries.over:
             break
-        await sleep(_POLL_SECONDS)
+        await tries.pause()
     if info is not None:
         refuse_untold(client, info)
         if len(info.partitions) != 1:

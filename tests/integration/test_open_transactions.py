@@ -9,7 +9,7 @@ from collections.abc import Callable
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.transactions import GroupTransaction, group_transactions
+from kmigrate.cluster.transactions import CoordinatedTransaction, group_transactions
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.bench.load import make_topic
 from tests.integration.mirror_world import settings_of
@@ -27,7 +27,7 @@ def test_an_open_transaction_that_holds_a_groups_positions_is_found_by_the_group
     producer.begin_transaction()
     producer.send_offsets_to_transaction([TopicPartition(topic, 0, 0)], consumer.consumer_group_metadata(), 20)
 
-    async def found() -> list[GroupTransaction]:
+    async def found() -> list[CoordinatedTransaction]:
         async with ClusterClient(settings_of("source", source.bootstrap)) as client:
             return [each for each in await group_transactions(client, group, ()) if each.transactional_id == name]
 

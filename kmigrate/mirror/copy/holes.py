@@ -24,6 +24,7 @@ from zlib import crc32
 
 from kmigrate.cluster.append import settled_end
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient
+from kmigrate.cluster.transactions import empty_transactions
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.partition.steps import Hole
 from kmigrate.mirror.settings import HoleFiller
@@ -138,7 +139,8 @@ class HoleMaker:
             if known != term:
                 return Made(Code.CONCURRENT_TRANSACTIONS)  # not prepared: try again from the start
             del self._producers[key]  # until the outcome is known
-            code = await self._target.empty_transactions(self._name(*key), producer, *key, hole.end - hole.start)
+            identity = (self._name(*key), *producer)
+            code = await empty_transactions(self._target, identity, *key, hole.end - hole.start)
             if code not in _GIVEN_UP:
                 self._producers[key] = known, producer
         return Made(code) if code else Made(0, await self._written(key, hole))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kmigrate.cluster.client import LATEST, ClusterClient
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.retry import Backoff
 
 __all__ = ["wait_copied"]
 
@@ -25,9 +25,8 @@ async def wait_copied(
 
     Positions beyond the end of the source's log are not waited for, because no mirror would ever reach them.
     """
-    deadline = monotonic() + seconds
     missing = dict(positions)
-    bounded, pause = False, _FIRST_PAUSE_S
+    looks, bounded = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, within_s=seconds), False
     while True:
         ends = await target.list_offsets(dict.fromkeys(missing, LATEST))
         missing = {key: at for key, at in missing.items() if ends[key].error or ends[key].offset < at}
@@ -37,9 +36,8 @@ async def wait_copied(
             bounded = True
         if not missing:
             return True
-        if monotonic() > deadline:
+        if looks.over:
             return False
         if any(ends[key].error for key in missing):
             await target.refresh({topic for topic, _ in missing})
-        await sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        await looks.pause()

@@ -22,6 +22,7 @@ from kmigrate.model.routes import next_table, routing_table
 from kmigrate.net.arrivals import Arrivals
 from kmigrate.net.buffers import give_back
 from kmigrate.net.clock import boottime, monotonic, sleep
+from kmigrate.net.retry import every, until
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import ServerTls
 from kmigrate.observe.registry import Registry
@@ -51,6 +52,7 @@ _LOOK_AT_WRITES_S = 5.0
 _LOOK_AT_TRANSACTIONS_S = 0.25
 _LOOK_AT_CLIENTS_S = 5.0
 _BEAT_S = 0.25
+_DRAIN_LOOK_S = 0.01
 _LOOK_AT_MEMORY_S = 0.2
 
 
@@ -154,13 +156,14 @@ class Router:
         self._shared.closing = True
         for connection in list(self._connections):
             connection.retire()
-        while monotonic() < deadline and self._connections:
-            await sleep(0.01)
+        await until(lambda: not self._connections, every_s=_DRAIN_LOOK_S, within_s=self.settings.drain_s)
         for connection in list(self._connections):
             connection.close("")
-        while monotonic() < deadline and any(c.draining for c in self._draining):
-            await sleep(0.01)
-        resolved = not any(c.draining for c in self._draining)
+        resolved = await until(
+            lambda: not any(c.draining for c in self._draining),
+            every_s=_DRAIN_LOOK_S,
+            within_s=deadline - monotonic(),
+        )
         for connection in [*self._connections, *self._draining]:
             connection.abort()
         if self._arrivals is not None:
@@ -254,8 +257,7 @@ class Router:
 
     async def _see_off(self) -> None:
         """Close connections in turn once the links are finished, so that brokers get no rush of new connections."""
-        while True:
-            await sleep(1 / self.settings.leave_per_s)
+        async for _ in every(1 / self.settings.leave_per_s):
             guest = self._shared.farewell.next(monotonic()) if self._shared.table.finished else None
             if guest is not None:
                 guest.leave()
@@ -269,8 +271,7 @@ class Router:
         depend on this, because the source broker holds the fence (`workflow.promote.sealing`).
         """
         self._beat = boottime()
-        while True:
-            await sleep(_BEAT_S)
+        async for _ in every(_BEAT_S):
             if self._shared.stood_still():
                 _log.warning("router %s stood still for %.1f s", self.settings.name, boottime() - self._beat)
                 for connection in list(self._connections):
@@ -295,8 +296,7 @@ class Router:
 
     async def _keep_limits(self) -> None:
         looked, relieved = monotonic(), 0
-        while True:
-            await sleep(_LOOK_AT_MEMORY_S)
+        async for _ in every(_LOOK_AT_MEMORY_S):
             if relieved < (parted := self._shared.limits.ended[Ended.MEMORY]):
                 relieved = parted
                 give_back()
@@ -306,8 +306,7 @@ class Router:
                 self._shared.limits.part_from_idle(self._connections, now)
 
     async def _watch_brokers(self) -> None:
-        while True:
-            await sleep(_LOOK_AT_BROKERS_S)
+        async for _ in every(_LOOK_AT_BROKERS_S):
             self._clusters.refresh_target()
             self._clusters.refresh_sources()
             await self._learn_own_topics()
@@ -329,8 +328,7 @@ class Router:
             connection.look_up()
 
     async def _watch_writes(self) -> None:
-        while True:
-            await sleep(_LOOK_AT_WRITES_S)
+        async for _ in every(_LOOK_AT_WRITES_S):
             for connection in self._connections:
                 connection.session.look_after()
 
@@ -353,8 +351,7 @@ class Router:
             await self._state_log.changed_or_broken(1.0)
 
     async def _watch_transactions(self) -> None:
-        while True:
-            await sleep(_LOOK_AT_TRANSACTIONS_S)
+        async for _ in every(_LOOK_AT_TRANSACTIONS_S):
             await end_forgotten(self._shared, self._clusters.open_at_source)
 
     # the state log
@@ -471,7 +468,7 @@ class Router:
 
     async def _presence(self) -> None:
         looked = float("-inf")
-        while True:
+        async for _ in every(self.settings.presence_interval_ms / 1000, at_once=True):
             self._shared.forwards.tick(monotonic())
             # With thousands of connections this takes milliseconds, so it is done only when somebody waits for the
             # list.
@@ -479,4 +476,3 @@ class Router:
                 looked = monotonic()
                 self._clients = grouped((each.who, each.session.on_broker) for each in self._connections)
             self._announce_now()
-            await sleep(self.settings.presence_interval_ms / 1000)

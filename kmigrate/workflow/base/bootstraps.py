@@ -11,14 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.requests import newest_versions
+from kmigrate.cluster.client import ClusterClient, api_versions
 from kmigrate.errors import KmigrateError, Unreachable, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.resolve import addresses_of
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey
 from kmigrate.state.identity import is_other_cluster
 from kmigrate.workflow.base.plan import Finding
 
@@ -97,9 +96,9 @@ async def _ask_one(target: ClusterClient, address: str, host: str, port: int) ->
     settings: ClusterSettings = replace(target.settings, bootstrap=((host, port),))
     try:
         async with asyncio.timeout(_ANSWER_S), ClusterClient(settings) as client:
-            versions = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")())
+            versions = await api_versions(client)
             cluster = (await client.refresh([])).cluster_id
-            is_broker = ApiKey.WRITE_TXN_MARKERS in newest_versions(versions)
+            is_broker = ApiKey.WRITE_TXN_MARKERS in versions
             other = cluster != wanted or (is_broker and await is_other_cluster(client, target))
     except TimeoutError:
         return Bootstrap(address, Leads.NOWHERE, f"nothing answers at {host}:{port} within {_ANSWER_S:g} s")

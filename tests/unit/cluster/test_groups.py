@@ -26,7 +26,7 @@ class Broker:
             raise Unreachable("broker-unreachable", "it is away")
         return 3
 
-    async def call(self, request: Any, node: int) -> Any:
+    async def call(self, request: Any, node: int, *, purpose: str = "control") -> Any:
         assert node == 3, "the group's coordinator"
         kind, key, version = answer_type(type(request)), int(request.__api_key__), int(request.__version__)
         if key == 18:

@@ -56,7 +56,7 @@ class Cluster(ClusterClient):
     async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
         match int(request.__api_key__):
             case 18:
-                return SimpleNamespace(api_keys=[SimpleNamespace(api_key=key) for key in self._apis])
+                return SimpleNamespace(api_keys=[SimpleNamespace(api_key=key, max_version=0) for key in self._apis])
             case 66:
                 said = self._listed[node or 0]
                 if isinstance(said, Exception):

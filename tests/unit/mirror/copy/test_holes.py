@@ -14,7 +14,9 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
+from kmigrate.cluster.transactions import Identity
 from kmigrate.errors import Unreachable
+from kmigrate.mirror.copy import holes
 from kmigrate.mirror.copy.holes import HoleMaker, Made
 from kmigrate.mirror.partition.steps import Hole
 from kmigrate.mirror.settings import HoleFiller
@@ -48,12 +50,11 @@ class Target:
         self.epochs[transactional_id] = self.epochs.get(transactional_id, -1) + 1
         return 5, self.epochs[transactional_id]
 
-    async def empty_transactions(
-        self, name: str, producer: tuple[int, int], topic: str, partition: int, count: int
-    ) -> int:
+    async def empty_transactions(self, identity: Identity, topic: str, partition: int, count: int) -> int:
+        name, _, epoch = identity
         if name not in self.epochs:
             return Code.INVALID_PRODUCER_ID_MAPPING
-        if producer[1] != self.epochs[name]:
+        if epoch != self.epochs[name]:
             return Code.INVALID_PRODUCER_EPOCH
         if self.lost is not None:
             raise self.lost
@@ -86,6 +87,11 @@ class Target:
 
     async def connection(self, node: int, purpose: str) -> None:
         self.asked.append(("connection", purpose))
+
+
+@pytest.fixture(autouse=True)
+def _target_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holes, "empty_transactions", Target.empty_transactions)
 
 
 def maker(target: Target, filler: HoleFiller = HoleFiller.TRANSACTIONS) -> HoleMaker:

@@ -20,9 +20,9 @@ from kmigrate.errors import Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord, ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net import retry
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.process import clusters
-from kmigrate.router.process import copy_progress as copied
 from kmigrate.router.process.clusters import Clusters
 from kmigrate.router.process.copy_progress import wait_copied
 from kmigrate.router.process.listeners import ClientConnection
@@ -503,8 +503,8 @@ class _Copy:
 def test_a_copy_that_is_far_behind_is_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand members may wait for the copy, and each asks again as soon as the answer is "not there yet"."""
     target, source = _Copy(7), _Copy(20)
-    monkeypatch.setattr(copied, "sleep", target.sleep)
-    monkeypatch.setattr(copied, "monotonic", lambda: sum(target.slept))
+    monkeypatch.setattr(retry, "sleep", target.sleep)
+    monkeypatch.setattr(retry, "monotonic", lambda: sum(target.slept))
     behind = wait_copied(cast("ClusterClient", target), cast("ClusterClient", source), {("t", 0): 8}, 1.0)
     assert asyncio.run(behind) is False
     assert target.slept == sorted(target.slept)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupMember, GroupState
-from kmigrate.cluster.transactions import GroupTransaction
+from kmigrate.cluster.transactions import CoordinatedTransaction
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
@@ -143,7 +143,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_mixed(source: Source, group: str) -> bool:
         return source.mixed
 
-    async def none_open(*_: Any) -> list[GroupTransaction]:
+    async def none_open(*_: Any) -> list[CoordinatedTransaction]:
         return []
 
     monkeypatch.setattr(transactions, "group_transactions", none_open)
@@ -274,11 +274,11 @@ def test_no_position_is_read_before_every_router_has_frozen_the_group(applied: i
 
 def test_an_open_transaction_that_keeps_the_group_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [
-        GroupTransaction("strange", 3, -1, (("__consumer_offsets", 7),)),
-        GroupTransaction("till", 9, 1, tuple(("t", partition) for partition in range(7))),
+        CoordinatedTransaction("strange", 3, -1, (("__consumer_offsets", 7),)),
+        CoordinatedTransaction("till", 9, 1, tuple(("t", partition) for partition in range(7))),
     ]
 
-    async def group_transactions(_: Any, group: str, names: set[str]) -> list[GroupTransaction]:
+    async def group_transactions(_: Any, group: str, names: set[str]) -> list[CoordinatedTransaction]:
         assert (group, names) == ("g", {"till"})
         return told
 
@@ -303,8 +303,8 @@ def test_positions_that_a_transaction_keeps_back_are_not_read_and_the_transactio
     async def read(code: int) -> None:
         raise BrokerRefused("broker-refused", "OffsetFetch", code=code)
 
-    async def group_transactions(*_: Any) -> list[GroupTransaction]:
-        return [GroupTransaction("till", 9, 1, (("t", 0),))]
+    async def group_transactions(*_: Any) -> list[CoordinatedTransaction]:
+        return [CoordinatedTransaction("till", 9, 1, (("t", 0),))]
 
     monkeypatch.setattr(transactions, "group_transactions", group_transactions)
     log: Any = MemoryLog(LINK, GROUP)
