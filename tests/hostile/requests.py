@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from kmigrate.protocol.api import ApiKey, encode_body, entity, is_flexible
 from kmigrate.records.build import one_record_batch
-from kmigrate.router.wire.offered import OFFERED
+from kmigrate.router.wire.apis import OFFERED
 
 __all__ = ["HARMLESS", "Nonsense", "framed", "request"]
 
@@ -41,7 +41,7 @@ def request(
 ) -> bytes:
     """Return a whole request. `tags` are the header's tagged fields, in versions that have them."""
     name = struct.pack(">h", -1) if client is None else struct.pack(">h", len(client)) + client
-    known = api in OFFERED and OFFERED[api][0] <= version <= OFFERED[api][1]
+    known = api in OFFERED and OFFERED[api].versions[0] <= version <= OFFERED[api].versions[1]
     head = struct.pack(">hhi", api, version, correlation) + name
     return framed(head + (tags if known and is_flexible(api, version) else b"") + body)
 
@@ -64,7 +64,7 @@ class Nonsense:
     def next(self) -> bytes:
         chance = self._chance
         api = chance.choice(self._apis) if chance.random() < 0.7 else ApiKey.PRODUCE
-        version = chance.randint(*OFFERED[api])
+        version = chance.randint(*OFFERED[api].versions)
         whole = bytearray(
             request(
                 api,

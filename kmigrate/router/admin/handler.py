@@ -15,9 +15,10 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.admin.create_topics import create_topics
 from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
-from kmigrate.router.wire.addresses import ONE_BROKERS, none_here
-from kmigrate.router.wire.admin import ADMIN_APIS, answer_with, make_nodes_real, split_mirrored
-from kmigrate.router.wire.broker_names import BROKER_CONFIG_APIS, asked_brokers, show_names
+from kmigrate.router.wire.addresses import none_here
+from kmigrate.router.wire.admin import answer_with, make_nodes_real, split_mirrored
+from kmigrate.router.wire.apis import APIS, Treatment
+from kmigrate.router.wire.broker_names import asked_brokers, show_names
 from kmigrate.router.wire.configs import show_own_configs
 from kmigrate.router.wire.groups import leaves_group
 from kmigrate.router.wire.listed import (
@@ -30,12 +31,11 @@ from kmigrate.router.wire.listed import (
     with_followed,
     without_followed,
 )
-from kmigrate.router.wire.quorum import QUORUM_APIS, show_nodes
+from kmigrate.router.wire.quorum import show_nodes
 from kmigrate.router.wire.share import ask_for_subscription, refuse_share, share_accepted, subscription_told
 
-__all__ = ["ADMINISTRATIVE", "AdminHandler"]
+__all__ = ["AdminHandler"]
 
-ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {ApiKey.SHARE_GROUP_HEARTBEAT}
 Reply = Callable[[Buffer], None]
 
 
@@ -51,7 +51,7 @@ class AdminHandler:
 
     def take(self, head: RequestHead, frame: bytearray, reply: Reply, *, home: str, broker: int | None) -> None:
         """Take a request; `home` and `broker` name the listener of the client's connection, as the session knows it."""
-        if head.api_key in ONE_BROKERS and home:
+        if home and APIS[head.api_key].treatment is Treatment.ONE_BROKER:
             reply(none_here(head))
             return
         request = decode_request(frame, head)
@@ -72,14 +72,14 @@ class AdminHandler:
         def answered(answer: bytearray) -> None:
             reply(answer if self._told() else self._shown(head, answer, asked))
 
-        if head.api_key in ADMIN_APIS:
+        if APIS[head.api_key].treatment is Treatment.CHANGE:
             self._change(head, frame, request, answered)
         else:
             self._client.to_target([frame], head.correlation_id, answered)
 
     def _shown(self, head: RequestHead, answer: bytearray, asked: frozenset[str]) -> Buffer:
         """Return the answer with the names and topics that the client knows."""
-        if head.api_key in QUORUM_APIS:
+        if APIS[head.api_key].treatment is Treatment.NODE_IDS:
             return show_nodes(answer, head, self._shared.book, self._shared.hidden())
         if head.api_key == ApiKey.DESCRIBE_CONFIGS and self._shared.table.mirroring:
             answer = show_own_configs(answer, head, self._shared.table.topics)

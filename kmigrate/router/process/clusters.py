@@ -27,7 +27,8 @@ from kmigrate.router.shared.deferred_partitions import Holder
 from kmigrate.router.shared.gate import GateKey, ring_distance
 from kmigrate.router.shared.state import TARGET, StoredBatch
 from kmigrate.router.shared.time_lookups import Found
-from kmigrate.router.wire.offered import OFFERED, common_api_versions
+from kmigrate.router.wire.api_versions import common_api_versions
+from kmigrate.router.wire.apis import OFFERED
 
 __all__ = ["Clusters"]
 
@@ -145,7 +146,7 @@ class Clusters:
         """Read the API versions of all brokers of the target that answer."""
         spans = await _spans(self.target)
         self._target_tells = ApiKey.DESCRIBE_TRANSACTIONS in spans
-        newest = min(spans[ApiKey.API_VERSIONS], OFFERED[ApiKey.API_VERSIONS][1])
+        newest = min(spans[ApiKey.API_VERSIONS], OFFERED[ApiKey.API_VERSIONS].versions[1])
         question = entity(ApiKey.API_VERSIONS, newest, "request")
         request = question(client_software_name="kmigrate", client_software_version="router")
         answers = []

@@ -26,12 +26,13 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.protocol.sasl import MIN_ITERATIONS
 from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
+from kmigrate.router.wire.apis import Treatment, treated
 
-__all__ = ["SASL_APIS", "ClientLogin"]
+__all__ = ["ClientLogin"]
 
 
-SASL_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-_BEFORE = SASL_APIS | {ApiKey.API_VERSIONS}
+_LOGIN = treated(Treatment.SASL)
+_BEFORE_LOGIN = _LOGIN | {ApiKey.API_VERSIONS}
 _SALT_SEED = secrets.token_bytes(32)
 _A_MOMENT_S = 1.0
 _REFUSAL_S = 0.1
@@ -66,11 +67,11 @@ class ClientLogin:
         """Refuse a request that may not come yet, or no more; `alone`: nothing of this client waits for an answer."""
         key = head.api_key
         if not self.accepted:
-            if key not in _BEFORE:
+            if key not in _BEFORE_LOGIN:
                 raise ProtocolViolation("not-logged-in", f"a client sent api {key} before it was logged in")
             if not alone:
                 raise ProtocolViolation("not-logged-in", "a client did not wait for the answers of its login")
-        elif key not in SASL_APIS and self._client.now() > self._ends:
+        elif key not in _LOGIN and self._client.now() > self._ends:
             raise ProtocolViolation("session-ended", "a client did not renew its session in time")
 
     @property

@@ -16,23 +16,24 @@ from kmigrate.protocol.api import ApiKey, decode_request, frame_answer, is_flexi
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.admin.create_topics import ask_layout
-from kmigrate.router.admin.handler import ADMINISTRATIVE, AdminHandler
+from kmigrate.router.admin.handler import AdminHandler
 from kmigrate.router.fetch.handler import FetchHandler
 from kmigrate.router.fetch.list_offsets import ListOffsetsHandler
 from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.groups.trials import TrialJoins
 from kmigrate.router.produce.handler import ProduceHandler
-from kmigrate.router.session.login import SASL_APIS, ClientLogin
+from kmigrate.router.session.login import ClientLogin
 from kmigrate.router.shared.conversation import Conversation, Conversations
 from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
-from kmigrate.router.wire.addresses import REWRITTEN, rewrite_answer
-from kmigrate.router.wire.followed import FOLLOWED_APIS, as_no_member
+from kmigrate.router.wire.addresses import rewrite_answer
+from kmigrate.router.wire.api_versions import answer_api_versions, filter_api_versions, unsupported_api_versions
+from kmigrate.router.wire.apis import APIS, OFFERED, Treatment, check_offered, treated
+from kmigrate.router.wire.followed import as_no_member
 from kmigrate.router.wire.groups import (
     DELETES,
     HEARTBEATS,
-    HELD_APIS,
     group_error,
     groups_of,
     leaves_group,
@@ -41,25 +42,16 @@ from kmigrate.router.wire.groups import (
 from kmigrate.router.wire.heartbeats import from_target
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.not_ready import cut_offsets
-from kmigrate.router.wire.offered import (
-    OFFERED,
-    check_offered,
-    filter_api_versions,
-    told_api_versions,
-    unsupported_api_versions,
-)
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
 from kmigrate.router.wire.produce import read_produce
 from kmigrate.router.wire.producer_ids import given_id, is_refused_id
-from kmigrate.router.wire.share import SHARE_READS, show_leaders
-from kmigrate.router.wire.transactions import TRANSACTION_APIS, error_answer
+from kmigrate.router.wire.share import show_leaders
+from kmigrate.router.wire.transactions import error_answer
 from kmigrate.router.wire.trials import JOINING
 
 __all__ = ["Session"]
 
-_OF_PRODUCERS = TRANSACTION_APIS | {ApiKey.INIT_PRODUCER_ID}
-_OF_GROUPS = HELD_APIS | FOLLOWED_APIS
-_COORDINATED = _OF_PRODUCERS | HEARTBEATS
+_COORDINATED = treated(Treatment.TXN, Treatment.PRODUCER_ID) | HEARTBEATS
 _COMMIT_ROUNDS = 4
 """Factor by which a commit is held longer than other requests of held groups.
 
@@ -295,32 +287,30 @@ class Session:
 
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
         """Dispatch every API except Produce and Fetch."""
-        key = head.api_key
+        key, table = head.api_key, self._shared.table
         if key in _COORDINATED and self._told and self._shared.farewell.is_back(self) and self._sent_on(head, frame):
             return True
-        if key in _OF_GROUPS and (self._shared.table.held_groups or self._shared.table.followed):
-            return self._group(head, frame)
-        if key in REWRITTEN:
-            return self._rewritten(head, frame)
-        if key in SHARE_READS:
-            unready = self._shared.unready.judge(self._shared.table.epoch)
-            self._pass(
-                head,
-                frame,
-                lambda answer: answer if self._told else show_leaders(answer, head, self._shared.book, unready),
-            )
-        elif key == ApiKey.API_VERSIONS:
-            self._api_versions(head, frame)
-        elif key in SASL_APIS:
-            return self._sasl(head, frame)
-        elif key in _OF_PRODUCERS and (self._shared.table.topics or self._shared.table.held_groups):
-            self._of_producer(head, frame)
-        elif key == ApiKey.LIST_OFFSETS and self._shared.table.topics:
-            self._ends(head, frame)
-        elif key in ADMINISTRATIVE:
-            return self._administrative(head, frame)
-        else:
-            self._pass_on(head, frame)
+        match APIS[key].treatment:
+            case Treatment.GROUP | Treatment.GROUP_NEVER_HELD if table.held_groups or table.followed:
+                return self._group(head, frame)
+            case Treatment.REWRITE:
+                return self._rewritten(head, frame)
+            case Treatment.SASL:
+                return self._sasl(head, frame)
+            case (
+                Treatment.CHANGE | Treatment.CONFIGS | Treatment.NODE_IDS | Treatment.ONE_BROKER | Treatment.SHARE_GROUP
+            ):
+                return self._administrative(head, frame)
+            case Treatment.TXN | Treatment.PRODUCER_ID if table.topics or table.held_groups:
+                self._of_producer(head, frame)
+            case Treatment.LIST_OFFSETS if table.topics:
+                self._ends(head, frame)
+            case Treatment.SHARE_READ:
+                self._share_read(head, frame)
+            case Treatment.API_VERSIONS:
+                self._api_versions(head, frame)
+            case _:
+                self._pass_on(head, frame)
         return True
 
     def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
@@ -410,8 +400,16 @@ class Session:
             self.advance()
         self._part()
 
+    def _share_read(self, head: RequestHead, frame: bytearray) -> None:
+        unready = self._shared.unready.judge(self._shared.table.epoch)
+        self._pass(
+            head,
+            frame,
+            lambda answer: answer if self._told else show_leaders(answer, head, self._shared.book, unready),
+        )
+
     def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
-        if not 0 <= head.version <= OFFERED[ApiKey.API_VERSIONS][1]:
+        if not 0 <= head.version <= OFFERED[ApiKey.API_VERSIONS].versions[1]:
             self._answer(frame, unsupported_api_versions(head.correlation_id))
             return
         if head.version >= _FIRST_WITH_SOFTWARE:
@@ -419,7 +417,7 @@ class Session:
             self.software = f"{told.client_software_name} {told.client_software_version}"[:_LONGEST_NAME]
         target = None if self._login.accepted else self._shared.backend.target_versions()
         if target is not None:
-            self._answer(frame, told_api_versions(target, head.version, head.correlation_id))
+            self._answer(frame, answer_api_versions(target, head.version, head.correlation_id))
         else:
             self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
 
@@ -542,15 +540,15 @@ class Session:
             self._shared.join_book.asked(groups[0], head.client_id or "", timeout_ms, self._client.now())
         if groups:
             self._trials.take(head, request, groups[0])
-        if head.api_key not in FOLLOWED_APIS or not self._follow.understands(head, request):
+        if not self._follow.understands(head, request):
             held |= followed.keys()
         if (
-            head.api_key not in HELD_APIS
+            APIS[head.api_key].treatment is Treatment.GROUP_NEVER_HELD
             or held.isdisjoint(groups)
             or (head.api_key == ApiKey.JOIN_GROUP and groups[0] in followed)
         ):
             self._group_deadline = None
-            if head.api_key in FOLLOWED_APIS and not followed.keys().isdisjoint(groups):
+            if not followed.keys().isdisjoint(groups):
                 if len(groups) > 1 and not self._alone():
                     return False
                 slot = self._order.take(len(frame))

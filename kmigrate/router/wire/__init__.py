@@ -1,9 +1,10 @@
 """Kafka requests and responses as the router reads, refuses, splits and rewrites them. One file per family of APIs.
 
-`offered` lists the APIs and versions that clients may use. Hot messages (Produce, Fetch, Metadata) are walked by
+`apis` is the table of APIs: versions and treatment. Hot messages (Produce, Fetch, Metadata) are walked by
 hand and changed in place; all others are read and written by kio.
 
-    offered         the offered APIs and their highest versions
+    apis            the table of APIs
+    api_versions    ApiVersions answers
     node_ids        target brokers as clients see them
     topic_ids       topic ids of each cluster
     addresses       node ids and addresses in responses

@@ -24,44 +24,11 @@ from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.metadata import put_topics, show_topics
 from kmigrate.router.wire.node_ids import AddressBook
-from kmigrate.router.wire.quorum import SHOWN_FIELDS
-from kmigrate.router.wire.share import LEADER_FIELDS
 
 __all__ = [
-    "ONE_BROKERS",
-    "REWRITTEN",
-    "REWRITTEN_FIELDS",
     "none_here",
     "rewrite_answer",
 ]
-
-
-ONE_BROKERS = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS})
-"""APIs whose answers tell of a single broker alone. Clients ask every broker that Metadata names.
-
-A fallback router's listener (`shared.fallback_routers`) stands for no broker of the target, and answers an empty list.
-"""
-
-REWRITTEN = frozenset({ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER})
-
-REWRITTEN_FIELDS: dict[int, frozenset[str]] = {
-    0: frozenset({"response.Responses.PartitionResponses.CurrentLeader", "response.NodeEndpoints"}),
-    1: frozenset(
-        {
-            "response.Responses.Partitions.CurrentLeader",
-            "response.Responses.Partitions.PreferredReadReplica",
-            "response.NodeEndpoints",
-        }
-    ),
-    ApiKey.METADATA: frozenset({"response.Brokers", "response.ControllerId", "response.Topics.Partitions"}),
-    ApiKey.FIND_COORDINATOR: frozenset({"response.NodeId", "response.Host", "response.Port", "response.Coordinators"}),
-    ApiKey.DESCRIBE_CLUSTER: frozenset({"response.ControllerId", "response.Brokers"}),
-    19: frozenset({"request.Topics.Assignments"}),
-    37: frozenset({"request.Topics.Assignments"}),
-    **SHOWN_FIELDS,
-    **LEADER_FIELDS,
-}
-"""Fields (Kafka's names, prefixes) whose node ids and addresses are rewritten; a test compares with the schemas."""
 
 
 def rewrite_answer(
@@ -78,7 +45,11 @@ def rewrite_answer(
 
 
 def none_here(head: RequestHead) -> bytes:
-    """Return the answer of a broker that has none of the things that the client asks for."""
+    """Return an empty list, in place of a broker's own list.
+
+    Clients ask every broker that Metadata names. A fallback router's listener (`shared.fallback_routers`) stands for no
+    broker of the target.
+    """
     return frame_answer(blank(answer_type(head)), head.correlation_id)
 
 

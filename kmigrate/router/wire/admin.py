@@ -16,25 +16,14 @@ from typing import Any, NamedTuple
 from kmigrate.protocol.api import ApiKey, answer_type, blank, decode_answer, element_type, frame_answer
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.wire.apis import APIS
 from kmigrate.router.wire.broker_names import make_names_real
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.quorum import make_replicas_real
 
-__all__ = ["ADMIN_APIS", "Split", "answer_with", "make_nodes_real", "split_mirrored"]
+__all__ = ["Split", "answer_with", "make_nodes_real", "split_mirrored"]
 
 
-_ANSWERS: dict[int, str] = {
-    ApiKey.CREATE_TOPICS: "topics",
-    ApiKey.DELETE_TOPICS: "responses",
-    ApiKey.DELETE_RECORDS: "topics",
-    ApiKey.ALTER_CONFIGS: "responses",
-    ApiKey.CREATE_PARTITIONS: "results",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "responses",
-}
-"""Name of the array in an answer, by API."""
-ADMIN_APIS = frozenset(_ANSWERS)
-_ASKED = ("topics", "topic_names", "resources")
-"""Names that the arrays of requests have."""
 _NAMED_BY = ("name", "topic_id", "resource_type", "resource_name")
 _TOPIC_RESOURCE = 2
 
@@ -53,7 +42,7 @@ class Split(NamedTuple):
 def split_mirrored(head: RequestHead, request: Any, mirrored: Mapping[str, str]) -> Split:
     """Answer for the mirrored topics that a request names; `mirrored` also has the topics' ids at the target."""
     names = {target_id: name for name, target_id in mirrored.items()}
-    (asked,) = (field for field in _ASKED if hasattr(request, field))
+    (asked,) = (field for field in APIS[head.api_key].topics if hasattr(request, field))
     elements = [(_topic(each, names), each) for each in getattr(request, asked)]
     others = tuple(each for name, each in elements if name not in mirrored)
     own = [(name, each) for name, each in elements if name in mirrored]
@@ -64,7 +53,7 @@ def split_mirrored(head: RequestHead, request: Any, mirrored: Mapping[str, str])
 
 def answer_with(head: RequestHead, told: tuple[Any, ...], answer: bytearray | None = None) -> bytearray:
     """Return the router's elements together with the target's answer, or alone where the target was not asked."""
-    kind, where = answer_type(head), _ANSWERS[head.api_key]
+    kind, where = answer_type(head), APIS[head.api_key].results
     if answer is None:
         message = blank(kind, **{where: told})
     else:
@@ -104,7 +93,7 @@ def _topic(asked: Any, names: Mapping[str, str]) -> str:
 
 
 def _told(head: RequestHead, name: str, asked: Any) -> Any:
-    kind = element_type(answer_type(head), _ANSWERS[head.api_key])
+    kind = element_type(answer_type(head), APIS[head.api_key].results)
     named = {field: getattr(asked, field) for field in _NAMED_BY if hasattr(asked, field)} or {"name": asked}
     if head.api_key == ApiKey.CREATE_TOPICS:
         text = f"Topic '{name}' already exists: kmigrate mirrors it"

@@ -12,20 +12,12 @@ from typing import Any
 from kmigrate.model.digits import whole_number
 from kmigrate.protocol.api import ApiKey, answer_type, decode_answer, frame_answer
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.wire.apis import APIS
 from kmigrate.router.wire.node_ids import AddressBook
 
-__all__ = ["BROKER_CONFIG_APIS", "asked_brokers", "make_names_real", "show_names"]
+__all__ = ["asked_brokers", "make_names_real", "show_names"]
 
 
-BROKER_CONFIG_APIS = frozenset(
-    {ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.LIST_CONFIG_RESOURCES}
-)
-_ANSWERS: dict[int, str] = {
-    ApiKey.DESCRIBE_CONFIGS: "results",
-    ApiKey.ALTER_CONFIGS: "responses",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "responses",
-    ApiKey.LIST_CONFIG_RESOURCES: "config_resources",
-}
 Buffer = bytes | bytearray | memoryview
 _OF_BROKERS = frozenset({4, 8})
 """Resource types BROKER and BROKER_LOGGER."""
@@ -50,7 +42,7 @@ def show_names(answer: bytearray, head: RequestHead, book: AddressBook, asked: f
     """
     kind = answer_type(head)
     message = decode_answer(kind, answer)
-    where = _ANSWERS[head.api_key]
+    where = APIS[head.api_key].results
     shown = []
     for each in getattr(message, where):
         name = str(each.resource_name)

@@ -25,7 +25,7 @@ __all__ = ["PassingFetch", "ShownFetch", "rewrite_fetch"]
 
 
 _LOG_STARTS, _SESSIONS, _PREFERS_REPLICAS, _FLEXIBLE, _TOPIC_IDS = 5, 7, 11, 12, 13
-"""First version of an answer with each of these fields; no version below 4 is offered (`offered`)."""
+"""First version of an answer with each of these fields; no version below 4 is offered (`apis`)."""
 _CURRENT_LEADER_TAG, _ENDPOINTS_TAG = 1, 0
 _FILLERS = (b"\x7e", b"\x7f")
 """Tags that no Fetch answer has a field for; readers skip unknown tags (KIP-482)."""

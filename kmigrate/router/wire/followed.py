@@ -17,7 +17,6 @@ from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.wire.groups import groups_of
 
 __all__ = [
-    "FOLLOWED_APIS",
     "Asked",
     "as_no_member",
     "codes_in",
@@ -34,21 +33,6 @@ __all__ = [
     "without_epochs",
 ]
 
-FOLLOWED_APIS = frozenset(
-    {
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.JOIN_GROUP,
-        ApiKey.HEARTBEAT,
-        ApiKey.LEAVE_GROUP,
-        ApiKey.SYNC_GROUP,
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.DELETE_GROUPS,
-        ApiKey.OFFSET_DELETE,
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
-    }
-)
 _EPOCH = "committed_leader_epoch"
 _FIRST_BATCHED = 8
 _LAST_OF_ONE_GROUP = 7

@@ -27,7 +27,6 @@ from kmigrate.protocol.frames import RequestHead
 __all__ = [
     "DELETES",
     "HEARTBEATS",
-    "HELD_APIS",
     "asking_again",
     "group_error",
     "groups_of",
@@ -36,18 +35,6 @@ __all__ = [
 ]
 
 
-HELD_APIS = frozenset(
-    {
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.JOIN_GROUP,
-        ApiKey.HEARTBEAT,
-        ApiKey.SYNC_GROUP,
-        ApiKey.DELETE_GROUPS,
-        ApiKey.OFFSET_DELETE,
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-    }
-)
 HEARTBEATS = frozenset({ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT})
 """Requests of members that ask for nothing: a client repeats them at another coordinator."""
 DELETES = frozenset({ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE})

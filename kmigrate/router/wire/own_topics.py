@@ -34,6 +34,7 @@ from kmigrate.protocol.api import (
 )
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.wire.apis import APIS
 from kmigrate.router.wire.metadata import put_topics, show_topics
 from kmigrate.router.wire.node_ids import AddressBook
 
@@ -42,45 +43,8 @@ __all__ = ["HIDING", "REFUSING", "Guarded", "guard", "hide", "mentions"]
 _PREFIX = OWN_PREFIX.encode()
 
 
-REFUSING: dict[int, tuple[tuple[str, ...], str]] = {
-    1: (("topics", "forgotten_topics_data"), "responses"),
-    2: (("topics",), "topics"),
-    ApiKey.METADATA: (("topics",), "topics"),
-    8: (("topics",), "topics"),
-    19: (("topics",), "topics"),
-    20: (("topics", "topic_names"), "responses"),
-    21: (("topics",), "topics"),
-    23: (("topics",), "topics"),
-    ApiKey.ADD_PARTITIONS_TO_TXN: (("v3_and_below_topics",), "results_by_topic_v3_and_below"),
-    28: (("topics",), "topics"),
-    ApiKey.CREATE_ACLS: (("creations",), "results"),
-    ApiKey.DELETE_ACLS: (("filters",), "filter_results"),
-    32: (("resources",), "results"),
-    33: (("resources",), "responses"),
-    34: (("dirs",), "results"),
-    35: (("topics",), ""),
-    37: (("topics",), "results"),
-    43: (("topic_partitions",), "replica_election_results"),
-    44: (("resources",), "responses"),
-    45: (("topics",), "responses"),
-    46: (("topics",), ""),
-    47: (("topics",), "topics"),
-    61: (("topics",), "topics"),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: (("subscribed_topic_names",), ""),
-    75: (("topics",), "topics"),
-    ApiKey.SHARE_GROUP_HEARTBEAT: (("subscribed_topic_names",), ""),
-    ApiKey.SHARE_FETCH: (("topics", "forgotten_topics_data"), "responses"),
-    ApiKey.SHARE_ACKNOWLEDGE: (("topics",), "responses"),
-    91: (("topics",), "responses"),
-    92: (("topics",), "responses"),
-}
-"""Arrays of the request that name topics, and array of the response that takes refusals ('': none does), by API."""
-
-HIDING = frozenset(
-    {ApiKey.METADATA, 9, 35, 43, 46, ApiKey.CONSUMER_GROUP_HEARTBEAT, 69, 74, 75, ApiKey.SHARE_GROUP_HEARTBEAT, 77, 90}
-)
-"""APIs whose responses name topics that the request did not name."""
-
+REFUSING = frozenset(key for key, api in APIS.items() if api.topics)
+HIDING = frozenset(key for key, api in APIS.items() if api.lists_topics)
 _STILL_SENT = frozenset(
     {
         ApiKey.FETCH,
@@ -125,9 +89,9 @@ def mentions(frame: bytearray | bytes | memoryview, ids: Collection[bytes]) -> b
 
 def guard(head: RequestHead, frame: bytearray, ids: Collection[bytes]) -> Guarded | None:
     """Take kmigrate's own topics out of a request; None where the request names none of them."""
-    fields, where = REFUSING[head.api_key]
+    fields, where = APIS[head.api_key].topics, APIS[head.api_key].results
     request = decode_request(frame, head)
-    if head.api_key == 34:
+    if head.api_key == ApiKey.ALTER_REPLICA_LOG_DIRS:
         return _guard_log_dirs(head, frame, request, ids)
     parts = {name: _parted(getattr(request, name, None) or (), ids) for name in fields}
     own = [each for mine, _ in parts.values() for each in mine]

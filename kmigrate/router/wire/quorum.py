@@ -18,24 +18,8 @@ from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.node_ids import AddressBook
 
-__all__ = ["QUORUM_APIS", "SHOWN_FIELDS", "make_replicas_real", "show_nodes"]
+__all__ = ["make_replicas_real", "show_nodes"]
 
-
-QUORUM_APIS = frozenset(
-    {
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-    }
-)
-
-SHOWN_FIELDS: dict[int, frozenset[str]] = {
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: frozenset({"request.Topics.Partitions.Replicas"}),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: frozenset({"response.Topics.Partitions"}),
-    ApiKey.DESCRIBE_QUORUM: frozenset({"response.Topics.Partitions", "response.Nodes.NodeId"}),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: frozenset({"response.Topics.Partitions"}),
-}
 
 _NODES = frozenset(
     {

@@ -32,8 +32,6 @@ from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.not_ready import IsUnready
 
 __all__ = [
-    "LEADER_FIELDS",
-    "SHARE_READS",
     "ask_for_subscription",
     "refuse_share",
     "share_accepted",
@@ -42,10 +40,7 @@ __all__ = [
 ]
 
 
-SHARE_READS = frozenset({ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE})
 _DESCRIBE = entity(ApiKey.SHARE_GROUP_DESCRIBE, 1, "request")
-_LEADERS = frozenset({"response.Responses.Partitions.CurrentLeader", "response.NodeEndpoints"})
-LEADER_FIELDS: dict[int, frozenset[str]] = dict.fromkeys(SHARE_READS, _LEADERS)
 
 
 def ask_for_subscription(head: RequestHead, group: str) -> bytes:

@@ -20,7 +20,6 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 
 __all__ = [
-    "TRANSACTION_APIS",
     "error_answer",
     "fenced_code",
     "holder_of",
@@ -31,9 +30,6 @@ __all__ = [
 ]
 
 
-TRANSACTION_APIS = frozenset(
-    {ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT}
-)
 _FIRST_WITH_FENCED: dict[int, int] = {
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.ADD_PARTITIONS_TO_TXN: 2,

@@ -18,12 +18,12 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import blank, decode_body, element_type, entity, frame_answer
 from kmigrate.protocol.frames import SIZE, response_body_offset
 from kmigrate.protocol.primitives import read_uvarint
+from kmigrate.router.wire.apis import OFFERED
 from kmigrate.router.wire.fetch import PassingFetch, rewrite_fetch
 from kmigrate.router.wire.node_ids import AddressBook
-from kmigrate.router.wire.offered import OFFERED
 
 BOOK = AddressBook(1_000_000, {1: ("router", 9001), 2: ("router", 9002)})
-VERSIONS = range(OFFERED[1][0], OFFERED[1][1] + 1)
+VERSIONS = range(OFFERED[1].versions[0], OFFERED[1].versions[1] + 1)
 
 
 def answered(version: int, *, host: str = "", sizes: tuple[int, ...] = (300, 0, 40)) -> bytes:

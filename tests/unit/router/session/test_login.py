@@ -16,7 +16,7 @@ from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.protocol.sasl import OAuthBearer, Plain, Scram
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.offered import common_api_versions
+from kmigrate.router.wire.api_versions import common_api_versions
 from tests.unit.router.router_fakes import Stage, batch, route
 
 HANDSHAKE, AUTHENTICATE, VERSIONS, JOIN = 17, 36, 18, 11

@@ -21,14 +21,14 @@ from kmigrate.protocol.api import (
     is_flexible,
 )
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
+from kmigrate.router.wire.apis import OFFERED
 from kmigrate.router.wire.not_ready import cut_fetch
-from kmigrate.router.wire.offered import OFFERED
 from tests.unit.router.fetch.test_passing_fetch import answered, read
 from tests.unit.router.router_fakes import Stage, route
 
 ID, OTHER = uuid.UUID(int=77), uuid.UUID(int=78)
 LEADER_EPOCH, NOT_LEADER = 23, 6
-VERSIONS = range(OFFERED[ApiKey.FETCH][0], OFFERED[ApiKey.FETCH][1] + 1)
+VERSIONS = range(OFFERED[ApiKey.FETCH].versions[0], OFFERED[ApiKey.FETCH].versions[1] + 1)
 
 
 def aligning(topic: str = "t") -> TopicRoute:
@@ -139,7 +139,7 @@ def test_requests_ask_for_less_while_answers_are_held_whole(version: int) -> Non
 
 @pytest.mark.parametrize("key", [ApiKey.LIST_OFFSETS, LEADER_EPOCH])
 def test_where_a_topic_that_is_filled_up_begins_and_ends_is_told_to_nobody(key: int) -> None:
-    version = OFFERED[key][1]
+    version = OFFERED[key].versions[1]
     stage = Stage(aligning())
     send(stage, key, version)
     kind = entity(key, version, "response")

@@ -27,8 +27,8 @@ from kmigrate.protocol.frames import encode_request_head
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.client_handoff import Handoff, grouped, mark
 from kmigrate.router.shared.state import Outcome
+from kmigrate.router.wire.apis import OFFERED
 from kmigrate.router.wire.node_ids import AddressBook
-from kmigrate.router.wire.offered import OFFERED
 from tests.unit.router.router_fakes import FakeClientLink, Stage, batch, route
 
 NOT_LEADER = 6
@@ -272,7 +272,7 @@ def _of_coordinators() -> list[Any]:
     """Return the requests of members and transactional producers to a coordinator, in every offered version."""
     found: list[Any] = []
     for key in (12, 68, 76, 22, 24, 25, 28):
-        least, most = OFFERED[key]
+        least, most = OFFERED[key].versions
         for version in range(least, most + 1):
             kind = entity(key, version, "request")
             named = {"transactional_id": "till", "v3_and_below_transactional_id": "till"}

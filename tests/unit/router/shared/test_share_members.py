@@ -15,10 +15,12 @@ from kmigrate.protocol.frames import encode_request_head, response_body_offset
 from kmigrate.router.shared import share_members
 from kmigrate.router.shared.share_members import ShareMembers
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.offered import OFFERED
+from kmigrate.router.wire.apis import OFFERED
 from tests.unit.router.router_fakes import Stage, route
 
-READS = [(key, version) for key in (78, 79) for version in range(OFFERED[key][0], OFFERED[key][1] + 1)]
+READS = [
+    (key, version) for key in (78, 79) for version in range(OFFERED[key].versions[0], OFFERED[key].versions[1] + 1)
+]
 
 
 def _ask(stage: Stage, request: Any) -> None:

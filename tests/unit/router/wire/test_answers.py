@@ -36,11 +36,12 @@ from kmigrate.protocol.frames import encode_request_head, peek_request, response
 from kmigrate.router.wire import addresses
 from kmigrate.router.wire import metadata as layout
 from kmigrate.router.wire.addresses import rewrite_answer
-from kmigrate.router.wire.admin import ADMIN_APIS, answer_with, make_nodes_real, split_mirrored
+from kmigrate.router.wire.admin import answer_with, make_nodes_real, split_mirrored
+from kmigrate.router.wire.api_versions import filter_api_versions, unsupported_api_versions
+from kmigrate.router.wire.apis import OFFERED, Treatment, treated
 from kmigrate.router.wire.fetch import rewrite_fetch
-from kmigrate.router.wire.groups import HELD_APIS, group_error, groups_of, wait_answer
+from kmigrate.router.wire.groups import group_error, groups_of, wait_answer
 from kmigrate.router.wire.node_ids import AddressBook
-from kmigrate.router.wire.offered import OFFERED, filter_api_versions, unsupported_api_versions
 from kmigrate.router.wire.produce import parse_answer, parse_request
 from tests.hostile.requests import Nonsense
 
@@ -64,7 +65,7 @@ def _read(key: int, version: int, frame: bytes | bytearray) -> Any:
 
 
 def _versions(*keys: int) -> list[tuple[int, int]]:
-    return [(key, version) for key in keys for version in range(OFFERED[key][0], OFFERED[key][1] + 1)]
+    return [(key, version) for key in keys for version in range(OFFERED[key].versions[0], OFFERED[key].versions[1] + 1)]
 
 
 def _topics(kind: type[Any], name: str, inner: str, part: Any) -> tuple[Any, ...]:
@@ -89,7 +90,7 @@ def _group_request(key: int, version: int) -> Any:
     return blank(kind, **values)
 
 
-@pytest.mark.parametrize(("key", "version"), _versions(*sorted(HELD_APIS)))
+@pytest.mark.parametrize(("key", "version"), _versions(*sorted(treated(Treatment.GROUP))))
 def test_a_held_group_is_told_to_wait_in_the_shape_of_every_version(key: int, version: int) -> None:
     request = _group_request(key, version)
     frame, head = _frame(request)
@@ -174,7 +175,7 @@ def _codes(answer: Any) -> dict[str, int]:
     return out
 
 
-@pytest.mark.parametrize(("key", "version"), _versions(*sorted(ADMIN_APIS)))
+@pytest.mark.parametrize(("key", "version"), _versions(*sorted(treated(Treatment.CHANGE))))
 def test_a_mirrored_topic_is_answered_for_here_and_the_others_by_the_target(key: int, version: int) -> None:
     frame, head = _frame(_admin_request(key, version))
     seen = decode_request(frame, head)
@@ -188,7 +189,7 @@ def test_a_mirrored_topic_is_answered_for_here_and_the_others_by_the_target(key:
     assert "error_message" not in repr(answer) or "mirrors it" in repr(answer) or "topic t is mirrored" in repr(answer)
 
 
-@pytest.mark.parametrize(("key", "version"), _versions(*sorted(ADMIN_APIS)))
+@pytest.mark.parametrize(("key", "version"), _versions(*sorted(treated(Treatment.CHANGE))))
 def test_of_mirrored_topics_alone_the_target_is_not_asked(key: int, version: int) -> None:
     frame, head = _frame(_admin_request(key, version))
     rest, told, _ = split_mirrored(head, decode_request(frame, head), {"t": "", "other": ""})

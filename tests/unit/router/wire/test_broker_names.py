@@ -22,12 +22,14 @@ from kmigrate.protocol.api import (
 )
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.router.shared.state import Outcome
-from kmigrate.router.wire.offered import OFFERED
+from kmigrate.router.wire.apis import OFFERED
 from tests.unit.router.router_fakes import Stage, route
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 ANSWERS = {32: "results", 33: "responses", 44: "responses", 74: "config_resources"}
-NAMED = [(key, version) for key in (32, 33, 44) for version in range(OFFERED[key][0], OFFERED[key][1] + 1)]
+NAMED = [
+    (key, version) for key in (32, 33, 44) for version in range(OFFERED[key].versions[0], OFFERED[key].versions[1] + 1)
+]
 
 
 def _ask(stage: Stage, key: int, version: int, *resources: tuple[int, str]) -> list[str]:

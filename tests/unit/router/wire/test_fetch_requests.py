@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity
 from kmigrate.protocol.frames import SIZE, encode_request_head, peek_request
+from kmigrate.router.wire.apis import OFFERED
 from kmigrate.router.wire.fetch_requests import (
     FIRST_READ,
     FetchRequest,
@@ -26,9 +27,8 @@ from kmigrate.router.wire.fetch_requests import (
     put_session,
     read_request,
 )
-from kmigrate.router.wire.offered import OFFERED
 
-VERSIONS = range(FIRST_READ, OFFERED[1][1] + 1)
+VERSIONS = range(FIRST_READ, OFFERED[1].versions[1] + 1)
 NAMES = ("orders", "p" * 200)
 int32, int64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
 places = st.builds(Place, int32, int64, int32, int64, int32)

@@ -14,7 +14,7 @@ import pytest
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import API_NAMES, blank, decode_answer, element_type, encode_body, entity, frame_answer
 from kmigrate.protocol.codes import code_of
-from kmigrate.router.wire.offered import OFFERED
+from kmigrate.router.wire.apis import APIS, OFFERED
 from kmigrate.router.wire.own_topics import HIDING, REFUSING
 from tests.hostile.requests import request
 from tests.unit.router.router_fakes import Stage, batch, route
@@ -63,7 +63,7 @@ def _made(kind: Any, own: bool) -> Any:
 def _request(api: int, version: int, *kinds: bool) -> Any:
     kind = entity(api, version, "request")
     message = blank(kind)
-    for field in REFUSING[api][0]:
+    for field in APIS[api].topics:
         if hasattr(message, field):
             hint = typing.get_type_hints(kind)[field]
             tuples = [each for each in (hint, *typing.get_args(hint)) if typing.get_origin(each) is tuple]
@@ -77,7 +77,7 @@ def _request(api: int, version: int, *kinds: bool) -> Any:
 
 def _offered() -> Iterator[tuple[int, int]]:
     for api in REFUSING:
-        for version in range(OFFERED[api][0], OFFERED[api][1] + 1):
+        for version in range(OFFERED[api].versions[0], OFFERED[api].versions[1] + 1):
             yield api, version
 
 
@@ -113,7 +113,7 @@ def test_a_request_that_names_an_own_topic_alone_is_refused_and_names_it_to_no_b
     assert not any(_names_own(sent.frame) for sent in stage.edge.sent)
     if not stage.edge.sent:
         (reply,) = stage.edge.replies
-        where = REFUSING[api][1]
+        where = APIS[api].results
         if where:
             told = getattr(decode_answer(entity(api, version, "response"), reply), where)
             assert set(_errors(told)) - {0} and set(_errors(told)) <= {29, 100}
@@ -132,7 +132,7 @@ def test_the_other_topics_of_a_request_reach_the_target_and_the_refusal_joins_it
     (sent,) = stage.edge.sent
     assert not _names_own(sent.frame)
     assert OTHER.encode() in sent.frame or OTHER_ID.bytes in sent.frame
-    kind, where = entity(api, version, "response"), REFUSING[api][1]
+    kind, where = entity(api, version, "response"), APIS[api].results
     if api in (2, 3, 19):
         return  # These APIs take several steps, which an integration test shows.
     answer = blank(kind, **({where: (blank(element_type(kind, where)),)} if where else {}))
@@ -198,7 +198,12 @@ def _listing(api: int, version: int) -> Any:
 
 @pytest.mark.parametrize(
     ("api", "version"),
-    [(api, v) for api in sorted(HIDING) for v in range(OFFERED[api][0], OFFERED[api][1] + 1) if (api, v) != (74, 0)],
+    [
+        (api, v)
+        for api in sorted(HIDING)
+        for v in range(OFFERED[api].versions[0], OFFERED[api].versions[1] + 1)
+        if (api, v) != (74, 0)
+    ],
 )
 def test_an_answer_that_lists_topics_leaves_own_topics_out(api: int, version: int) -> None:
     stage = Stage()
@@ -223,8 +228,8 @@ def test_every_offered_api_that_names_a_topic_is_guarded() -> None:
     # The answer lists transactions of direct clients; a routed client gets no partition of an own topic.
     the_targets_word = {65}
     for api in OFFERED:
-        names = _topic_fields(entity(api, OFFERED[api][1], "request"))
-        told = _topic_fields(entity(api, OFFERED[api][1], "response"))
+        names = _topic_fields(entity(api, OFFERED[api].versions[1], "request"))
+        told = _topic_fields(entity(api, OFFERED[api].versions[1], "response"))
         if api and names and api not in told_of_acls | internal_alone:
             assert api in REFUSING or api in reads_positions, API_NAMES[api]
         if api and told and api not in REFUSING and api not in told_of_acls | internal_alone | the_targets_word:

@@ -12,8 +12,7 @@ import pytest
 from kmigrate.cli.reference.apis import client_apis, with_table
 from kmigrate.kafka_jars.jars import message_schemas
 from kmigrate.protocol.api import known_versions
-from kmigrate.router.wire.addresses import REWRITTEN_FIELDS
-from kmigrate.router.wire.offered import CAPPED, HIDDEN, OFFERED
+from kmigrate.router.wire.apis import APIS, OFFERED, Treatment
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 
 LEFT_ALONE = {
@@ -65,16 +64,16 @@ def _fields(schema: dict[str, Any], span: tuple[int, int]) -> Iterator[str]:
 
 @pytest.mark.parametrize("api_key", sorted(OFFERED))
 def test_every_node_id_and_address_of_an_offered_api_is_rewritten_or_left_alone_for_a_reason(api_key: int) -> None:
-    rewritten = REWRITTEN_FIELDS.get(api_key, frozenset())
+    rewritten = set(APIS[api_key].node_fields)
     for kind in ("request", "response"):
-        for path in _fields(_schemas()[api_key][kind], OFFERED[api_key]):
+        for path in _fields(_schemas()[api_key][kind], OFFERED[api_key].versions):
             covered = any(path == known or path.startswith(known + ".") for known in rewritten | set(LEFT_ALONE))
             assert covered, f"api {api_key}: nobody rewrites {path}"
 
 
 @pytest.mark.parametrize("api_key", sorted(OFFERED))
 def test_no_offered_version_is_beyond_what_kafka_and_our_codec_know(api_key: int) -> None:
-    low, high = OFFERED[api_key]
+    low, high = OFFERED[api_key].versions
     stable = _schemas()[api_key]["request"]["validVersions"]
     last = int(stable.rpartition("-")[2])
     known = known_versions(api_key)
@@ -85,13 +84,14 @@ def test_no_offered_version_is_beyond_what_kafka_and_our_codec_know(api_key: int
 @pytest.mark.parametrize("version", [SOURCE_VERSION, TARGET_VERSION])
 def test_every_api_that_brokers_have_for_clients_is_offered_or_hidden_for_a_reason(version: str) -> None:
     for api_key, (name, _) in client_apis(version).items():
-        assert (api_key in OFFERED) != bool(HIDDEN.get(api_key)), name
+        hidden = APIS[api_key].note if APIS[api_key].treatment is Treatment.HIDDEN else ""
+        assert (api_key in OFFERED) != bool(hidden), name
 
 
 def test_fewer_versions_than_the_newest_kafka_has_are_offered_for_a_reason_only() -> None:
     for api_key, (name, versions) in client_apis(TARGET_VERSION).items():
-        if api_key in OFFERED and OFFERED[api_key][1] < int(versions.rpartition("-")[2]):
-            assert CAPPED.get(api_key), name
+        if api_key in OFFERED and OFFERED[api_key].versions[1] < int(versions.rpartition("-")[2]):
+            assert APIS[api_key].cap, name
 
 
 def test_the_table_of_apis_is_current() -> None:
@@ -105,4 +105,9 @@ def test_what_nobody_checked_or_must_not_be_used_is_hidden(hidden: int) -> None:
 
 
 def test_versions_that_belong_to_transaction_version_2_are_not_offered() -> None:
-    assert (OFFERED[0][1], OFFERED[26][1], OFFERED[28][1], OFFERED[24][1]) == (11, 4, 4, 3)
+    assert (OFFERED[0].versions[1], OFFERED[26].versions[1], OFFERED[28].versions[1], OFFERED[24].versions[1]) == (
+        11,
+        4,
+        4,
+        3,
+    )
