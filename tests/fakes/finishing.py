@@ -22,6 +22,7 @@ from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.groups import misplaced
 from kmigrate.workflow.verbs import finish
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 
 T = TypeVar("T")
@@ -78,8 +79,8 @@ class Connections:
 
     def finish(self, *bootstraps: str, delivery_s: float = 120.0, plan: bool = False) -> Plan:
         with self.asking():
-            made, _ = run(verbs.finish_link(self, "l", bootstraps, delivery_s, plan=plan))  # type: ignore[arg-type]
-        return made
+            look = verbs.finish_link(self, "l", bootstraps, delivery_s)  # type: ignore[arg-type]
+            return run(run_verb(look, plan=plan))
 
     @contextmanager
     def asking(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from kmigrate.sandbox.traffic import Traffic
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.bootstraps import Leads, ask_bootstraps
 from kmigrate.workflow.base.connections import Connections
+from tests.fakes.proposals import run_verb
 from tests.integration.migration import wait_until
 from tests.integration.router_world import RouterProcess, World, link_between, quietly, router, settings_of
 
@@ -66,15 +67,16 @@ def test_clients_leave_the_router_and_it_may_go(
         async with await Connections.open(lambda name: settings_of(name, target.bootstrap), "target") as connections:
             real = set((await quietly(_told, target.bootstrap)).values())
             assert not real & set((await quietly(_told, running.bootstrap)).values())
-            _, asked = await verbs.finish_link(connections, link, [], 0.0)
-            assert [each.leads for each in asked] == [Leads.ROUTER]
+            proposal = await verbs.finish_link(connections, link, [], 0.0)
+            assert [each.leads for each in proposal.bootstraps] == [Leads.ROUTER]
+            await proposal.carry_out()
             await verbs.wait_left(connections, link, 20.0, lambda _: None)
             assert set((await quietly(_told, running.bootstrap)).values()) == real
 
-            await verbs.undo_finish(connections, link)
+            await run_verb(verbs.undo_finish(connections, link))
             await world.routers_apply()
             assert not real & set((await quietly(_told, running.bootstrap)).values())
-            await verbs.finish_link(connections, link, [target.bootstrap], 0.0)
+            await run_verb(verbs.finish_link(connections, link, [target.bootstrap], 0.0))
             await verbs.wait_left(connections, link, 20.0, lambda _: None)
             (moved,) = await ask_bootstraps(connections.target, [target.bootstrap])
             assert moved.leads is Leads.TARGET

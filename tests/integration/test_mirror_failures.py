@@ -42,6 +42,7 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.status.snapshot import TopicStatus, snapshot
 from tests.conftest import Pair
+from tests.fakes.proposals import run_verb
 from tests.integration.mirror_world import (
     World,
     assert_identical,
@@ -87,8 +88,10 @@ async def estate_of(world: World) -> AsyncIterator[Connections]:
 
 async def resume(world: World, topic: str, partition: int | None = None, loss: tuple[int, int] | None = None) -> Plan:
     async with estate_of(world) as connections:
-        return await verbs.resume_topics(
-            connections, world.link, [topic], partition=partition, accept_loss=loss, who="somebody@here"
+        return await run_verb(
+            verbs.resume_topics(
+                connections, world.link, [topic], partition=partition, accept_loss=loss, who="somebody@here"
+            )
         )
 
 
@@ -190,7 +193,7 @@ def test_what_was_deleted_between_the_stop_and_the_acceptance_belongs_to_the_ran
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
             await world.copied(topic)
             async with estate_of(world) as connections:
-                await verbs.pause_topics(connections, world.link, [topic])
+                await run_verb(verbs.pause_topics(connections, world.link, [topic]))
             await asyncio.sleep(0.7)  # By then the fetch in flight is answered.
             await to(produce, source.bootstrap, topic, 100)
             await to(cut, source.bootstrap, topic, {0: 40})
@@ -199,7 +202,7 @@ def test_what_was_deleted_between_the_stop_and_the_acceptance_belongs_to_the_ran
             assert bounds(target.bootstrap, topic) == {0: (0, 10)}, "a paused topic is not copied"
             async with estate_of(world) as connections:
                 with pytest.raises(Refused) as caught:
-                    await verbs.promote_topics(connections, world.link, [topic], PROMOTE)
+                    await run_verb(verbs.promote_topics(connections, world.link, [topic], PROMOTE))
                 assert caught.value.ref == "topic-paused"
             await resume(world, topic)
             assert (await stopped(world, topic, 0, "source-range-lost")).lost == "10..39"
@@ -207,7 +210,7 @@ def test_what_was_deleted_between_the_stop_and_the_acceptance_belongs_to_the_ran
             assert " --accept-loss 10..59 " in (await refused(world, topic, 0, (10, 39))).next_step
             async with estate_of(world) as connections:
                 with pytest.raises(Refused) as caught:
-                    await verbs.promote_topics(connections, world.link, [topic], PROMOTE)
+                    await run_verb(verbs.promote_topics(connections, world.link, [topic], PROMOTE))
                 assert caught.value.ref == "partition-stopped"
             await resume(world, topic, 0, (10, 59))
             await copied(world, topic, 0, 110)
@@ -611,7 +614,7 @@ def test_a_links_limit_is_kept_and_lifted_while_it_runs(
 
     async def limit(world: World, rate: int) -> None:
         async with estate_of(world) as connections:
-            await verbs.throttle_link(connections, world.link, rate)
+            await run_verb(verbs.throttle_link(connections, world.link, rate))
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:

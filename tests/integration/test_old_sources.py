@@ -28,6 +28,7 @@ from kmigrate.model.records import CLOSED_SIZE
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
+from tests.fakes.proposals import run_verb
 from tests.integration.migration import Migration, usual_clients, wait_until
 from tests.integration.mirror_world import (
     Seen,
@@ -345,7 +346,7 @@ def test_what_a_2_8_source_lacks_and_what_an_old_topic_means_is_said_beforehand(
             link_between(old_source, target, link),
             await Connections.open(known.__getitem__, "target") as connections,
         ):
-            plan = await verbs.mirror_topics(connections, link, [old, new], "earliest", "auto", plan=True)
+            plan = await run_verb(verbs.mirror_topics(connections, link, [old, new], "earliest", "auto"), plan=True)
         (found,) = plan.findings
         assert (found.level, found.ref) == ("warn", "old-message-format")
         assert found.what.startswith(f"topic {old} is written in message format 0.10")

@@ -31,6 +31,7 @@ from kmigrate.state.log import STATE_TOPIC
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller
+from tests.fakes.proposals import run_verb
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
 
@@ -230,7 +231,7 @@ def test_what_a_group_that_follows_reads_of_a_promoted_topic_it_reads_once_over_
                 before = await quietly(_read_group, running.bootstrap, topic, group, 30)
                 async with await Connections.open(known.__getitem__, "target") as connections:
                     controlling = tasks.create_task(Controller(connections, "c").run())
-                    await verbs.promote_groups(connections, link, [group])
+                    await run_verb(verbs.promote_groups(connections, link, [group]))
                     promoted = await verbs.wait_groups(connections, link, [group], 20)
                     controlling.cancel()
                 assert [record.written for record in promoted] == [{topic: {0: 30}}]

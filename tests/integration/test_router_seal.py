@@ -32,6 +32,7 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.open_transactions import wait_for_ends
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
 from kmigrate.workflow.verbs import forget_router
+from tests.fakes.proposals import run_verb
 from tests.fakes.relay import Relay
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until
@@ -331,13 +332,13 @@ def test_a_router_that_has_lost_the_state_log_alone_is_not_called_dead(
                 line.stall()
                 await quietly(wait_until, lambda: not heard(world.log, name), 30, "nobody to hear of it")
                 with pytest.raises(Refused) as caught:
-                    await forget_router(connections, name, dead=True)
+                    await run_verb(forget_router(connections, name, dead=True))
                 assert caught.value.ref == "router-answers"
                 running.process.send_signal(signal.SIGSTOP)
-                looked = await forget_router(connections, name, dead=True, plan=True)
+                looked = await run_verb(forget_router(connections, name, dead=True), plan=True)
                 assert [each.ref for each in looked.findings] == ["router-address-taken"]
                 running.kill()
-                assert (await forget_router(connections, name, dead=True)).findings == ()
+                assert (await run_verb(forget_router(connections, name, dead=True))).findings == ()
 
     asyncio.run(scenario())
 

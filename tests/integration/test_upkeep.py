@@ -32,6 +32,7 @@ from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
+from tests.fakes.proposals import run_verb
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
     World,
@@ -244,8 +245,8 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
 
             addresses = {"source": source.bootstrap, "target": target.bootstrap}
             async with await Connections.open(lambda name: settings_of(name, addresses[name]), "target") as connections:
-                await verbs.forget_topics(connections, world.link, [first], 120.0)
-                await verbs.forget_groups(connections, world.link, [group])
+                await run_verb(verbs.forget_topics(connections, world.link, [first], 120.0))
+                await run_verb(verbs.forget_groups(connections, world.link, [group]))
             assert "retention.ms" not in own_configs(target.bootstrap, first)
             assert bounds(target.bootstrap, first) == {0: (0, 0)}
             make_topic(source, first)

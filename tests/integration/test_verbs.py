@@ -34,6 +34,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import snapshot
 from tests.clusters import running_clusters, source_and_target
+from tests.fakes.proposals import run_verb
 
 
 def settings(name: str, bootstrap: str) -> ClusterSettings:
@@ -62,7 +63,7 @@ def on_estate(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: Cluste
 
     async def run() -> Any:
         async with await Connections.open(known.__getitem__, "target", create=True) as connections:
-            await verbs.create_link(connections, "l", "source")
+            await run_verb(verbs.create_link(connections, "l", "source"))
             return await act(connections)
 
     return asyncio.run(run())
@@ -99,8 +100,8 @@ def test_a_link_is_stored_without_asking_the_source(pair: Any) -> None:
     nobody = ClusterSettings("dead", (("127.0.0.1", 1),))
 
     async def act(connections: Connections) -> LinkRecord | None:
-        made = await verbs.create_link(connections, "to-dead", "dead")
-        again = await verbs.create_link(connections, "to-dead", "dead")
+        made = await run_verb(verbs.create_link(connections, "to-dead", "dead"))
+        again = await run_verb(verbs.create_link(connections, "to-dead", "dead"))
         assert made.applied
         assert again.changes == ()
         return connections.log.state.link("to-dead")
@@ -113,7 +114,7 @@ def test_a_link_is_stored_without_asking_the_source(pair: Any) -> None:
 def test_a_plan_changes_nothing(pair: Any) -> None:
     async def act(connections: Connections) -> None:
         before = connections.log.state.epoch
-        planned = await verbs.create_link(connections, "planned", "other", plan=True)
+        planned = await run_verb(verbs.create_link(connections, "planned", "other"), plan=True)
         assert planned.changes
         assert not planned.applied
         await connections.log.read_to_end()
@@ -125,7 +126,7 @@ def test_a_plan_changes_nothing(pair: Any) -> None:
 
 def test_source_and_target_must_differ_by_address(pair: Any) -> None:
     async def act(connections: Connections) -> Any:
-        return await verbs.create_link(connections, "loop", "target")
+        return await run_verb(verbs.create_link(connections, "loop", "target"))
 
     assert refusal(pair, act).ref == "source-is-target"
 
@@ -136,8 +137,8 @@ def test_source_and_target_must_differ_by_cluster_id(pair: Any) -> None:
     alias = ClusterSettings("alias", (("localhost", port),))
 
     async def act(connections: Connections) -> Any:
-        await verbs.create_link(connections, "hidden-loop", "alias")
-        return await verbs.mirror_topics(connections, "hidden-loop", ["x"], "earliest", "auto")
+        await run_verb(verbs.create_link(connections, "hidden-loop", "alias"))
+        return await run_verb(verbs.mirror_topics(connections, "hidden-loop", ["x"], "earliest", "auto"))
 
     assert refusal(pair, act, alias=alias).ref == "source-is-target"
 
@@ -156,8 +157,8 @@ def test_another_cluster_at_the_bootstrap_address_is_refused(pair: Any) -> None:
 
 def test_an_unreachable_source_is_named(pair: Any) -> None:
     async def act(connections: Connections) -> Any:
-        await verbs.create_link(connections, "to-nobody", "nobody")
-        return await verbs.mirror_topics(connections, "to-nobody", ["x"], "earliest", "auto")
+        await run_verb(verbs.create_link(connections, "to-nobody", "nobody"))
+        return await run_verb(verbs.mirror_topics(connections, "to-nobody", ["x"], "earliest", "auto"))
 
     error = refusal(pair, act, nobody=ClusterSettings("nobody", (("127.0.0.1", 1),)))
     assert isinstance(error, Unreachable)
@@ -169,7 +170,7 @@ def test_an_unreachable_source_is_named(pair: Any) -> None:
 )
 def test_a_topic_that_cannot_be_mirrored_is_refused(pair: Any, topic: str, ref: str) -> None:
     async def act(connections: Connections) -> Any:
-        return await verbs.mirror_topics(connections, "l", [topic], "earliest", "auto")
+        return await run_verb(verbs.mirror_topics(connections, "l", [topic], "earliest", "auto"))
 
     assert refusal(pair, act).ref == ref
 
@@ -179,7 +180,7 @@ def test_a_target_topic_with_data_is_refused(pair: Any) -> None:
     make(pair[1], "has-data", records=3)
 
     async def act(connections: Connections) -> Any:
-        return await verbs.mirror_topics(connections, "l", ["has-data"], "earliest", "auto")
+        return await run_verb(verbs.mirror_topics(connections, "l", ["has-data"], "earliest", "auto"))
 
     error = refusal(pair, act)
     assert error.ref == "target-has-data"
@@ -191,7 +192,7 @@ def test_a_target_topic_with_other_partitions_is_refused(pair: Any) -> None:
     make(pair[1], "other-count", partitions=3)
 
     async def act(connections: Connections) -> Any:
-        return await verbs.mirror_topics(connections, "l", ["other-count"], "earliest", "auto")
+        return await run_verb(verbs.mirror_topics(connections, "l", ["other-count"], "earliest", "auto"))
 
     assert refusal(pair, act).ref == "partition-count"
 
@@ -202,7 +203,7 @@ def test_a_topic_of_another_link_is_refused(pair: Any) -> None:
     async def act(connections: Connections) -> Any:
         record = TopicRecord("first-come", "owned", TopicPhase.MIRRORING, 1, partitions=1)
         await connections.log.append(lambda state: None if state.topic_owner("owned") else record)
-        return await verbs.mirror_topics(connections, "l", ["owned"], "earliest", "auto")
+        return await run_verb(verbs.mirror_topics(connections, "l", ["owned"], "earliest", "auto"))
 
     error = refusal(pair, act)
     assert error.ref == "topic-owned"
@@ -225,13 +226,17 @@ def test_a_topic_is_not_mirrored_back_to_where_it_comes_from_until_it_is_promote
 
     async def back() -> Any:
         async with await Connections.open(known.__getitem__, "source", create=True) as connections:
-            await verbs.create_link(connections, "back", "target")
+            await run_verb(verbs.create_link(connections, "back", "target"))
             with pytest.raises(Refused) as caught:
-                await verbs.mirror_topics(connections, "back", ["round", "round-promoted"], "earliest", "mapped")
+                await run_verb(
+                    verbs.mirror_topics(connections, "back", ["round", "round-promoted"], "earliest", "mapped")
+                )
             assert caught.value.ref == "mirror-loop"
             assert "topic round " in caught.value.what
             assert "round-promoted" not in caught.value.what
-            return await verbs.mirror_topics(connections, "back", ["round-promoted"], "earliest", "mapped", plan=True)
+            return await run_verb(
+                verbs.mirror_topics(connections, "back", ["round-promoted"], "earliest", "mapped"), plan=True
+            )
 
     assert asyncio.run(back()).changes == ("mirror round-promoted from earliest, mapped offsets",)
     forget(pair, topic_key("l", "round"), topic_key("l", "round-promoted"))
@@ -241,7 +246,7 @@ def test_one_bad_topic_keeps_the_others_from_being_mirrored(pair: Any) -> None:
     make(pair[0], "good")
 
     async def act(connections: Connections) -> Any:
-        return await verbs.mirror_topics(connections, "l", ["good", "bad"], "earliest", "auto")
+        return await run_verb(verbs.mirror_topics(connections, "l", ["good", "bad"], "earliest", "auto"))
 
     assert refusal(pair, act).ref == "unknown-topic"
 
@@ -256,21 +261,21 @@ def test_a_target_topic_with_data_is_adopted_only_where_mapped_offsets_are_asked
     make(pair[1], "full", records=3)
 
     async def unasked(connections: Connections) -> Any:
-        return await verbs.mirror_topics(connections, "l", ["full"], "earliest", "auto")
+        return await run_verb(verbs.mirror_topics(connections, "l", ["full"], "earliest", "auto"))
 
     error = refusal(pair, unasked)
     assert error.ref == "target-has-data"
     assert "--offsets mapped" in error.next_step
 
     async def asked(connections: Connections) -> Any:
-        return await verbs.mirror_topics(connections, "l", ["full"], "earliest", "mapped", plan=True)
+        return await run_verb(verbs.mirror_topics(connections, "l", ["full"], "earliest", "mapped"), plan=True)
 
     made = on_estate(pair, asked)
     assert [finding.ref for finding in made.findings] == ["target-has-data"]
     assert made.changes == ("mirror full from earliest, mapped offsets",)
 
     async def misspelt(connections: Connections) -> Any:
-        return await verbs.mirror_topics(connections, "l", ["good"], "earliest", "maped")
+        return await run_verb(verbs.mirror_topics(connections, "l", ["good"], "earliest", "maped"))
 
     assert refusal(pair, misspelt).ref == "bad-offsets-mode"
 
@@ -290,7 +295,9 @@ def test_an_empty_target_topic_that_a_group_reads_is_refused_or_made_anew_by_nam
 
     async def mirror(connections: Connections, *, recreate: bool = False) -> Any:
         topics = ["read-there", "unread-there"]
-        return await verbs.mirror_topics(connections, "l", topics, "earliest", "auto", plan=True, recreate=recreate)
+        return await run_verb(
+            verbs.mirror_topics(connections, "l", topics, "earliest", "auto", recreate=recreate), plan=True
+        )
 
     error = refusal(pair, mirror)
     member.close()
@@ -304,7 +311,7 @@ def test_an_empty_target_topic_that_a_group_reads_is_refused_or_made_anew_by_nam
 
 def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
     async def promote_unmirrored(connections: Connections) -> Any:
-        return await verbs.promote_topics(connections, "l", ["never"], PromoteTerms(1))
+        return await run_verb(verbs.promote_topics(connections, "l", ["never"], PromoteTerms(1)))
 
     error = refusal(pair, promote_unmirrored)
     assert (error.ref, error.next_step) == ("not-mirrored", "kmigrate topic mirror --link l never")
@@ -312,17 +319,17 @@ def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
     async def promote_too_early(connections: Connections) -> Any:
         record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
         await connections.log.append(lambda state: None if state.topic_owner("early") else record)
-        return await verbs.promote_topics(connections, "l", ["early"], PromoteTerms(1))
+        return await run_verb(verbs.promote_topics(connections, "l", ["early"], PromoteTerms(1)))
 
     assert refusal(pair, promote_too_early).ref == "not-mirroring"
 
     async def promote_group(connections: Connections) -> Any:
-        return await verbs.promote_groups(connections, "l", ["ghost"])
+        return await run_verb(verbs.promote_groups(connections, "l", ["ghost"]))
 
     assert refusal(pair, promote_group).ref == "not-mirrored"
 
     async def mirror_group(connections: Connections) -> Any:
-        return await verbs.mirror_groups(connections, "l", ["ghost"])
+        return await run_verb(verbs.mirror_groups(connections, "l", ["ghost"]))
 
     assert refusal(pair, mirror_group).ref == "unknown-group"
 
@@ -344,7 +351,7 @@ def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
                 ),
                 await source.find_coordinator("workers"),
             )
-            return await verbs.mirror_groups(connections, "l", ["workers"])
+            return await run_verb(verbs.mirror_groups(connections, "l", ["workers"]))
 
     error = refusal(pair, mirror_workers)
     assert error.ref == "not-of-consumers"
@@ -360,8 +367,8 @@ def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> 
     async def act(connections: Connections) -> Any:
         record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
         await connections.log.append(lambda state: None if state.topic("l", "early") else record)
-        await verbs.mirror_groups(connections, "l", ["early-readers"])
-        return await verbs.promote_groups(connections, "l", ["early-readers"])
+        await run_verb(verbs.mirror_groups(connections, "l", ["early-readers"]))
+        return await run_verb(verbs.promote_groups(connections, "l", ["early-readers"]))
 
     error = refusal(pair, act)
     assert error.ref == "topic-not-ready"
@@ -371,10 +378,10 @@ def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> 
 
 def test_a_link_with_an_unpromoted_topic_is_not_deleted(pair: Any) -> None:
     async def act(connections: Connections) -> Any:
-        await verbs.create_link(connections, "busy", "source")
+        await run_verb(verbs.create_link(connections, "busy", "source"))
         record = TopicRecord("busy", "busy-topic", TopicPhase.MIRRORING, 1, partitions=1)
         await connections.log.append(lambda state: None if state.topic_owner("busy-topic") else record)
-        return await verbs.delete_link(connections, "busy", 0.0)
+        return await run_verb(verbs.delete_link(connections, "busy", 0.0))
 
     error = refusal(pair, act)
     assert isinstance(error, Refused)
@@ -385,10 +392,10 @@ def test_a_deleted_link_is_gone_and_its_topics_are_not(pair: Any) -> None:
     make(pair[1], "kept")
 
     async def act(connections: Connections) -> Any:
-        await verbs.create_link(connections, "done", "source")
+        await run_verb(verbs.create_link(connections, "done", "source"))
         record = TopicRecord("done", "kept", TopicPhase.PROMOTED, 1, partitions=1)
         await connections.log.append(lambda state: None if state.topic_owner("kept") else record)
-        made = await verbs.delete_link(connections, "done", 0.0)
+        made = await run_verb(verbs.delete_link(connections, "done", 0.0))
         assert made.applied
         assert connections.log.state.link("done") is None
         assert connections.log.state.topic("done", "kept") is None
@@ -399,15 +406,15 @@ def test_a_deleted_link_is_gone_and_its_topics_are_not(pair: Any) -> None:
 
 def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None:
     async def act(connections: Connections) -> Any:
-        await verbs.create_link(connections, "raised", "source")
+        await run_verb(verbs.create_link(connections, "raised", "source"))
         link = connections.log.state.link("raised")
         assert link is not None
         await connections.log.append(lambda _: replace(link, restore_expiration=""))
         assert await connections.target.set_broker_default(PRODUCER_EXPIRATION, "2147483647") == 0
         await shown(connections, "2147483647", own=True)  # The verb takes any other value as set by somebody else.
-        planned = await verbs.delete_link(connections, "raised", 0.0, plan=True)
+        planned = await run_verb(verbs.delete_link(connections, "raised", 0.0), plan=True)
         assert any(PRODUCER_EXPIRATION in change for change in planned.changes)
-        await verbs.delete_link(connections, "raised", 0.0)
+        await run_verb(verbs.delete_link(connections, "raised", 0.0))
         await shown(connections, "86400000", own=False)
 
     async def shown(connections: Connections, value: str, *, own: bool) -> None:
@@ -444,7 +451,7 @@ def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:
     make(pair[0], "waiting")
 
     async def act(connections: Connections) -> Any:
-        await verbs.mirror_topics(connections, "l", ["waiting"], "earliest", "auto")
+        await run_verb(verbs.mirror_topics(connections, "l", ["waiting"], "earliest", "auto"))
         try:
             await verbs.wait_topics(connections, "l", ["waiting"], {TopicPhase.MIRRORING}, 0.5)
         except KmigrateError as error:
@@ -458,7 +465,7 @@ def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:
 
 def test_status_says_unknown_where_a_source_does_not_answer(pair: Any) -> None:
     async def act(connections: Connections) -> Any:
-        await verbs.create_link(connections, "dark", "dark")
+        await run_verb(verbs.create_link(connections, "dark", "dark"))
         record = TopicRecord("dark", "dark-topic", TopicPhase.MIRRORING, 1, partitions=1)
         await connections.log.append(lambda state: None if state.topic_owner("dark-topic") else record)
         return await snapshot(connections)

@@ -12,7 +12,7 @@ import inspect
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +29,9 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
 from kmigrate.config.settings import Settings
 from kmigrate.errors import Interrupted, KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
+from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections, reach
+from kmigrate.workflow.base.plan import Plan
 
 __all__ = ["Call", "command", "run_to_end"]
 
@@ -112,6 +114,26 @@ class Call:
         for warning in warnings:
             self.out.note(f"warning: {warning}")
         await wizard.confirm(self.interactive, question)
+
+    async def carry_out(
+        self,
+        look: Callable[[], Awaitable[verbs.Proposal]],
+        plan: bool,
+        yes: bool = True,
+        question: Callable[[Plan], str] | str = "",
+    ) -> Plan:
+        """Have a verb look, ask the user, and carry the proposal out; with `--plan` return the plan of the look.
+
+        A person may take long to answer, so the verb looks again after the question.
+        """
+        proposal = await look()
+        if plan:
+            return proposal.plan
+        if not yes and proposal.plan.changes:
+            asked = question if isinstance(question, str) else question(proposal.plan)
+            await self.confirm(yes, asked, proposal.plan.warnings)
+            proposal = await look()
+        return await proposal.carry_out()
 
     @asynccontextmanager
     async def connections(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Connections]:

@@ -167,7 +167,7 @@ async def copy_by_spark(
     from kmigrate.mirror.bulk.task import BulkJob
     from kmigrate.spark.rounds import BulkProgress, BulkRun
 
-    await verbs.set_engine(connections, link.name, topics, CopyEngine.SPARK)
+    await (await verbs.set_engine(connections, link.name, topics, CopyEngine.SPARK)).carry_out()
     source, _ = await connections.source(link)
     settings_of = call.settings.cluster
     job = BulkJob(
@@ -200,7 +200,7 @@ async def copy_by_spark(
                 call.out.note(f"{', '.join(topics)}: stays with Spark; repeat, or hand over with --engine daemon")
                 raise
             left = await run.left([r for r in _now(connections, link, topics) if by_spark(r)])
-    await verbs.set_engine(connections, link.name, topics, CopyEngine.DAEMON)
+    await (await verbs.set_engine(connections, link.name, topics, CopyEngine.DAEMON)).carry_out()
     problems = [problem for each in rounds for problem in each.problems]
     told = {
         **plan.as_json(),

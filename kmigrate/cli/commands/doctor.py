@@ -25,7 +25,7 @@ from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.net.tasks import together
 from kmigrate.workflow.base.broker_settings import BrokerSettings, compare_settings
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 
 __all__ = ["app", "doctor"]
 
@@ -44,7 +44,7 @@ def doctor(call: Call) -> Answer:
     try:
         settings = call.settings
     except UsageError as error:
-        parts["configuration"] = [Finding("refuse", error.ref, error.what, error.next_step)]
+        parts["configuration"] = [refuse(error.ref, error.what, error.next_step)]
     else:
         parts["configuration"] = _configuration(settings)
         with call.out.waiting("asking the clusters"):
@@ -63,37 +63,36 @@ def _view(parts: dict[str, list[Finding]]) -> RenderableType:
 
 def _machine() -> list[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
-    found = [Finding("ok", "python", f"Python {version}")]
+    found = [ok("python", f"Python {version}")]
     try:
         java = find_java(os.environ)
-        found.append(Finding("ok", "java", f"Java {java.major} in {java.home}"))
+        found.append(ok("java", f"Java {java.major} in {java.home}"))
     except Refused as error:
-        found.append(Finding("warn", error.ref, f"{error.what}: no sandbox and no verify without it", error.next_step))
+        found.append(warn(error.ref, f"{error.what}: no sandbox and no verify without it", error.next_step))
     versions: list[str] = []
     for package in _PACKAGES:
         try:
             versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(Finding("refuse", "package-missing", f"{package} is not installed", "make setup"))
-    found.append(Finding("ok", "packages", ", ".join(versions)))
+            found.append(refuse("package-missing", f"{package} is not installed", "make setup"))
+    found.append(ok("packages", ", ".join(versions)))
     return found
 
 
 def _configuration(settings: Settings) -> list[Finding]:
     if not settings.clusters:
         return [
-            Finding(
-                "warn",
+            warn(
                 "no-config",
                 f"no cluster is configured in {settings.place}",
                 "write a kmigrate.toml (docs/configuration.md), or try it out: kmigrate sandbox up",
             )
         ]
     names = ", ".join(sorted(settings.clusters))
-    found = [Finding("ok", "config", f"{settings.place}: clusters {names}")]
+    found = [ok("config", f"{settings.place}: clusters {names}")]
     overridden = sorted(f"{key} ({origin})" for key, origin in settings.origins.items() if origin != str(settings.path))
     if overridden:
-        found.append(Finding("ok", "config-overrides", "not from the file: " + ", ".join(overridden)))
+        found.append(ok("config-overrides", "not from the file: " + ", ".join(overridden)))
     return found
 
 
@@ -105,7 +104,7 @@ async def _clusters(settings: Settings) -> dict[str, list[Finding]]:
         try:
             parts[f"cluster {name}"] = await probe_cluster(settings.cluster(name))
         except KmigrateError as error:
-            parts[f"cluster {name}"] = [Finding("refuse", error.ref, re.sub(r"\s+", " ", error.what), error.next_step)]
+            parts[f"cluster {name}"] = [refuse(error.ref, re.sub(r"\s+", " ", error.what), error.next_step)]
 
     await together(*map(ask, sorted(settings.clusters)))
     return dict(sorted(parts.items())) | await _compared(settings)
@@ -135,8 +134,8 @@ async def _compared(settings: Settings) -> dict[str, list[Finding]]:
 def _differences(source: BrokerSettings | KmigrateError, target: BrokerSettings | KmigrateError) -> list[Finding]:
     for side in (source, target):
         if isinstance(side, KmigrateError):
-            return [Finding("warn", "broker-settings-unknown", f"not compared: {side.what}", side.next_step)]
+            return [warn("broker-settings-unknown", f"not compared: {side.what}", side.next_step)]
     assert not isinstance(source, KmigrateError)
     assert not isinstance(target, KmigrateError)
-    ok = Finding("ok", "broker-settings", "no broker setting of the target is in the way of the source's clients")
-    return compare_settings(source, target) or [ok]
+    same = ok("broker-settings", "no broker setting of the target is in the way of the source's clients")
+    return compare_settings(source, target) or [same]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,12 +15,12 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import AcceptMisplaced, NoWait, PlanOnly, Timeout, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import interruptible
-from kmigrate.cli.commands.link import DeliveryTimeout, Name, app, delivery_seconds, plan_answer
+from kmigrate.cli.commands.link import DeliveryTimeout, Name, app, delivery_seconds
 from kmigrate.cli.views.leaving import clients_table, ending
-from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.model.routes import finished
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.bootstraps import Leads, host_and_port
+from kmigrate.workflow.base.bootstraps import Bootstrap, Leads, host_and_port
 
 __all__ = ["app", "finish"]
 
@@ -57,24 +58,30 @@ async def finish(
     async with call.connections() as connections:
         link = verbs.resolve_link(connections.log.state, call.link(name)).name
         if undo:
-            looked = await verbs.undo_finish(connections, link, plan=True)
-            if plan or not looked.changes:
-                return plan_answer(looked)
-            await call.confirm(yes, f"Let routers keep the clients of link {link} again?")
-            return plan_answer(await verbs.undo_finish(connections, link))
+            question = f"Let routers keep the clients of link {link} again?"
+            return plan_answer(await call.carry_out(partial(verbs.undo_finish, connections, link), plan, yes, question))
         seconds = delivery_seconds(call, delivery_timeout)
-        words = {
-            "clients_known": clients_known,
-            "accept_misplaced": accept_misplaced_members,
-            "accept_late": accept_late,
-        }
-        looked, asked = await verbs.finish_link(connections, link, given, seconds, **words, plan=True)
-        told: dict[str, Any] = {"bootstraps": [dataclasses.asdict(each) for each in asked]}
+        asked: tuple[Bootstrap, ...] = ()
+
+        async def look() -> verbs.Proposal:
+            nonlocal asked
+            proposal = await verbs.finish_link(
+                connections,
+                link,
+                given,
+                seconds,
+                clients_known=clients_known,
+                accept_misplaced=accept_misplaced_members,
+                accept_late=accept_late,
+            )
+            asked = proposal.bootstraps
+            return proposal
+
+        question = f"Let the clients of link {link} leave the routers? They need no restart"
+        made = await call.carry_out(look, plan, yes, question)
+        fields: dict[str, Any] = {"bootstraps": [dataclasses.asdict(each) for each in asked]}
         if plan:
-            return Answer({**looked.as_json(), **told}, plan_view(looked))
-        if looked.changes:
-            await call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
-        made, asked = await verbs.finish_link(connections, link, given, seconds, **words)
+            return Answer({**made.as_json(), **fields}, plan_view(made))
         if no_wait:
             return plan_answer(made)
         keep = f"to keep who is left: kmigrate link finish {link} --undo"
@@ -83,14 +90,14 @@ async def finish(
         left = verbs.left_behind(connections, 0)
         gone = finished(connections.log.state)
         may_stop = gone and bool(asked) and all(each.leads is Leads.TARGET for each in asked)
-        told |= {
+        fields |= {
             "told_real_addresses": gone,
             "on_brokers": left.on_brokers,
             "clients": [dataclasses.asdict(each) for each in left.clients],
             "routers_may_stop": may_stop,
         }
         parts = [plan_view(made), *([clients_table(left.clients)] if left.clients else [])]
-        return Answer({**made.as_json(), **told}, Group(*parts, ending(asked, gone=gone, may_stop=may_stop)))
+        return Answer({**made.as_json(), **fields}, Group(*parts, ending(asked, gone=gone, may_stop=may_stop)))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,9 +12,8 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Timeout, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched_groups
-from kmigrate.cli.commands.link import plan_answer
 from kmigrate.cli.commands.patterns import check_names, patterns_answer
-from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import group_rows
 from kmigrate.cli.views.tables import groups_table
 from kmigrate.errors import Refused
@@ -51,11 +51,12 @@ async def mirror(
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
     left_out = check_names(groups, exclude, regex=regex)
     async with call.connections() as connections:
-        if regex:
-            return plan_answer(
-                await verbs.mirror_matching_groups(connections, call.link(link), groups, left_out, mode=mode, plan=plan)
-            )
-        return plan_answer(await verbs.mirror_groups(connections, call.link(link), groups, mode=mode, plan=plan))
+        look = (
+            partial(verbs.mirror_matching_groups, connections, call.link(link), groups, left_out, mode=mode)
+            if regex
+            else partial(verbs.mirror_groups, connections, call.link(link), groups, mode=mode)
+        )
+        return plan_answer(await call.carry_out(look, plan))
 
 
 @command(app, "patterns")
@@ -88,19 +89,17 @@ async def promote(
     groups = call.required_list(groups, "GROUP", "the groups to promote")
     async with call.connections() as connections:
         name = verbs.resolve_link(connections.log.state, call.link(link)).name
-        with call.out.waiting("looking who is still on the source"):
-            looked = await verbs.promote_groups(connections, name, groups, plan=True)
-        if plan:
-            return plan_answer(looked)
-        if looked.changes:
-            question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
-            await call.confirm(yes, question, looked.warnings)
-        with call.out.waiting("asking for the promote"):
-            made = await verbs.promote_groups(connections, name, groups)
-        if no_wait:
+
+        async def look() -> verbs.Proposal:
+            with call.out.waiting("looking for members on the source"):
+                return await verbs.promote_groups(connections, name, groups)
+
+        question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
+        made = await call.carry_out(look, plan, yes, question)
+        if plan or no_wait:
             return plan_answer(made)
         with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
-            if looked.changes:
+            if made.changes:
                 await need_controller(call, connections, timeout)
             with watched_groups(call, connections, name, groups) as say:
                 records = await verbs.wait_groups(connections, name, groups, timeout, say)
@@ -118,12 +117,9 @@ async def forget(
     """
     groups = call.required_list(groups, "GROUP", "the groups to forget")
     async with call.connections() as connections:
-        looked = await verbs.forget_groups(connections, call.link(link), groups, plan=True)
-        if plan:
-            return plan_answer(looked)
-        if looked.changes:
-            await call.confirm(yes, f"Forget {', '.join(groups)}? No position is carried over to the target")
-        return plan_answer(await verbs.forget_groups(connections, call.link(link), groups))
+        look = partial(verbs.forget_groups, connections, call.link(link), groups)
+        question = f"Forget {', '.join(groups)}? No committed offset is carried over to the target"
+        return plan_answer(await call.carry_out(look, plan, yes, question))
 
 
 @command(app, "list")

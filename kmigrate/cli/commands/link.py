@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,14 +13,14 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.options import Link, PlanOnly, Yes
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.tables import facts, links_table
 from kmigrate.errors import Refused
 from kmigrate.model.records import LinkRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Plan
 
-__all__ = ["app", "check", "create", "delete", "delivery_seconds", "list_links", "plan_answer", "show", "throttle"]
+__all__ = ["app", "check", "create", "delete", "delivery_seconds", "list_links", "show", "throttle"]
 
 app = typer.Typer(name="link", help="Links: one source cluster to one target cluster.", no_args_is_help=True)
 
@@ -52,7 +53,7 @@ async def create(
     _refuse_one_cluster(call, source, target)
     try:
         async with call.connections(target, create=not plan) as connections:
-            return plan_answer(await verbs.create_link(connections, name, source, plan=plan))
+            return plan_answer(await call.carry_out(lambda: verbs.create_link(connections, name, source), plan))
     except Refused as refused:
         if not plan or refused.ref != "no-state-log":
             raise
@@ -69,10 +70,6 @@ def _refuse_one_cluster(call: Call, source: str, target: str) -> None:
             still_true="nothing was contacted or changed",
             next_step="name two different clusters of kmigrate.toml",
         )
-
-
-def plan_answer(plan: Plan) -> Answer:
-    return Answer(plan.as_json(), plan_view(plan))
 
 
 @command(app, "list")
@@ -134,7 +131,8 @@ async def throttle(
     """
     bytes_s = byte_rate(call.required(rate, "RATE", "bytes a second, or off"))
     async with call.connections() as connections:
-        return plan_answer(await verbs.throttle_link(connections, call.link(link), bytes_s, plan=plan))
+        look = partial(verbs.throttle_link, connections, call.link(link), bytes_s)
+        return plan_answer(await call.carry_out(look, plan))
 
 
 @command(app, "delete")
@@ -148,12 +146,12 @@ async def delete(
     name = call.required(name, "NAME", "the link to delete")
     seconds = delivery_seconds(call, delivery_timeout)
     async with call.connections() as connections:
-        looked = await verbs.delete_link(connections, name, seconds, plan=True)
-        if plan:
-            return plan_answer(looked)
-        question = f"Forget link {name}? ({len(looked.changes)} records of the state log)"
-        await call.confirm(yes, question, looked.warnings)
-        return plan_answer(await verbs.delete_link(connections, name, seconds))
+        look = partial(verbs.delete_link, connections, name, seconds)
+
+        def question(plan: Plan) -> str:
+            return f"Forget link {name}? ({len(plan.changes)} records of the state log)"
+
+        return plan_answer(await call.carry_out(look, plan, yes, question))
 
 
 def delivery_seconds(call: Call, given: float | None) -> float:

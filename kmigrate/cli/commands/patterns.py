@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.commands.link import plan_answer
+from kmigrate.cli.views.plans import plan_answer
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import UsageError
 from kmigrate.model.patterns import check_expression
@@ -37,7 +38,8 @@ def check_names(names: list[str], exclude: list[str] | None, *, regex: bool) -> 
 async def patterns_answer(call: Call, noun: Noun, forget: list[str] | None, link: str | None, plan: bool) -> Answer:
     async with call.connections() as connections:
         if forget:
-            return plan_answer(await verbs.forget_patterns(connections, call.link(link), noun, forget, plan=plan))
+            look = partial(verbs.forget_patterns, connections, call.link(link), noun, forget)
+            return plan_answer(await call.carry_out(look, plan))
         record = verbs.resolve_link(connections.log.state, call.link(link))
         found = record.topic_patterns if noun == "topic" else record.group_patterns
         made = table("expression", "except", *(["offsets"] if noun == "topic" else []))

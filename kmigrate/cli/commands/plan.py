@@ -194,9 +194,9 @@ async def _outlook(
     against = ""
     try:
         checked = await verbs.mirror_topics(
-            connections, link, [name], asked.start, asked.offsets, plan=True, configs_of=asked.configs_of
+            connections, link, [name], asked.start, asked.offsets, configs_of=asked.configs_of
         )
-        notes += [f.what for f in checked.findings if f.level == "warn" and f.ref not in OF_CLUSTERS]
+        notes += [f.what for f in checked.plan.findings if f.level == "warn" and f.ref not in OF_CLUSTERS]
     except Refused as refused:
         against = refused.what
     owner = connections.log.state.topic_owner(name)

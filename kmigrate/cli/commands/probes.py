@@ -19,7 +19,7 @@ from kmigrate.state.create import check_state_log
 from kmigrate.state.log import STATE_TOPIC
 from kmigrate.state.look import find_strays
 from kmigrate.workflow.base.broker_settings import BrokerSettings, read_settings
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.verbs import state_findings
 
 __all__ = ["probe_cluster", "probe_settings"]
@@ -62,14 +62,10 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     apis, level = await _apis(client)
     version = _METADATA_VERSIONS.get(level, f"metadata.version {level}") if level >= 0 else "unknown version (no KRaft)"
     found = [
-        Finding(
-            "ok",
-            "cluster-answers",
-            f"{len(metadata.brokers)} broker(s), Kafka {version}, cluster id {metadata.cluster_id}",
-        )
+        ok("cluster-answers", f"{len(metadata.brokers)} broker(s), Kafka {version}, cluster id {metadata.cluster_id}")
     ]
     faults = await advertised_faults(client)
-    found += [Finding("refuse", "advertised-unreachable", fault.text, fault.next_step) for fault in faults]
+    found += [refuse("advertised-unreachable", fault.text, fault.next_step) for fault in faults]
     if faults:  # the other probes contact the brokers at these addresses
         return found
     found.append(
@@ -120,15 +116,15 @@ async def _strays(client: ClusterClient) -> list[Finding]:
             told = await find_strays(client)
     except TimeoutError:
         what = f"kmigrate's topics could not be read within {_STRAYS_S:g} s: strays in them are not named"
-        return [Finding("warn", "stray-records", what)]
+        return [warn("stray-records", what)]
     except KmigrateError as error:
-        return [Finding("warn", error.ref, error.what, error.next_step)]
+        return [warn(error.ref, error.what, error.next_step)]
     advice = "keep their writer out: kmigrate link check LINK names the ACL"
-    return [Finding("warn", "stray-records", each, advice) for each in told]
+    return [warn("stray-records", each, advice) for each in told]
 
 
 def _either(there: bool, ref: str, yes: str, no: str) -> Finding:
-    return Finding("ok", ref, yes) if there else Finding("warn", ref, no)
+    return ok(ref, yes) if there else warn(ref, no)
 
 
 async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
@@ -144,33 +140,32 @@ async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
     """Return whether kmigrate may write control markers, tested with a topic that does not exist."""
     cost = "holes are filled by empty transactions (1 to 6 ms each)"
     if ApiKey.WRITE_TXN_MARKERS not in apis:
-        return Finding("warn", "write-txn-markers", f"no WriteTxnMarkers: {cost}")
+        return warn("write-txn-markers", f"no WriteTxnMarkers: {cost}")
     node = min(client.metadata.brokers)
     code = await client.write_markers(node, _NO_TOPIC, 0, 1, producer_id=0, epoch=0, coordinator_epoch=0, commit=False)
     if row(code).name == "CLUSTER_AUTHORIZATION_FAILED":
-        return Finding("warn", "write-txn-markers", f"WriteTxnMarkers is not allowed: {cost}", "grant CLUSTER_ACTION")
-    return Finding("ok", "write-txn-markers", "WriteTxnMarkers is allowed: holes are filled at once")
+        return warn("write-txn-markers", f"WriteTxnMarkers is not allowed: {cost}", "grant CLUSTER_ACTION")
+    return ok("write-txn-markers", "WriteTxnMarkers is allowed: holes are filled at once")
 
 
 async def _memory(client: ClusterClient) -> Finding:
     with Admin(client.settings) as admin:
         why = await short_memory(client, admin)
     if why:
-        return Finding("warn", "short-memory", f"as a target: {why}; {ONE_AT_A_TIME}")
-    return Finding("ok", "producer-memory", f"{PRODUCER_EXPIRATION} can be raised while it is a target")
+        return warn("short-memory", f"as a target: {why}; {ONE_AT_A_TIME}")
+    return ok("producer-memory", f"{PRODUCER_EXPIRATION} can be raised while it is a target")
 
 
 async def _authorizer(client: ClusterClient, apis: dict[int, int]) -> Finding:
     if ApiKey.DESCRIBE_ACLS not in apis:
-        return Finding("ok", "authorizer", "no ACLs: none have to be moved")
+        return ok("authorizer", "no ACLs: none have to be moved")
     try:
         rules = await read_acls(client)
     except BrokerRefused as error:
-        return Finding("warn", error.ref, error.what, error.next_step)
+        return warn(error.ref, error.what, error.next_step)
     if rules is None:
-        return Finding("ok", "authorizer", "no authorizer: no ACLs have to be moved")
-    return Finding(
-        "ok",
+        return ok("authorizer", "no authorizer: no ACLs have to be moved")
+    return ok(
         "authorizer",
         f"an authorizer with {len(rules)} ACLs on topics and groups: those of mirrored names are carried over",
     )
@@ -178,18 +173,16 @@ async def _authorizer(client: ClusterClient, apis: dict[int, int]) -> Finding:
 
 async def _state_log(client: ClusterClient) -> Finding:
     if await client.topic(STATE_TOPIC) is None:
-        return Finding("ok", "state-log", "no state log: not the target of any link yet")
+        return ok("state-log", "no state log: not the target of any link yet")
     try:
         with Admin(client.settings) as admin:
             faults = await check_state_log(client, admin)
     except BrokerRefused as error:
         what = f"{error.what}; only a target needs this right"
-        return Finding("warn", error.ref, what, error.next_step)
+        return warn(error.ref, what, error.next_step)
     except KmigrateError as error:
-        return Finding("refuse", error.ref, error.what, error.next_step)
+        return refuse(error.ref, error.what, error.next_step)
     weak = [fault.text for fault in faults if fault.key != SIZE_LIMIT]
     if weak:
-        return Finding(
-            "warn", "state-log-weak", "; ".join(weak), "the next start of an engine sets all but min.insync.replicas"
-        )
-    return Finding("ok", "state-log", "holds the state log: the target of links")
+        return warn("state-log-weak", "; ".join(weak), "the next start of an engine sets all but min.insync.replicas")
+    return ok("state-log", "holds the state log: the target of links")

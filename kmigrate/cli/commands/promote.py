@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -21,9 +22,8 @@ from kmigrate.cli.base.waiting import (
     watched_topics,
 )
 from kmigrate.cli.base.words import Text
-from kmigrate.cli.commands.link import plan_answer
 from kmigrate.cli.commands.verify import compare_new
-from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.tables import parity_view, table
 from kmigrate.errors import Interrupted
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
@@ -97,25 +97,27 @@ async def promote(
     async with call.connections() as connections:
         name = verbs.resolve_link(connections.log.state, call.link(link)).name
         if cancel:
-            return plan_answer(await verbs.cancel_promote(connections, name, topics, who=call.who, plan=plan))
-        treated = await verbs.treat_late(connections, name, topics, seal, on_late, plan=plan)
+            look = partial(verbs.cancel_promote, connections, name, topics, who=call.who)
+            return plan_answer(await call.carry_out(look, plan))
+        treated = await verbs.treat_late(connections, name, topics, seal, on_late)
         if treated is not None:
-            return plan_answer(treated)
+            return plan_answer(treated.plan if plan else await treated.carry_out())
         wait = window + 1
         if not plan and _any_early(connections, name, topics):
             await need_mirror(call, connections, name, timeout, "nothing was changed: no topic is promoted")
             wait = max(wait, min(timeout, call.settings.defaults.process_wait_s))
-        with call.out.waiting("looking who still reads and writes past the routers"):
-            looked = await verbs.promote_topics(
-                connections,
-                name,
-                topics,
-                terms,
-                plan=True,
-                straggler_window_s=window,
-                wait_s=0.0 if plan else wait,
-                accept_misplaced=accept_misplaced_members,
-            )
+        look = partial(
+            verbs.promote_topics,
+            connections,
+            name,
+            topics,
+            terms,
+            straggler_window_s=window,
+            accept_misplaced=accept_misplaced_members,
+        )
+        with call.out.waiting("looking for clients that read and write past the routers"):
+            proposal = await look(wait_s=0.0 if plan else wait)
+        looked = proposal.plan
         if plan:
             return plan_answer(looked)
         if looked.changes:
@@ -125,18 +127,10 @@ async def promote(
             report = await _compared(call, topics, name, timeout)
             if not report.equal:
                 unchanged = Text("Nothing was promoted: the copy differs from the source.", style="red")
-                told = {"link": name, "topics": [], "parity": report.as_json()}
-                return Answer(told, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
+                fields = {"link": name, "topics": [], "parity": report.as_json()}
+                return Answer(fields, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
         with call.out.waiting("asking for the promote"):
-            made = await verbs.promote_topics(
-                connections,
-                name,
-                topics,
-                terms,
-                straggler_window_s=window,
-                wait_s=window + 1,
-                accept_misplaced=accept_misplaced_members,
-            )
+            made = await (await look(wait_s=window + 1)).carry_out()
         if no_wait:
             return plan_answer(made)
         groups = [record.group for record in verbs.coupled_groups(connections.log.state, name, topics)]

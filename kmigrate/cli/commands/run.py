@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,8 +12,8 @@ import uvloop
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import Link, PlanOnly, Yes
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.commands.link import plan_answer
 from kmigrate.cli.process.engine_kinds import Engine
+from kmigrate.cli.views.plans import plan_answer
 from kmigrate.errors import UsageError
 from kmigrate.workflow import verbs
 
@@ -151,14 +152,9 @@ async def forget_router(
     With --dead the call is refused while a router answers at that router's address.
     """
     async with call.connections() as connections:
-        looked = await verbs.forget_router(connections, name, dead=dead, plan=True)
-        if plan:
-            return plan_answer(looked)
-        if looked.changes:
-            asked = f"Have all processes of router {name} ended? Seals" if dead else f"Forget router {name}? Fences"
-            doubts = "".join(f"{each}. " for each in looked.warnings)
-            await call.confirm(yes, f"{doubts}{asked} will not wait for it any more")
-        return plan_answer(await verbs.forget_router(connections, name, dead=dead))
+        asked = f"Have all processes of router {name} ended? Seals" if dead else f"Forget router {name}? Fences"
+        look = partial(verbs.forget_router, connections, name, dead=dead)
+        return plan_answer(await call.carry_out(look, plan, yes, f"{asked} will not wait for it any more"))
 
 
 @command(controller_app, "run")

@@ -12,7 +12,7 @@ from kmigrate.mirror.upkeep.configs import broker_defaults, carried_configs, rep
 from kmigrate.model.records import LinkRecord
 from kmigrate.state.log import STATE_TOPIC
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, ok, warn
 
 __all__ = ["default_findings"]
 
@@ -30,7 +30,7 @@ async def default_findings(
         known = (await connections.target_admin.topic_configs([STATE_TOPIC]))[STATE_TOPIC]
         filled = await _filled(connections.target, topics)
     except KmigrateError as error:
-        return [Finding("warn", error.ref, error.what, error.next_step)]
+        return [warn(error.ref, error.what, error.next_step)]
     mirrored = {record.topic: any(record.target_starts.values()) for record in connections.log.state.topics(link.name)}
     keys = replicated(settings.config_exclude, known)
     found: list[Finding] = []
@@ -40,7 +40,7 @@ async def default_findings(
         values = [each for key, each in _sentences(configs, defaults).items() if key in keys]
         if values:
             what = f"topic {topic} keeps what the source's brokers give it: {', '.join(values)}"
-            found.append(Finding("ok", "source-defaults", what))
+            found.append(ok("source-defaults", what))
     return found
 
 

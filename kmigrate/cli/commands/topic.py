@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -17,11 +18,11 @@ from kmigrate.cli.base.times import start_position
 from kmigrate.cli.base.waiting import interruptible, need_mirror, watched_topics
 from kmigrate.cli.commands.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.commands.creation import creation_configs
-from kmigrate.cli.commands.link import DeliveryTimeout, delivery_seconds, plan_answer
+from kmigrate.cli.commands.link import DeliveryTimeout, delivery_seconds
 from kmigrate.cli.commands.patterns import check_names, patterns_answer
 from kmigrate.cli.commands.source_defaults import default_findings
 from kmigrate.cli.process.engine_settings import mirror_settings
-from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import facts, phase_text, topics_table
 from kmigrate.errors import Refused
@@ -89,23 +90,17 @@ async def mirror(
     async with call.connections() as connections:
         name = verbs.resolve_link(connections.log.state, call.link(link)).name
         configs_of = creation_configs(call, connections, name)
+        choices: dict[str, Any] = {"configs_of": configs_of, "recreate": recreate}
+        proposal: verbs.Proposal
         if regex:
-            made, topics = await verbs.mirror_matching_topics(
-                connections,
-                name,
-                topics,
-                left_out,
-                start,
-                offsets,
-                plan=plan,
-                configs_of=configs_of,
-                recreate=recreate,
+            proposal = matching = await verbs.mirror_matching_topics(
+                connections, name, topics, left_out, start, offsets, **choices
             )
+            topics = list(matching.names)
         else:
-            made = await verbs.mirror_topics(
-                connections, name, topics, start, offsets, plan=plan, configs_of=configs_of, recreate=recreate
-            )
+            proposal = await verbs.mirror_topics(connections, name, topics, start, offsets, **choices)
         if plan:
+            made = proposal.plan
             record = verbs.resolve_link(connections.log.state, name)
             access = await verbs.access_findings(connections, record, topics)
             defaults = await default_findings(connections, record, topics, mirror_settings(call.settings))
@@ -118,6 +113,7 @@ async def mirror(
                 return plan_answer(made)
             bulk = await look_at_bulk(connections, record, topics, options, start=start, offsets=offsets)
             return Answer({**made.as_json(), "bulk": bulk.as_json()}, Group(plan_view(made), bulk.view()))
+        made = await proposal.carry_out()
         engined = await _engine(connections, name, topics, engine)
         made = dataclasses.replace(made, changes=(*made.changes, *engined))
         if no_wait:
@@ -140,7 +136,8 @@ async def _engine(
     """Record the engine that was asked for by name, and return the sentences about changes."""
     if engine not in ("daemon", "spark"):
         return ()
-    return (await verbs.set_engine(connections, link, topics, CopyEngine(engine), plan=plan)).changes
+    proposal = await verbs.set_engine(connections, link, topics, CopyEngine(engine))
+    return (proposal.plan if plan else await proposal.carry_out()).changes
 
 
 async def _mirror_by(
@@ -167,7 +164,8 @@ async def pause(call: Call, topics: Topics = None, link: Link = None, plan: Plan
     """Pause topics; a running mirror follows at once."""
     topics = call.required_list(topics, "TOPIC", "the topics to pause")
     async with call.connections() as connections:
-        return plan_answer(await verbs.pause_topics(connections, call.link(link), topics, plan=plan))
+        look = partial(verbs.pause_topics, connections, call.link(link), topics)
+        return plan_answer(await call.carry_out(look, plan))
 
 
 @command(app, "resume")
@@ -189,11 +187,9 @@ async def resume(
     lost = None if accept_loss is None else offset_range(accept_loss)
     verbs.check_loss(topics, partition, lost)
     async with call.connections() as connections:
-        return plan_answer(
-            await verbs.resume_topics(
-                connections, call.link(link), topics, partition=partition, accept_loss=lost, who=call.who, plan=plan
-            )
-        )
+        choices: dict[str, Any] = {"partition": partition, "accept_loss": lost, "who": call.who}
+        look = partial(verbs.resume_topics, connections, call.link(link), topics, **choices)
+        return plan_answer(await call.carry_out(look, plan))
 
 
 @command(app, "forget")
@@ -213,13 +209,9 @@ async def forget(
     topics = call.required_list(topics, "TOPIC", "the topics to forget")
     seconds = delivery_seconds(call, delivery_timeout)
     async with call.connections() as connections:
-        looked = await verbs.forget_topics(connections, call.link(link), topics, seconds, plan=True)
-        if plan:
-            return plan_answer(looked)
-        if looked.changes:
-            question = f"Forget {', '.join(topics)}? It is copied no longer, and not promoted"
-            await call.confirm(yes, question, looked.warnings)
-        return plan_answer(await verbs.forget_topics(connections, call.link(link), topics, seconds))
+        look = partial(verbs.forget_topics, connections, call.link(link), topics, seconds)
+        question = f"Forget {', '.join(topics)}? It is copied no longer, and not promoted"
+        return plan_answer(await call.carry_out(look, plan, yes, question))
 
 
 @command(app, "patterns")

@@ -6,12 +6,18 @@ from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 
+from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.words import Text
 from kmigrate.workflow.base.plan import Finding, Plan
 
-__all__ = ["findings_view", "plan_view"]
+__all__ = ["findings_view", "plan_answer", "plan_view"]
 
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "refuse": ("✗", "bold red")}
+
+
+def plan_answer(plan: Plan) -> Answer:
+    """Return the answer of a verb whose result is its plan."""
+    return Answer(plan.as_json(), plan_view(plan))
 
 
 def plan_view(plan: Plan) -> RenderableType:

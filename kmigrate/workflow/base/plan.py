@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from kmigrate.errors import Refused
 
-__all__ = ["Finding", "Level", "Plan"]
+__all__ = ["Finding", "Level", "Plan", "ok", "refuse", "warn"]
 
 Level = Literal["ok", "warn", "refuse"]
 
@@ -27,6 +27,21 @@ class Finding:
 
     def as_json(self) -> dict[str, str]:
         return {"level": self.level, "ref": self.ref, "what": self.what, "next": self.next_step}
+
+
+def ok(ref: str, what: str, next_step: str = "") -> Finding:
+    """Return a finding that nothing is in the way."""
+    return Finding("ok", ref, what, next_step)
+
+
+def warn(ref: str, what: str, next_step: str = "") -> Finding:
+    """Return a finding that a person should read before a yes."""
+    return Finding("warn", ref, what, next_step)
+
+
+def refuse(ref: str, what: str, next_step: str = "") -> Finding:
+    """Return a finding that refuses the verb."""
+    return Finding("refuse", ref, what, next_step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The verbs of a migration: each looks first (guards as findings), then writes one intent per topic, group or link.
+"""The verbs of a migration: each looks first (guards as findings) and proposes one intent per topic, group or link.
 
 A verb asks clusters only what its guards need: `create_link` never contacts the source. Repeating a verb whose effect
 stands already changes nothing and succeeds.
@@ -21,6 +21,7 @@ stands already changes nothing and succeeds.
     cancel           `promote --cancel`
     waiting          the wait for what a verb asked for
     verified         what `verify` found equal
+    proposal         the shape of every verb
     forget           topics and groups taken out of their link
     finish           `link finish`
 """
@@ -46,6 +47,7 @@ from kmigrate.workflow.verbs.links import (
 )
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
 from kmigrate.workflow.verbs.pause_resume import check_loss, pause_topics, resume_topics
+from kmigrate.workflow.verbs.proposal import Proposal
 from kmigrate.workflow.verbs.routers import forget_router, router_to_replace
 from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
 from kmigrate.workflow.verbs.verified import remember_verified
@@ -54,6 +56,7 @@ from kmigrate.workflow.verbs.waiting import wait_groups, wait_topics
 __all__ = [
     "ConfigsOf",
     "Left",
+    "Proposal",
     "SayLeft",
     "access_findings",
     "cancel_promote",

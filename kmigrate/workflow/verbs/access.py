@@ -11,7 +11,7 @@ from kmigrate.model.acls import Acl, host_bound, topic_rights
 from kmigrate.model.records import LinkRecord
 from kmigrate.state.access import closing_acl, open_to_everybody, other_writers
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, ok, warn
 
 __all__ = ["access_findings", "host_findings", "state_findings"]
 
@@ -25,19 +25,18 @@ async def access_findings(connections: Connections, link: LinkRecord, topics: Se
         source, _ = await connections.source(link)
         ours, theirs = await read_acls(source), await read_acls(connections.target)
     except KmigrateError as error:
-        return [Finding("warn", error.ref, error.what, error.next_step)]
+        return [warn(error.ref, error.what, error.next_step)]
     if ours is None:
-        return [Finding("ok", "acls", f"source {link.source.name} has no authorizer: there are no ACLs to carry over")]
+        return [ok("acls", f"source {link.source.name} has no authorizer: there are no ACLs to carry over")]
     bound = [finding for topic in topics for finding in host_findings(ours, topic)]
     if theirs is None:
-        return [Finding("ok", "acls", f"target {link.target.name} has no authorizer: no ACLs are carried over"), *bound]
-    found = [Finding("ok", "acls", "both clusters have an authorizer: ACLs of mirrored topics and groups are carried")]
+        return [ok("acls", f"target {link.target.name} has no authorizer: no ACLs are carried over"), *bound]
+    found = [ok("acls", "both clusters have an authorizer: ACLs of mirrored topics and groups are carried")]
     for topic in topics:
         rights = topic_rights(ours, topic)
         if rights.promoted:
             found.append(
-                Finding(
-                    "ok",
+                ok(
                     "topic-acls",
                     f"topic {topic}: {len(rights.now)} ACLs while it is mirrored, {len(rights.promoted)} from its "
                     "promote on",
@@ -53,8 +52,7 @@ def host_findings(rules: Collection[Acl], topic: str) -> list[Finding]:
         return []
     more = f" and {len(bound) - _MOST_NAMED} more" if len(bound) > _MOST_NAMED else ""
     return [
-        Finding(
-            "warn",
+        warn(
             "host-rules",
             f"topic {topic} has ACLs for single hosts: {'; '.join(map(str, bound[:_MOST_NAMED]))}{more}; both clusters "
             "see a client of a router at the router's address, so none of them is about it",
@@ -72,8 +70,7 @@ async def state_findings(target: ClusterClient) -> list[Finding]:
         return []  # a principal that may not read the ACLs is told so where they are needed
     if for_all:
         return [
-            Finding(
-                "warn",
+            warn(
                 "state-open",
                 f"everybody who reaches {target.settings.name} may write, alter and delete kmigrate's topics there: "
                 f"{for_all}. Routers refuse that to their clients; the brokers do not",
@@ -83,8 +80,7 @@ async def state_findings(target: ClusterClient) -> list[Finding]:
     if not others:
         return []
     return [
-        Finding(
-            "warn",
+        warn(
             "state-writable",
             f"{', '.join(others)} may write the state log of {target.settings.name}: kmigrate's promises hold only "
             "while nobody else does",

@@ -16,7 +16,7 @@ from kmigrate.errors import BrokerRefused, Failed, KmigrateError
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow.base.broker_settings import BrokerSettings, limit
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, warn
 
 __all__ = ["ConfigsOf", "creation_findings", "no_configs", "timeout_findings"]
 
@@ -53,7 +53,7 @@ async def creation_findings(
         refused = await connections.target_admin.try_topics(shapes)
     except KmigrateError as error:
         what = f"whether the target would create the topics could not be asked: {error.what}"
-        return [Finding("warn", "creation-unknown", what, error.next_step)]
+        return [warn("creation-unknown", what, error.next_step)]
     return [_refusal(name, why) for name, why in refused.items() if not _exists(why)]
 
 
@@ -81,11 +81,10 @@ async def timeout_findings(source: ClusterClient, here: BrokerSettings, there: B
         timeouts = await transaction_timeouts(source)
     except KmigrateError as error:
         what = f"the timeouts of transactional ids could not be asked: {error.what}"
-        return [Finding("warn", "transaction-timeouts-unknown", what, error.next_step)]
+        return [warn("transaction-timeouts-unknown", what, error.next_step)]
     longer = sorted((name, timeout) for name, timeout in timeouts.items() if timeout > most)
     found = [
-        Finding(
-            "warn",
+        warn(
             "transaction-timeout",
             f"transactional id {name} has transaction.timeout.ms {timeout:,}; the target takes {most:,} at most, and "
             "refuses its producer (INVALID_TRANSACTION_TIMEOUT) from the start at a router on",
@@ -96,7 +95,7 @@ async def timeout_findings(source: ClusterClient, here: BrokerSettings, there: B
     ]
     if len(longer) > _MOST_NAMED:
         more = f"{len(longer) - _MOST_NAMED} more transactional ids have such a timeout"
-        found.append(Finding("warn", "transaction-timeout", more))
+        found.append(warn("transaction-timeout", more))
     return found
 
 

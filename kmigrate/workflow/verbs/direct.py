@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kmigrate.workflow.base.plan import Finding, Level
+from kmigrate.workflow.base.plan import Finding, Level, warn
 from kmigrate.workflow.promote.direct_writers import Straggler
 
 __all__ = ["direct_findings"]
@@ -28,8 +28,8 @@ def direct_findings(found: Sequence[Straggler], *, accepted: bool) -> list[Findi
         named.append(Finding(level, ref, f"{len(lately) - _MOST} more direct writers of {lately[0].topic}", _NEXT))
     room = max(0, _MOST - len(lately))
     seen = "make sure that this producer has the router's address by now"
-    named += [Finding("warn", "direct-writers-seen", each.text, seen) for each in gone[:room]]
+    named += [warn("direct-writers-seen", each.text, seen) for each in gone[:room]]
     if len(gone) > room:
         what = f"{len(gone) - room} more direct writers of {gone[0].topic} have been seen during the link"
-        named.append(Finding("warn", "direct-writers-seen", what, f"kmigrate topic show {gone[0].topic}"))
+        named.append(warn("direct-writers-seen", what, f"kmigrate topic show {gone[0].topic}"))
     return named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.metadata import TopicInfo
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, warn
 
 __all__ = ["durability_findings"]
 
@@ -21,8 +21,7 @@ def durability_findings(
     found: list[Finding] = []
     if theirs < ours:
         found.append(
-            Finding(
-                "warn",
+            warn(
                 "fewer-replicas",
                 f"topic {seen.name} has replication factor {ours} on the source and {theirs} on the target",
                 f"add brokers to the target first, or give {seen.name} more replicas there before its promote "
@@ -31,8 +30,7 @@ def durability_findings(
         )
     if in_sync is not None and int(in_sync.value) > theirs:
         found.append(
-            Finding(
-                "warn",
+            warn(
                 "min-insync-lowered",
                 f"min.insync.replicas of topic {seen.name} is {in_sync.value} on the source and can be {theirs} at "
                 "most on the target: acks=all promises less there",

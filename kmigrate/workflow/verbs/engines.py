@@ -11,64 +11,49 @@ from functools import partial
 
 from kmigrate.model.lifecycle import PROMOTING, TopicPhase
 from kmigrate.model.records import CopyEngine, TopicRecord
-from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan
-from kmigrate.workflow.base.writes import write_each
+from kmigrate.workflow.base.plan import Finding, ok, refuse
 from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose
 
 __all__ = ["set_engine"]
 
 
 async def set_engine(
-    connections: Connections, link_name: str | None, topics: Sequence[str], engine: CopyEngine, *, plan: bool = False
-) -> Plan:
-    """Write the engine that shall copy these topics; the present engine lets go, and the other engine begins."""
+    connections: Connections, link_name: str | None, topics: Sequence[str], engine: CopyEngine
+) -> Proposal:
+    """Propose the engine that shall copy these topics; the present engine lets go, and the other engine begins."""
     link = resolve_link(connections.log.state, link_name)
-    found: list[Finding] = []
-    changed: list[str] = []
-    for topic in dict.fromkeys(topics):
-        record = connections.log.state.topic(link.name, topic)
-        finding = _guard(link.name, topic, record, engine)
-        if finding is not None:
-            found.append(finding)
-        elif record is not None and record.engine is not engine:
-            changed.append(topic)
-    made = Plan.of("topic mirror", [f"{topic} is copied by the {engine} engine" for topic in changed], found)
-    made.refuse()
-    if plan:
-        return made
-
-    def decide(topic: str, state: State) -> TopicRecord | None:
-        record = state.topic(link.name, topic)
-        finding = _guard(link.name, topic, record, engine)
-        if finding is not None:
-            Plan.of("topic mirror", [], [finding]).refuse()
-            return None
-        return None if record is None or record.engine is engine else replace(record, engine=engine)
-
-    await write_each(connections.log, zip(made.changes, (partial(decide, topic) for topic in changed), strict=True))
-    return made.done()
+    judged = Judged(
+        "topic mirror",
+        lambda state, topic: state.topic(link.name, topic),
+        partial(_guard, link.name, engine),
+        lambda record: replace(record, engine=engine),
+    )
+    records, found = judged.look(connections.log.state, topics)
+    writes = [
+        (f"{topic} is copied by the {engine} engine", judged.write(topic))
+        for topic, record in records.items()
+        if record.engine is not engine
+    ]
+    return propose(connections.log, judged.verb, found, writes)
 
 
-def _guard(link: str, topic: str, record: TopicRecord | None, engine: CopyEngine) -> Finding | None:
+def _guard(link: str, engine: CopyEngine, topic: str, record: TopicRecord | None) -> Finding | None:
     if record is None:
         mirror = advised("topic mirror", link, topic)
-        return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored by link {link}", mirror)
+        return refuse("not-mirrored", f"topic {topic} is not mirrored by link {link}", mirror)
     if engine is CopyEngine.DAEMON:
         return None
     if record.phase is TopicPhase.PROMOTED:
-        return Finding("ok", "already-promoted", f"topic {topic} is promoted: nothing is copied now")
+        return ok("already-promoted", f"topic {topic} is promoted: nothing is copied now")
     if record.mapped:
-        return Finding(
-            "refuse",
+        return refuse(
             "mapped-by-daemon",
             f"topic {topic} has mapped offsets, which have one writer: the mirror process that leads the link",
             "leave out --engine",
         )
     if record.phase in PROMOTING:
-        return Finding(
-            "refuse", "not-mirroring", f"topic {topic} is {record.phase}: near its promote the daemon copies"
-        )
+        return refuse("not-mirroring", f"topic {topic} is {record.phase}: near its promote the daemon copies")
     return None

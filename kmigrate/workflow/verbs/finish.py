@@ -15,7 +15,7 @@ g. The bootstrap addresses that clients hold lead to something that stays, or a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
@@ -28,14 +28,15 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.base.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import marker_findings
-from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, warn
 from kmigrate.workflow.base.producer_expiration import put_back_after_finish, raised_alone
 from kmigrate.workflow.groups.misplaced import promoted_group_findings
 from kmigrate.workflow.promote.late_findings import late_of
 from kmigrate.workflow.verbs.late import late_findings, late_guards
 from kmigrate.workflow.verbs.links import resolve_link, retries, unpromoted
+from kmigrate.workflow.verbs.proposal import Proposal, propose, refuse_if
 
-__all__ = ["Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
+__all__ = ["FinishProposal", "Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
 
 _QUIET_S = 2.0
 """Seconds without any connection until all clients count as gone.
@@ -61,6 +62,13 @@ class Left:
 SayLeft = Callable[[Left], None]
 
 
+@dataclass(frozen=True, slots=True)
+class FinishProposal(Proposal):
+    """The proposal to finish a link, and what answers at the bootstrap addresses that clients hold."""
+
+    bootstraps: tuple[Bootstrap, ...] = ()
+
+
 async def finish_link(
     connections: Connections,
     name: str | None,
@@ -70,9 +78,8 @@ async def finish_link(
     clients_known: bool = False,
     accept_misplaced: bool = False,
     accept_late: bool = False,
-    plan: bool = False,
-) -> tuple[Plan, list[Bootstrap]]:
-    """Write that the link is finished; also return what answers at the addresses that clients hold.
+) -> FinishProposal:
+    """Propose that the link is finished.
 
     `clients_known` is a person's word that the target knows what clients show to routers that judge them.
     `accept_misplaced` says that group members on the source do no harm. `accept_late` says that the target needs no
@@ -85,17 +92,16 @@ async def finish_link(
     found = bootstrap_findings(asked, brokers)
     if not asked:
         found.append(
-            Finding(
-                "warn",
+            warn(
                 "no-bootstrap-known",
                 "no router is registered, so the addresses that clients hold are not known",
                 "give them: --bootstrap HOST:PORT,...",
             )
         )
     if link.finished_ms:
-        Plan.of("link finish", [], _shared_addresses(state)).refuse()  # the link's clients stay as long as that is so
-        done = Finding("ok", "already-finished", f"link {link.name} is finished already")
-        return Plan.of("link finish", [], [done, *found]), asked
+        refuse_if("link finish", *_shared_addresses(state))  # the link's clients stay as long as that is so
+        done = ok("already-finished", f"link {link.name} is finished already")
+        return FinishProposal(Plan.of("link finish", [], [done, *found]), _nothing, tuple(asked))
     guards = _link_guards(state, link, delivery_timeout_s, connections.log.now_ms())
     guards += await late_guards(connections, link, accepted=accept_late)
     guards += _router_guards(connections, state, clients_known=clients_known)
@@ -108,10 +114,8 @@ async def finish_link(
     ]
     if raised_alone(state, link):
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
-    made = Plan.of("link finish", changes, found)
-    made.refuse()
-    if plan:
-        return made, asked
+    plan = Plan.of("link finish", changes, found)
+    plan.refuse()
 
     def decide(now: State) -> LinkRecord | None:
         current = resolve_link(now, link.name)
@@ -121,12 +125,18 @@ async def finish_link(
         found = _link_guards(now, current, delivery_timeout_s, connections.log.now_ms()) + _shared_addresses(now)
         late = (each for record in now.topics(link.name) for each in late_of(now, record, {}))
         found += late_findings(link.name, late, accepted=accept_late)
-        Plan.of("link finish", [], found).refuse()
+        refuse_if("link finish", *found)
         return replace(current, finished_ms=now_ms())
 
-    await connections.log.append(decide)
-    late = await put_back_after_finish(connections, link)
-    return replace(made, findings=(*made.findings, *late)).done(), asked
+    async def act() -> Iterable[Finding]:
+        await connections.log.append(decide)
+        return await put_back_after_finish(connections, link)
+
+    return FinishProposal(plan, act, tuple(asked))
+
+
+async def _nothing() -> Iterable[Finding]:
+    return ()
 
 
 async def _time_findings(connections: Connections, link: LinkRecord) -> list[Finding]:
@@ -140,12 +150,11 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
     topics = state.topics(link.name)
     found = unpromoted(state, link.name)
     if not topics and not state.groups(link.name):
-        found.append(Finding("refuse", "nothing-mirrored", f"link {link.name} has mirrored nothing", "kmigrate status"))
+        found.append(refuse("nothing-mirrored", f"link {link.name} has mirrored nothing", "kmigrate status"))
     if not found:
         found += retries(state, link.name, delivery_timeout_s, now)
     found += [
-        Finding(
-            "refuse",
+        refuse(
             "former-ids",
             f"topic {topic.topic} has been promoted more than once (generation {topic.generation}): producers that "
             "wrote to it before hold sequences that only routers can translate",
@@ -158,8 +167,7 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
     used = {topic.link for topic in state.topics(forgotten=True)}
     used |= {group.link for group in state.groups(forgotten=True)}
     found += [
-        Finding(
-            "warn",
+        warn(
             "other-link",
             f"link {name} is not finished: until it is, routers go on telling their own addresses, for an address is "
             "a broker's and not a topic's",
@@ -169,9 +177,7 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
         if name in used
     ]
     if link.topic_patterns or link.group_patterns:
-        found.append(
-            Finding("warn", "patterns-rest", f"names that appear on {link.source.name} from now on are not picked up")
-        )
+        found.append(warn("patterns-rest", f"names that appear on {link.source.name} from now on are not picked up"))
     return found
 
 
@@ -181,7 +187,7 @@ async def _member_guards(connections: Connections, link: LinkRecord, *, accepted
         source, _ = await connections.source(link)
     except KmigrateError as error:
         what = f"whether promoted groups have members on the source could not be asked: {error.what}"
-        return [Finding("warn", "members-unknown", what, error.next_step)]
+        return [warn("members-unknown", what, error.next_step)]
     verb = f"kmigrate link finish {link.name}"
     return await promoted_group_findings(connections, link, source, accepted=accepted, verb=verb)
 
@@ -195,8 +201,7 @@ def _router_guards(connections: Connections, state: State, *, clients_known: boo
         word = alive.get(router.instance)
         if word is None:
             found.append(
-                Finding(
-                    "refuse",
+                refuse(
                     "router-silent",
                     f"router {router.name} on {router.host} is silent",
                     f"start it again, or: kmigrate router forget {router.name}",
@@ -204,8 +209,7 @@ def _router_guards(connections: Connections, state: State, *, clients_known: boo
             )
         elif word.on_brokers < 0:
             found.append(
-                Finding(
-                    "refuse",
+                refuse(
                     "router-too-old",
                     f"router {router.name} is of a version that cannot finish a link",
                     f"start router {router.name} with this version",
@@ -213,8 +217,7 @@ def _router_guards(connections: Connections, state: State, *, clients_known: boo
             )
         elif word.protocol != protocol:
             found.append(
-                Finding(
-                    "refuse",
+                refuse(
                     "protocol-differs",
                     f"clients speak {word.protocol} to router {router.name}, and would have to speak {protocol} to the "
                     "addresses that it would tell them",
@@ -243,8 +246,7 @@ def _shared_addresses(state: State) -> list[Finding]:
     for router in state.routers():
         names.setdefault(router.bootstrap, []).append(router.name)
     return [
-        Finding(
-            "refuse",
+        refuse(
             "address-shared",
             f"routers {', '.join(sorted(sharing))} are reached at the same address, {address}: a client has "
             "connections to several of them, and none knows when all that it wrote is answered",
@@ -255,34 +257,27 @@ def _shared_addresses(state: State) -> list[Finding]:
     ]
 
 
-async def undo_finish(connections: Connections, name: str | None, *, plan: bool = False) -> Plan:
-    """Take the finish back: routers advertise their own addresses again."""
+async def undo_finish(connections: Connections, name: str | None) -> Proposal:
+    """Propose to take the finish back: routers advertise their own addresses again."""
     link = resolve_link(connections.log.state, name)
     if not link.finished_ms:
-        return Plan.of("link finish", [], [Finding("ok", "not-finished", f"link {link.name} is not finished")])
+        return propose(connections.log, "link finish", [ok("not-finished", f"link {link.name} is not finished")])
     found = [
-        Finding(
-            "ok",
+        ok(
             "left-stay-left",
             "clients that have left stay at the target's brokers until they start again: all is promoted, so it is "
             "the same log",
         )
     ]
     if not connections.log.alive(RouterPresence):
-        found.append(
-            Finding("refuse", "no-router", "no router runs that could take clients back", "kmigrate router run")
-        )
-    made = Plan.of("link finish", ["routers tell clients their own addresses again, and end no connection"], found)
-    made.refuse()
-    if plan:
-        return made
+        found.append(refuse("no-router", "no router runs that could take clients back", "kmigrate router run"))
 
     def decide(state: State) -> LinkRecord | None:
         current = resolve_link(state, link.name)
         return replace(current, finished_ms=0) if current.finished_ms else None
 
-    await connections.log.append(decide)
-    return made.done()
+    change = "routers tell clients their own addresses again, and end no connection"
+    return propose(connections.log, "link finish", found, [(change, decide)])
 
 
 def left_behind(connections: Connections, epoch: int) -> Left:

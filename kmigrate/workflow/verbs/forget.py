@@ -51,11 +51,12 @@ from kmigrate.protocol.codes import row
 from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, warn
 from kmigrate.workflow.base.running import start_mirror
 from kmigrate.workflow.base.writes import changed_meanwhile, telling, write_each
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
+from kmigrate.workflow.verbs.proposal import Proposal, refuse_if
 from kmigrate.workflow.verbs.waiting import wait_let_go
 
 __all__ = ["forget_groups", "forget_topics"]
@@ -94,17 +95,15 @@ async def forget_topics(
     link_name: str | None,
     topics: Sequence[str],
     delivery_timeout_s: float,
-    *,
-    plan: bool = False,
-) -> Plan:
-    """Take topics out of their link, with all their records; refuse topics whose clients would be misled (A)."""
+) -> Proposal:
+    """Propose to take topics out of their link, with all their records; refuse where clients would be misled (A)."""
     link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     going: list[tuple[TopicRecord, _Standing]] = []
     for topic in dict.fromkeys(topics):
         record = connections.log.state.topic(link.name, topic, forgotten=True)
         if record is None:
-            found.append(Finding("ok", "not-mirrored", f"topic {topic} is not mirrored by link {link.name}"))
+            found.append(ok("not-mirrored", f"topic {topic} is not mirrored by link {link.name}"))
             continue
         standing = await _standing(connections, link, record, delivery_timeout_s)
         against = _against_topic(record, connections.log.state, standing)
@@ -116,19 +115,21 @@ async def forget_topics(
     left_out = _left_out(link, "topic", topics)
     changes = [*(change for change, _ in left_out), *(f"forget topic {record.topic}" for record, _ in going)]
     changes += [change for record, standing in going for change in _put_back(link, record, standing)]
-    made = Plan.of("topic forget", changes, found)
-    made.refuse()
-    if plan:
-        return made
-    done: list[str] = []
-    taken = [(_taking(each[0]), partial(_take, *each)) for each in going]
-    await write_each(connections.log, [*left_out, *taken], done)
-    with telling(done):
-        if going:
-            await wait_let_go(connections, link.name)
-        for record, _ in going:
-            found += await _end(connections, link, record, delivery_timeout_s, done)
-    return replace(made, findings=tuple(dict.fromkeys(found))).done()
+    plan = Plan.of("topic forget", changes, found)
+    plan.refuse()
+
+    async def act() -> Iterable[Finding]:
+        done: list[str] = []
+        taken = [(_taking(each[0]), partial(_take, *each)) for each in going]
+        await write_each(connections.log, [*left_out, *taken], done)
+        with telling(done):
+            if going:
+                await wait_let_go(connections, link.name)
+            return [
+                each for record, _ in going for each in await _end(connections, link, record, delivery_timeout_s, done)
+            ]
+
+    return Proposal(plan, act)
 
 
 def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord | None:
@@ -139,7 +140,7 @@ def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord
     now = state.topic(record.link, record.topic)
     if now is None:
         return None
-    _refuse("topic forget", _against_topic(now, state, standing))
+    refuse_if("topic forget", _against_topic(now, state, standing))
     return replace(now, forgotten_ms=now_ms())
 
 
@@ -172,7 +173,7 @@ async def _end(
     if against is not None and as_before != record:
         await connections.log.append(partial(_give_back, record))
         done.remove(_taking(taken))
-    _refuse("topic forget", against)
+    refuse_if("topic forget", against)
     await _leave_target(connections, link, record, standing)
     await write_each(connections.log, _topic_records(record, standing, connections.log.state), done)
     return _copy_stays(link, record, standing)
@@ -222,20 +223,19 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
     topic = record.topic
     if record.phase is TopicPhase.PROMOTED:
         what = f"topic {topic} is promoted: it is forgotten with its link"
-        return Finding("refuse", "already-promoted", what, _with_its_link(record.link))
+        return refuse("already-promoted", what, _with_its_link(record.link))
     if record.phase not in FORGETTABLE:
         what = f"topic {topic} is {record.phase}: its producers wait for the promote"
-        return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
+        return refuse("promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
     if standing.on_source and record.seal is not None:
         what = f"the source does not take writes to topic {topic} as long as its record says so"
-        return Finding("refuse", "topic-sealed", what, "kmigrate status names the router that it waits for")
+        return refuse("topic-sealed", what, "kmigrate status names the router that it waits for")
     routers = sorted(set(_routers(state).values()))
     if not standing.on_target or standing.others or not routers:
         return None
     promote = f"promote it: {advised('promote', record.link, topic)}; or " if not record.forgotten_ms else ""
     if standing.on_source:
-        return Finding(
-            "refuse",
+        return refuse(
             "copy-would-serve",
             f"topic {topic} lives on the source, and router {', '.join(routers)} would lead its clients to the copy "
             "on the target",
@@ -245,19 +245,13 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
         known = standing.repeatable_s < inf
         again = f"in {standing.repeatable_s:.0f} s" if known else f"while a mirror runs: {start_mirror(record.link)}"
         left = f"for {standing.repeatable_s:.0f} s" if known else "for as long as no mirror has said since when"
-        return Finding(
-            "refuse",
+        return refuse(
             "retries-not-over",
             f"the source has not been without topic {topic} for long: a producer that has no answer yet may repeat a "
             f"write (delivery timeout) {left}, and it would stand twice in the copy",
             f"repeat {again}; --delivery-timeout 0 where none of its producers runs",
         )
     return None
-
-
-def _refuse(verb: str, against: Finding | None) -> None:
-    if against is not None:
-        Plan.of(verb, [], [against]).refuse()
 
 
 def _routers(state: State) -> dict[str, str]:
@@ -270,7 +264,7 @@ def _copy_stays(link: LinkRecord, record: TopicRecord, standing: _Standing) -> l
     if not standing.on_target:
         return []
     what = f"topic {record.topic} stays on {link.target.name} as it is; whoever comes through a router uses it there"
-    return [Finding("warn", "copy-stays", what, delete_unneeded(record.topic))]
+    return [warn("copy-stays", what, delete_unneeded(record.topic))]
 
 
 def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> Iterator[tuple[str, Decide]]:
@@ -292,7 +286,7 @@ def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State
     """Drop one record, judged again (rule C): a router may have started since the guards looked."""
     now = state.topic(record.link, record.topic, forgotten=True)
     if now is not None:
-        _refuse("topic forget", _against_topic(now, state, standing))
+        refuse_if("topic forget", _against_topic(now, state, standing))
     if now not in (record, None):
         raise changed_meanwhile(f"topic {record.topic}")
     return (key, None) if key in state.records else None
@@ -365,17 +359,15 @@ def _left_out(link: LinkRecord, noun: Noun, names: Iterable[str]) -> list[tuple[
     return [(f"leave {name} out of what {p.include} matches", partial(decide, name)) for name, p in matched]
 
 
-async def forget_groups(
-    connections: Connections, link_name: str | None, groups: Sequence[str], *, plan: bool = False
-) -> Plan:
-    """Take groups out of their link; refuse groups with a member at a router (B)."""
+async def forget_groups(connections: Connections, link_name: str | None, groups: Sequence[str]) -> Proposal:
+    """Propose to take groups out of their link; refuse groups with a member at a router (B)."""
     link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
     going: list[tuple[GroupRecord, _Words]] = []
     for group in dict.fromkeys(groups):
         record = connections.log.state.group(link.name, group, forgotten=True)
         if record is None:
-            found.append(Finding("ok", "not-mirrored", f"group {group} is not mirrored by link {link.name}"))
+            found.append(ok("not-mirrored", f"group {group} is not mirrored by link {link.name}"))
             continue
         words, against = await _judged(connections, link, record)
         if against is not None:
@@ -385,20 +377,22 @@ async def forget_groups(
     left_out = _left_out(link, "group", groups)
     changes = [*(change for change, _ in left_out), *(f"forget group {record.group}" for record, _ in going)]
     changes += [change for record, _ in going for change in _taken_back(link, record)]
-    made = Plan.of("group forget", changes, found)
-    made.refuse()
-    if plan:
-        return made
-    done: list[str] = []
-    at_ms = connections.log.now_ms()
-    taken = [(f"take group {each[0].group} from the mirror", partial(_take_group, *each, at_ms)) for each in going]
-    await write_each(connections.log, [*left_out, *taken], done)
-    with telling(done):
-        if going:
-            await wait_let_go(connections, link.name)
-        for record, _ in going:
-            await _end_group(connections, link, record.group, done)
-    return made.done()
+    plan = Plan.of("group forget", changes, found)
+    plan.refuse()
+
+    async def act() -> Iterable[Finding]:
+        done: list[str] = []
+        at_ms = connections.log.now_ms()
+        taken = [(f"take group {each[0].group} from the mirror", partial(_take_group, *each, at_ms)) for each in going]
+        await write_each(connections.log, [*left_out, *taken], done)
+        with telling(done):
+            if going:
+                await wait_let_go(connections, link.name)
+            for record, _ in going:
+                await _end_group(connections, link, record.group, done)
+        return ()
+
+    return Proposal(plan, act)
 
 
 def _take_group(record: GroupRecord, words: _Words, at_ms: int, state: State) -> GroupRecord | None:
@@ -406,7 +400,7 @@ def _take_group(record: GroupRecord, words: _Words, at_ms: int, state: State) ->
     now = state.group(record.link, record.group)
     if now is None:
         return None
-    _refuse("group forget", _against_group(now, state, words, at_ms))
+    refuse_if("group forget", _against_group(now, state, words, at_ms))
     return replace(now, forgotten_ms=now_ms())
 
 
@@ -418,7 +412,7 @@ async def _end_group(connections: Connections, link: LinkRecord, group: str, don
     if not record.forgotten_ms:
         raise changed_meanwhile(f"group {group}")  # and mirrored the group anew
     words, against = await _judged(connections, link, record)
-    _refuse("group forget", against)
+    refuse_if("group forget", against)
     try:
         await connections.target_admin.delete_acls(record.granted_acls)
     except KmigrateError as error:
@@ -471,7 +465,7 @@ def _drop_group(record: GroupRecord, words: _Words, at_ms: int, state: State) ->
     now = state.group(record.link, record.group, forgotten=True)
     if now is None:
         return None
-    _refuse("group forget", _against_group(now, state, words, at_ms))
+    refuse_if("group forget", _against_group(now, state, words, at_ms))
     if now != record:
         raise changed_meanwhile(f"group {record.group}")
     return now.key, None
@@ -485,29 +479,27 @@ def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int)
     group = record.group
     if record.phase is GroupPhase.PROMOTED:
         what = f"group {group} is promoted: it is forgotten with its link"
-        return Finding("refuse", "already-promoted", what, _with_its_link(record.link))
+        return refuse("already-promoted", what, _with_its_link(record.link))
     if record.phase is not GroupPhase.MIRRORED:
         what = f"group {group} is {record.phase}"
-        return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
+        return refuse("promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
     if heard is None:
         return None
     promote = f"{advised('group promote', record.link, group)}; or " if not record.forgotten_ms else ""
     for instance, name in sorted(_routers(state).items()):
         word = heard.get(instance)
         if word is None:
-            return Finding(
-                "refuse",
+            return refuse(
                 "router-silent",
                 f"router {name} is silent: whether members of group {group} are there is not known",
                 f"start it again, or, if its process has ended: kmigrate router forget {name} --dead",
             )
         if word.waiting is None:
             what = f"router {name} is of a version that does not say which groups' members wait there"
-            return Finding("refuse", "router-too-old", what, f"start router {name} with this version")
+            return refuse("router-too-old", what, f"start router {name} with this version")
         followed = word.groups.get(group)
         if group in word.waiting or (followed is not None and (followed.members or followed.in_flight)):
-            return Finding(
-                "refuse",
+            return refuse(
                 "members-at-router",
                 f"members of group {group} are at router {name}: at the target they would find no positions",
                 f"{promote}restart them with the source's address, then repeat",
@@ -515,8 +507,7 @@ def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int)
     for router in state.routers():
         left = _COME_BACK_S - (at_ms - router.since_ms) / 1000
         if left > 0:
-            return Finding(
-                "refuse",
+            return refuse(
                 "router-just-started",
                 f"router {router.name} has just started: members of group {group} that wait there may still come back",
                 f"repeat in {left:.0f} s",

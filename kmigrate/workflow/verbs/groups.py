@@ -30,9 +30,8 @@ from kmigrate.workflow.base.broker_settings import (
     settings_unknown,
 )
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Level, Plan
+from kmigrate.workflow.base.plan import Finding, Level, ok, refuse, warn
 from kmigrate.workflow.base.running import until_mirroring
-from kmigrate.workflow.base.writes import write_each
 from kmigrate.workflow.groups.admission import (
     admission_findings,
     join_terms_of,
@@ -46,10 +45,11 @@ from kmigrate.workflow.groups.withheld import names_of, unnamed, withheld_topics
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.modes import AUTO, check_mode, mode_for
 from kmigrate.workflow.verbs.position_guards import moved_positions_guards
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, propose, refuse_if
 
 __all__ = [
-    "ask_promote",
     "coupled_groups",
+    "judged_promote",
     "mirror_groups",
     "promote_groups",
     "promote_guards",
@@ -66,9 +66,8 @@ async def mirror_groups(
     groups: Sequence[str],
     *,
     mode: str = GroupMode.HOLD,
-    plan: bool = False,
-) -> Plan:
-    """Register groups; nothing is written to the target before their promote.
+) -> Proposal:
+    """Propose to register groups; nothing is written to the target before their promote.
 
     A group that is mirrored already is given the mode that is asked for, if that mode differs.
     """
@@ -77,16 +76,15 @@ async def mirror_groups(
     mirrored = {
         group: record for group in groups if (record := connections.log.state.group(link.name, group)) is not None
     }
-    found = [Finding("ok", "already-mirrored", f"group {r.group} is {r.phase} already") for r in mirrored.values()]
+    found = [ok("already-mirrored", f"group {r.group} is {r.phase} already") for r in mirrored.values()]
     asked = [g for g in dict.fromkeys(groups) if g not in mirrored or mirrored[g].phase is GroupPhase.MIRRORED]
     if not asked:
-        made = Plan.of("group mirror", [], found)
-        return made if plan else made.done()
+        return propose(connections.log, "group mirror", found)
     refuse_finished(link)
     source, source_admin = await connections.source(link)
     known = await source_admin.groups()
-    changes: list[str] = []
-    new: list[tuple[str, GroupReads | None]] = []
+    new: list[str] = []
+    writes: list[Write] = []
     for group in asked:
         owner = connections.log.state.group_owner(group)
         if owner is not None and (owner.link != link.name or owner.forgotten_ms):
@@ -101,32 +99,25 @@ async def mirror_groups(
         reads = await group_reads(source, source_admin, group) if mode != GroupMode.HOLD else None
         given, why = mode_for(connections.log.state, link.name, group, reads, mode)
         found.append(why)
-        changes.append(
+        change = (
             f"register group {group} ({given})" if owner is None else f"group {group}: {owner.mode} becomes {given}"
         )
-        new.append((group, reads))
+        writes.append((change, partial(_register, link.name, group, reads, mode)))
+        new.append(group)
     if new:
-        found += await _mirror_setting_guards(connections, link, source, [group for group, _ in new])
-    made = Plan.of("group mirror", changes, found)
-    made.refuse()
-    if plan:
-        return made
-    writes = [partial(_register, link.name, group, reads, mode) for group, reads in new]
-    await write_each(connections.log, zip(changes, writes, strict=True))
-    return made.done()
+        found += await _mirror_setting_guards(connections, link, source, new)
+    return propose(connections.log, "group mirror", found, writes)
 
 
 def _not_listed(source: str, group: str, kind: str) -> Finding:
     if kind and kind != CONSUMERS:
-        return Finding(
-            "refuse",
+        return refuse(
             "not-of-consumers",
             f"group {group} on the source {source} is of type {kind}, not of consumers: it has no positions to carry "
             "over",
             "its workers move all at once: docs/groups.md",
         )
-    return Finding(
-        "refuse",
+    return refuse(
         "unknown-group",
         f"the source {source} has no group {group}",
         "check the name; a group that never committed has nothing to carry over",
@@ -146,7 +137,7 @@ def _register(link: str, group: str, reads: GroupReads | None, asked: str, state
     refuse_finished(resolve_link(state, link))
     owner = state.group_owner(group)
     if owner is not None and (owner.link != link or owner.forgotten_ms):
-        Plan.of("group mirror", [], [_owned(owner)]).refuse()
+        refuse_if("group mirror", _owned(owner))
     if owner is not None and not _changes_mode(owner, asked):
         return None
     if owner is not None and owner.phase is not GroupPhase.MIRRORED:
@@ -157,7 +148,7 @@ def _register(link: str, group: str, reads: GroupReads | None, asked: str, state
             next_step="kmigrate group list",
         )
     given, why = mode_for(state, link, group, reads, asked)
-    Plan.of("group mirror", [], [why]).refuse()
+    refuse_if("group mirror", why)
     if owner is None:
         return GroupRecord(link, group, GroupPhase.MIRRORED, now_ms(), mode=given)
     return replace(owner, mode=given, since_ms=now_ms())
@@ -165,54 +156,40 @@ def _register(link: str, group: str, reads: GroupReads | None, asked: str, state
 
 def _owned(owner: GroupRecord) -> Finding:
     if owner.forgotten_ms:
-        return Finding(
-            "refuse",
+        return refuse(
             "being-forgotten",
             f"link {owner.link} is forgetting group {owner.group}: what was for its mirror is not all put back yet",
             f"{advised('group forget', owner.link, owner.group)}, then repeat",
         )
-    return Finding("refuse", "group-owned", f"group {owner.group} belongs to link {owner.link}")
+    return refuse("group-owned", f"group {owner.group} belongs to link {owner.link}")
 
 
-async def promote_groups(
-    connections: Connections, link_name: str | None, groups: Sequence[str], *, plan: bool = False
-) -> Plan:
-    """Write the intent to promote groups: positions are carried over, then the groups' reads open."""
+async def promote_groups(connections: Connections, link_name: str | None, groups: Sequence[str]) -> Proposal:
+    """Propose to promote groups: committed offsets are carried over, then the groups' reads open."""
     link = resolve_link(connections.log.state, link_name)
-    found: list[Finding] = []
-    new: list[GroupRecord] = []
-    for group in dict.fromkeys(groups):
-        record = connections.log.state.group(link.name, group)
+    judged = judged_promote(link.name)
+    records, found = judged.look(connections.log.state, groups)
+    for record in records.values():
+        found += await promote_guards(connections, link, record)
+        found += _coupled_guards(connections.log.state, record)
+    writes = [(f"promote group {group}", judged.write(group)) for group in records]
+    return propose(connections.log, judged.verb, found, writes)
+
+
+def judged_promote(link: str) -> Judged[GroupRecord]:
+    """Return the promote of single groups of a link; nothing is left to do where a promote is under way already."""
+
+    def guard(group: str, record: GroupRecord | None) -> Finding | None:
         if record is None:
-            found.append(_not_mirrored(link.name, group))
-        elif record.phase is not GroupPhase.MIRRORED:
-            found.append(Finding("ok", "already", f"group {group} is {record.phase}"))
-        else:
-            new.append(record)
-            found += await promote_guards(connections, link, record)
-            found += _coupled_guards(connections.log.state, record)
-    made = Plan.of("group promote", [f"promote group {r.group}" for r in new], found)
-    made.refuse()
-    if plan:
-        return made
-    await write_each(connections.log, zip(made.changes, (partial(ask_promote, record) for record in new), strict=True))
-    return made.done()
+            mirror = advised("group mirror", link, group)
+            return refuse("not-mirrored", f"group {group} is not mirrored by link {link}", mirror)
+        return None if record.phase is GroupPhase.MIRRORED else ok("already", f"group {group} is {record.phase}")
 
+    def change(record: GroupRecord) -> GroupRecord:
+        phase = advance_group(record.phase, GroupEvent.PROMOTE_ASKED)
+        return replace(record, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason="", way_on="")
 
-def ask_promote(record: GroupRecord, state: State) -> GroupRecord | None:
-    """Return the record with the promote, judged on the current record; None where the promote is under way already."""
-    now = state.group(record.link, record.group)
-    if now is None:
-        Plan.of("group promote", [], [_not_mirrored(record.link, record.group)]).refuse()
-    if now is None or now.phase is not GroupPhase.MIRRORED:
-        return None
-    phase = advance_group(now.phase, GroupEvent.PROMOTE_ASKED)
-    return replace(now, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason="", way_on="")
-
-
-def _not_mirrored(link: str, group: str) -> Finding:
-    mirror = advised("group mirror", link, group)
-    return Finding("refuse", "not-mirrored", f"group {group} is not mirrored by link {link}", mirror)
+    return Judged("group promote", lambda state, group: state.group(link, group), guard, change)
 
 
 async def promote_guards(connections: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:
@@ -220,8 +197,7 @@ async def promote_guards(connections: Connections, link: LinkRecord, record: Gro
     source, source_admin = await connections.source(link)
     members = await outsiders(connections.log, source_admin, record)
     found = [
-        Finding(
-            "refuse",
+        refuse(
             "members-on-source",
             f"group {record.group} still has member {m.client_id} at {m.host} on the source",
             "restart that consumer with the router's address",
@@ -301,9 +277,9 @@ async def _withheld_guards(
         described = (await source_admin.describe_groups([record.group]))[record.group]
         names = await names_of(source, described.assigned)
     withheld, more = withheld_topics(connections.log.state, record, reports, names)
-    found = [Finding("warn", each.ref, each.said_of(record.group), each.next) for each in withheld]
+    found = [warn(each.ref, each.said_of(record.group), each.next) for each in withheld]
     if more:
-        found.append(Finding("warn", "topics-withheld", f"group {record.group}: at least {more} such topics more"))
+        found.append(warn("topics-withheld", f"group {record.group}: at least {more} such topics more"))
     return found
 
 
@@ -314,12 +290,9 @@ def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
     topics, _ = unit_of(state.couplings(record.link), groups=[record.group])
     left = [t for t in sorted(topics) if (r := state.topic(record.link, t)) and r.phase is not TopicPhase.PROMOTED]
     return [
-        Finding(
-            "refuse",
-            "coupled-topics",
+        refuse("coupled-topics",
             f"transactions that commit positions of group {record.group} write {', '.join(left)}",
-            f"promote the topics, and the group goes with them: {advised('promote', record.link, *left)}",
-        )
+            f"promote the topics, and the group goes with them: {advised('promote', record.link, *left)}")
     ] if left else []  # fmt: skip
 
 
@@ -359,12 +332,11 @@ async def _offset_guards(
     topics = connections.log.state.topics(link.name)
     mirrored = {topic.topic for topic in topics}
     found = [
-        Finding("warn", "topic-not-mirrored", f"group {group} has positions in {topic}, which is not mirrored")
+        warn("topic-not-mirrored", f"group {group} has positions in {topic}, which is not mirrored")
         for topic in sorted({t for t, _ in offsets} - mirrored)
     ]
     found += [
-        Finding(
-            "refuse",
+        refuse(
             "topic-not-ready",
             f"group {group} has positions in {topic.topic}, which is {topic.phase}: the mirror does not copy it yet",
             f"{until_mirroring(connections.log, link.name)}; then repeat",
@@ -380,8 +352,7 @@ async def _offset_guards(
         end, first = ends[key], starts[key]
         if not end.error and offsets[key].offset > end.offset and end.offset > first.offset:
             found.append(
-                Finding(
-                    "refuse",
+                refuse(
                     "position-beyond-log",
                     f"group {group} committed {offsets[key].offset} on {key[0]}-{key[1]}, "
                     f"whose log ends at {end.offset}",

@@ -14,10 +14,10 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan
-from kmigrate.workflow.base.writes import write_each
+from kmigrate.workflow.base.plan import Finding, refuse, warn
 from kmigrate.workflow.promote.late_findings import LateFound, find_late, late_of
 from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.proposal import Proposal, propose
 
 __all__ = ["late_findings", "late_guards", "treat_late"]
 
@@ -27,41 +27,24 @@ _MOST = 20
 
 
 async def treat_late(
-    connections: Connections,
-    link_name: str | None,
-    topics: Sequence[str],
-    seal: bool | None,
-    on_late: OnLate | None,
-    *,
-    plan: bool,
-) -> Plan | None:
-    """Change how promoted topics' sources are treated; None where a topic is not promoted, or nothing is asked for."""
+    connections: Connections, link_name: str | None, topics: Sequence[str], seal: bool | None, on_late: OnLate | None
+) -> Proposal | None:
+    """Propose how promoted topics' sources are treated; None where a topic is not promoted, or nothing is asked for."""
     link = resolve_link(connections.log.state, link_name)
     records = [connections.log.state.topic(link.name, topic) for topic in dict.fromkeys(topics)]
-    if seal is None and on_late is None:
+    promoted = [record for record in records if record is not None and record.phase is TopicPhase.PROMOTED]
+    if (seal is None and on_late is None) or len(promoted) < len(records):
         return None
-    changed = [
-        (record, wanted)
-        for record in records
-        if record is not None and record.phase is TopicPhase.PROMOTED
-        for wanted in (_wanted(record.late, seal, on_late),)
-    ]
-    if len(changed) < len(records):
-        return None
-    changes = [(_words(record, wanted), partial(_write, record, wanted)) for record, wanted in changed]
-    changes = [change for change, (record, wanted) in zip(changes, changed, strict=True) if wanted != record.late]
-    made = Plan.of("promote", [change for change, _ in changes], [])
-    if plan:
-        return made
-    await write_each(connections.log, changes)
-    return made.done()
+    wanted = [(record, _wanted(record.late, seal, on_late)) for record in promoted]
+    writes = [(_change(*each), partial(_write, *each)) for each in wanted if each[1] != each[0].late]
+    return propose(connections.log, "promote", (), writes)
 
 
 def _wanted(policy: LatePolicy, seal: bool | None, on_late: OnLate | None) -> LatePolicy:
     return LatePolicy(policy.seal if seal is None else seal, on_late or policy.on_late)
 
 
-def _words(record: TopicRecord, wanted: LatePolicy) -> str:
+def _change(record: TopicRecord, wanted: LatePolicy) -> str:
     seal = "the source refuses writes" if wanted.seal else "the source takes writes"
     return f"of {record.topic}: {seal}; late records: {wanted.on_late}"
 
@@ -90,7 +73,7 @@ async def late_guards(connections: Connections, link: LinkRecord, *, accepted: b
     findings = late_findings(link.name, found, accepted=accepted)
     if why:
         what = f"the source cannot be asked for what was written there after the flips: {why}"
-        findings.append(Finding("warn", "source-unasked", what, "repeat the command once the source answers"))
+        findings.append(warn("source-unasked", what, "repeat the command once the source answers"))
     return findings
 
 
@@ -98,13 +81,13 @@ def late_findings(link: str, found: Iterable[LateFound], *, accepted: bool) -> l
     """Name late records: a record that the target lacks refuses, unless a person accepts the loss."""
     found = sorted(found, key=lambda each: not each.missing)
     named = [
-        Finding("refuse", "late-writes", each.text, _next(link, each.topic))
+        refuse("late-writes", each.text, _next(link, each.topic))
         if each.missing and not accepted
-        else Finding("warn", "late-writes-accepted" if each.missing else "late-writes-handled", each.text)
+        else warn("late-writes-accepted" if each.missing else "late-writes-handled", each.text)
         for each in found[:_MOST]
     ]
     if len(found) > _MOST:
-        named.append(Finding("warn", "late-writes-more", f"{len(found) - _MOST} more partitions have late records"))
+        named.append(warn("late-writes-more", f"{len(found) - _MOST} more partitions have late records"))
     return named
 
 

@@ -26,7 +26,7 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, warn
 from kmigrate.workflow.base.producer_expiration import memory_findings, raised_alone
 from kmigrate.workflow.base.running import (
     START_CONTROLLER,
@@ -39,6 +39,7 @@ from kmigrate.workflow.base.running import (
 from kmigrate.workflow.base.writes import telling
 from kmigrate.workflow.promote.closing import closed_topics, reopen
 from kmigrate.workflow.verbs.access import access_findings, state_findings
+from kmigrate.workflow.verbs.proposal import Proposal, propose, refuse_if
 
 __all__ = [
     "check_link",
@@ -93,8 +94,8 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
     )
 
 
-async def create_link(connections: Connections, name: str, source: str, *, plan: bool = False) -> Plan:
-    """Store a link; the source is not contacted."""
+async def create_link(connections: Connections, name: str, source: str) -> Proposal:
+    """Propose to store a link; the source is not contacted."""
     check_link_name(name)
     target_settings, source_settings = connections.target.settings, connections.settings_of(source)
     state = connections.log.state
@@ -105,36 +106,29 @@ async def create_link(connections: Connections, name: str, source: str, *, plan:
         ClusterRef(target_settings.name, target_settings.bootstrap_servers, connections.target.metadata.cluster_id),
         now_ms(),
     )
-    found = [Finding("warn", ref, what) for ref, what in connections.warnings]
+    found = [warn(ref, what) for ref, what in connections.warnings]
     found += await state_findings(connections.target)
     standing = _standing(state, wanted)
     if standing is not None and standing.level == "ok":
-        return Plan.of("link create", [], [standing]).done()
+        return propose(connections.log, "link create", [standing])
     found += [standing] if standing is not None else []
     if source_settings.overlaps(target_settings):
         found.append(
-            Finding(
-                "refuse",
+            refuse(
                 "source-is-target",
                 f"source {source} and target {target_settings.name} are the same cluster",
                 "name two different clusters of kmigrate.toml",
             )
         )
-    made = Plan.of("link create", [f"store link {name}: {source} → {target_settings.name}"], found)
-    made.refuse()
-    if plan:
-        return made
 
     def decide(now: State) -> LinkRecord | None:
         # Somebody may have stored a link of that name since the guards looked.
         meanwhile = _standing(now, wanted)
-        if meanwhile is None:
-            return wanted
-        Plan.of("link create", [], [meanwhile]).refuse()
-        return None
+        refuse_if("link create", meanwhile)
+        return wanted if meanwhile is None else None
 
-    await connections.log.append(decide)
-    return made.done()
+    store = f"store link {name}: {source} → {target_settings.name}"
+    return propose(connections.log, "link create", found, [(store, decide)])
 
 
 def check_link_name(name: str) -> None:
@@ -157,43 +151,37 @@ def _standing(state: State, wanted: LinkRecord) -> Finding | None:
     if known is None:
         return None
     if known.deleting_ms:
-        return Finding("refuse", "being-deleted", _deleting(known), _END_DELETE.format(known.name))
+        return refuse("being-deleted", _deleting(known), _END_DELETE.format(known.name))
     if (known.source.name, known.target.name) == (wanted.source.name, wanted.target.name):
-        return Finding("ok", "link-exists", f"link {wanted.name} exists already")
-    return Finding(
-        "refuse",
+        return ok("link-exists", f"link {wanted.name} exists already")
+    return refuse(
         "link-exists",
         f"link {wanted.name} exists and goes from {known.source.name} to {known.target.name}",
         f"choose another name, or: kmigrate link delete {wanted.name}",
     )
 
 
-async def throttle_link(connections: Connections, name: str | None, rate: int, *, plan: bool = False) -> Plan:
-    """Write the link's limit in bytes a second (0: none); a running mirror follows at once."""
+async def throttle_link(connections: Connections, name: str | None, rate: int) -> Proposal:
+    """Propose the link's limit in bytes a second (0: none); a running mirror follows at once."""
     link = resolve_link(connections.log.state, name)
     if link.throttle == rate:
-        return Plan.of("link throttle", [], [Finding("ok", "same-rate", f"link {link.name} has that limit")]).done()
-    change = f"read at most {rate} bytes a second" if rate else "lift the limit"
-    made = Plan.of("link throttle", [f"{change} for link {link.name}"])
-    if plan:
-        return made
+        return propose(connections.log, "link throttle", [ok("same-rate", f"link {link.name} has that limit")])
 
     def decide(state: State) -> LinkRecord | None:
         now = resolve_link(state, link.name)
         return None if now.throttle == rate else replace(now, throttle=rate)
 
-    await connections.log.append(decide)
-    return made.done()
+    change = f"read at most {rate} bytes a second" if rate else "lift the limit"
+    return propose(connections.log, "link throttle", (), [(f"{change} for link {link.name}", decide)])
 
 
-async def delete_link(connections: Connections, name: str, delivery_timeout_s: float, *, plan: bool = False) -> Plan:
-    """Forget a link and its records; never delete a topic; refuse while something needs the link's record."""
+async def delete_link(connections: Connections, name: str, delivery_timeout_s: float) -> Proposal:
+    """Propose to forget a link and its records, and no topic; refuse while something needs the link's record."""
     link = resolve_link(connections.log.state, name)
     found = _delete_guards(connections.log.state, link, delivery_timeout_s, connections.log.now_ms())
     if connections.log.state.topics(link.name) or connections.log.state.groups(link.name):
         found.append(
-            Finding(
-                "warn",
+            warn(
                 "begins-anew",
                 f"nobody knows any more then what link {link.name} has promoted: a playbook that makes it would mirror "
                 "all of that anew, and hand old positions to its groups",
@@ -209,12 +197,9 @@ async def delete_link(connections: Connections, name: str, delivery_timeout_s: f
     ]
     if raised_alone(connections.log.state, link) and not link.finished_ms:
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
-    made = Plan.of("link delete", changes, found)
-    made.refuse()
-    if plan:
-        return made
-    left_closed = await _forget_link(connections, link, delivery_timeout_s)
-    return replace(made, findings=(*made.findings, *left_closed)).done()
+    plan = Plan.of("link delete", changes, found)
+    plan.refuse()
+    return Proposal(plan, partial(_forget_link, connections, link, delivery_timeout_s))
 
 
 def _former(record: TopicRecord) -> str:
@@ -235,7 +220,7 @@ async def _open_sources(connections: Connections, link: LinkRecord) -> list[Find
         except KmigrateError as error:
             what = f"{record.topic} on {link.source.name} still refuses writes: {error.what}"
             way = f"where that cluster goes on: set {SIZE_LIMIT} to {_former(record)} by hand"
-            found.append(Finding("warn", "source-stays-closed", what, way))
+            found.append(warn("source-stays-closed", what, way))
     return found
 
 
@@ -355,8 +340,7 @@ def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, no
     routers = ", ".join(router.name for router in state.routers())
     if link.finished_ms and routers:
         found.append(
-            Finding(
-                "refuse",
+            refuse(
                 "routers-stay",
                 f"the link is finished, and without its record router {routers} would take clients in again",
                 "keep the link as long as a router answers at a bootstrap address, or stop the routers first",
@@ -377,8 +361,7 @@ def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> lis
     if newest is None or left <= 0:
         return []
     return [
-        Finding(
-            "refuse",
+        refuse(
             "retries-not-over",
             f"a producer may still repeat a write from before the promote of {newest.topic}, for {left:.0f} s: "
             f"that long after the last promote (delivery timeout {delivery_timeout_s:g} s) routers must stay "
@@ -391,15 +374,14 @@ def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> lis
 def unpromoted(state: State, link: str) -> list[Finding]:
     """Return a finding for each part of a link that still needs its mirror, its routers or its controller."""
     found = [
-        Finding("refuse", "topic-not-promoted", f"topic {name} is {phase}", _way_on(link, "topic", "promote", name))
+        refuse("topic-not-promoted", f"topic {name} is {phase}", _way_on(link, "topic", "promote", name))
         for name, phase in ((record.topic, record.phase) for record in state.topics(link))
         if phase is not TopicPhase.PROMOTED
     ]
     leaving = [("topic", t.topic) for t in state.topics(link, forgotten=True) if t.forgotten_ms]
     leaving += [("group", g.group) for g in state.groups(link, forgotten=True) if g.forgotten_ms]
     found += [
-        Finding(
-            "refuse",
+        refuse(
             "being-forgotten",
             f"{noun} {name} is being forgotten: what was for the mirror is not all put back yet",
             f"{advised(f'{noun} forget', link, name)} ends it",
@@ -407,8 +389,7 @@ def unpromoted(state: State, link: str) -> list[Finding]:
         for noun, name in leaving
     ]
     found += [
-        Finding(
-            "refuse",
+        refuse(
             "topic-not-settled",
             f"topic {t.topic} has not got its own configs back{f': {t.reason}' if t.reason else ''}",
             "a running controller puts them back: kmigrate status",
@@ -417,8 +398,7 @@ def unpromoted(state: State, link: str) -> list[Finding]:
         if t.unsettled
     ]
     found += [
-        Finding(
-            "refuse",
+        refuse(
             "topic-sealed",
             f"the source does not take writes to topic {t.topic}, in place of router "
             f"{', '.join(sorted(set(t.seal.routers.values())))}, which has not answered",
@@ -429,12 +409,7 @@ def unpromoted(state: State, link: str) -> list[Finding]:
         if t.seal is not None
     ]
     found += [
-        Finding(
-            "refuse",
-            "group-not-promoted",
-            f"group {name} is {phase}",
-            _way_on(link, "group", "group promote", name),
-        )
+        refuse("group-not-promoted", f"group {name} is {phase}", _way_on(link, "group", "group promote", name))
         for name, phase in ((record.group, record.phase) for record in state.groups(link))
         if phase is not GroupPhase.PROMOTED
     ]
@@ -480,36 +455,28 @@ async def check_link(connections: Connections, name: str | None, *, raises: bool
     """Contact both clusters of a link and return what stands in the way; change nothing."""
     link = resolve_link(connections.log.state, name)
     found = [
-        Finding(
-            "ok",
-            "target-answers",
-            f"target {link.target.name} answers: {len(connections.target.metadata.brokers)} brokers",
-        )
+        ok("target-answers", f"target {link.target.name} answers: {len(connections.target.metadata.brokers)} brokers")
     ]
     try:
         source, _ = await connections.source(link)
-        found.append(
-            Finding(
-                "ok", "source-answers", f"source {link.source.name} answers: {len(source.metadata.brokers)} brokers"
-            )
-        )
+        found.append(ok("source-answers", f"source {link.source.name} answers: {len(source.metadata.brokers)} brokers"))
         found += await _advertised_findings(source) + await _advertised_findings(connections.target)
         found += await access_findings(connections, link)
         found += await state_findings(connections.target)
         found += await memory_findings(connections, raises=raises)
     except (Refused, Unreachable, AuthenticationFailed) as error:
-        found.append(Finding("refuse", error.ref, error.what, error.next_step))
+        found.append(refuse(error.ref, error.what, error.next_step))
     if not mirror_runs(connections.log, link.name):
-        found.append(Finding("warn", "no-mirror", no_mirror(link.name), start_mirror(link.name)))
+        found.append(warn("no-mirror", no_mirror(link.name), start_mirror(link.name)))
     if not controller_runs(connections.log):
         what = "no controller process is heard of: no promote is carried out"
-        found.append(Finding("warn", "no-controller", what, START_CONTROLLER))
+        found.append(warn("no-controller", what, START_CONTROLLER))
     if not connections.log.alive(RouterPresence):
-        found.append(Finding("warn", "no-router", "no router process is heard of", START_ROUTER))
+        found.append(warn("no-router", "no router process is heard of", START_ROUTER))
     return Plan.of("link check", [], found)
 
 
 async def _advertised_findings(cluster: ClusterClient) -> list[Finding]:
     """Refuse brokers that cannot be reached at the addresses that they advertise."""
     faults = await advertised_faults(cluster)
-    return [Finding("refuse", "advertised-unreachable", fault.text, fault.next_step) for fault in faults]
+    return [refuse("advertised-unreachable", fault.text, fault.next_step) for fault in faults]

@@ -13,7 +13,7 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef
 from kmigrate.state.look import read_state
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, refuse, warn
 
 __all__ = ["copied_back_by", "loop_findings"]
 
@@ -24,8 +24,7 @@ async def loop_findings(source: ClusterClient, target: ClusterClient, topics: Co
         state = await read_state(source)
     except KmigrateError as error:
         return [
-            Finding(
-                "warn",
+            warn(
                 "source-state-unread",
                 f"the source keeps a state log that cannot be read: whether these topics are copied to it from "
                 f"{target.settings.name} is not known ({error.what})",
@@ -36,8 +35,7 @@ async def loop_findings(source: ClusterClient, target: ClusterClient, topics: Co
         return []
     back = {link.name for link in state.links() if _is(link.source, target)}
     return [
-        Finding(
-            "refuse",
+        refuse(
             "mirror-loop",
             f"topic {record.topic} is copied from {target.settings.name} to {source.settings.name} (link "
             f"{record.link}): copied back, its records would go round in circles",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -14,14 +14,16 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.plan import Finding, Plan, warn
 from kmigrate.workflow.base.writes import telling
 from kmigrate.workflow.verbs.creatable import ConfigsOf, no_configs
 from kmigrate.workflow.verbs.groups import mirror_groups
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
+from kmigrate.workflow.verbs.proposal import Proposal
 from kmigrate.workflow.verbs.topics import mirror_topics
 
 __all__ = [
+    "MatchingProposal",
     "Noun",
     "edit_patterns",
     "forget_patterns",
@@ -33,6 +35,13 @@ __all__ = [
 Noun = Literal["topic", "group"]
 
 
+@dataclass(frozen=True, slots=True)
+class MatchingProposal(Proposal):
+    """The proposal of a verb on expressions, and the names on the source that match now."""
+
+    names: tuple[str, ...] = ()
+
+
 async def mirror_matching_topics(
     connections: Connections,
     link_name: str | None,
@@ -41,11 +50,10 @@ async def mirror_matching_topics(
     start: str,
     offsets: str,
     *,
-    plan: bool = False,
     configs_of: ConfigsOf = no_configs,
     recreate: bool = False,
-) -> tuple[Plan, list[str]]:
-    """Mirror every topic that matches, and keep the expressions with the link; also return the present matches.
+) -> MatchingProposal:
+    """Propose to mirror every topic that matches, and to keep the expressions with the link.
 
     All or nothing, as with names: a topic that cannot be mirrored must be left out by an expression of its own.
     """
@@ -54,17 +62,10 @@ async def mirror_matching_topics(
     source, _ = await connections.source(link)
     _refuse_for_later(link, "topic", patterns)
     names = chosen_topics(patterns, (await source.refresh()).topics)
-    mirror = partial(
-        mirror_topics, connections, link.name, names, start, offsets, configs_of=configs_of, recreate=recreate
+    mirror = await mirror_topics(
+        connections, link.name, names, start, offsets, configs_of=configs_of, recreate=recreate
     )
-    looked = await mirror(plan=True)
-    made = _joined(looked, link.topic_patterns, patterns, names, "topic")
-    if plan:
-        return made, names
-    await mirror()
-    with telling(looked.changes):
-        await _keep(connections, link.name, "topic", patterns)
-    return made.done(), names
+    return _with_patterns(connections, mirror, link, "topic", patterns, names)
 
 
 async def mirror_matching_groups(
@@ -74,30 +75,24 @@ async def mirror_matching_groups(
     exclude: Sequence[str],
     *,
     mode: str = GroupMode.HOLD,
-    plan: bool = False,
-) -> Plan:
-    """Mirror every group that matches, and keep the expressions with the link; groups that match later get mode
-    hold."""
+) -> MatchingProposal:
+    """Propose to mirror every group that matches, and to keep the expressions with the link.
+
+    Groups that match later get mode hold.
+    """
     link = resolve_link(connections.log.state, link_name)
     patterns = _patterns(expressions, exclude)
     _, source_admin = await connections.source(link)
     _refuse_for_later(link, "group", patterns)
     names = chosen_groups(patterns, await source_admin.groups())
-    looked = await mirror_groups(connections, link.name, names, mode=mode, plan=True)
-    made = _joined(looked, link.group_patterns, patterns, names, "group")
-    if plan:
-        return made
-    await mirror_groups(connections, link.name, names, mode=mode)
-    with telling(looked.changes):
-        await _keep(connections, link.name, "group", patterns)
-    return made.done()
+    mirror = await mirror_groups(connections, link.name, names, mode=mode)
+    return _with_patterns(connections, mirror, link, "group", patterns, names)
 
 
 async def forget_patterns(
-    connections: Connections, link_name: str | None, noun: Noun, expressions: Sequence[str], *, plan: bool = False
-) -> Plan:
-    """Remove expressions from the link, so that no more names are picked up; mirrored topics and groups stay
-    mirrored."""
+    connections: Connections, link_name: str | None, noun: Noun, expressions: Sequence[str]
+) -> Proposal:
+    """Propose to remove expressions from the link; mirrored topics and groups stay mirrored."""
     link = resolve_link(connections.log.state, link_name)
     known = patterns_of(link, noun)
     unknown = [text for text in expressions if text not in {pattern.include for pattern in known}]
@@ -109,11 +104,14 @@ async def forget_patterns(
             still_true="nothing was changed",
             next_step=f"kmigrate {noun} patterns --link {link.name}",
         )
-    made = Plan.of(f"{noun} patterns", [f"forget {noun}s that match {text}" for text in expressions])
-    if plan:
-        return made
-    await _replace(connections, link.name, noun, lambda _, old: tuple(p for p in old if p.include not in expressions))
-    return made.done()
+
+    async def act() -> Iterable[Finding]:
+        await _replace(
+            connections, link.name, noun, lambda _, old: tuple(p for p in old if p.include not in expressions)
+        )
+        return ()
+
+    return Proposal(Plan.of(f"{noun} patterns", [f"forget {noun}s that match {text}" for text in expressions]), act)
 
 
 def _patterns(expressions: Sequence[str], exclude: Sequence[str]) -> list[NamePattern]:
@@ -121,14 +119,27 @@ def _patterns(expressions: Sequence[str], exclude: Sequence[str]) -> list[NamePa
     return [NamePattern(check_expression(text, "--regex"), left_out) for text in dict.fromkeys(expressions)]
 
 
-def _joined(
-    looked: Plan, known: Sequence[NamePattern], patterns: Sequence[NamePattern], names: Sequence[str], noun: Noun
-) -> Plan:
+def _with_patterns(
+    connections: Connections,
+    mirror: Proposal,
+    link: LinkRecord,
+    noun: Noun,
+    patterns: Sequence[NamePattern],
+    names: Sequence[str],
+) -> MatchingProposal:
+    """Return a proposal to mirror the present matches, and then to keep the expressions with the link."""
+    known, looked = patterns_of(link, noun), mirror.plan
     changes = [f"keep for later {noun}s: {pattern}" for pattern in patterns if pattern not in known]
-    findings = list(looked.findings)
-    if not names:
-        findings.append(Finding("warn", "no-match", f"no {noun} of the source matches now; later ones are picked up"))
-    return Plan.of(looked.verb, [*looked.changes, *changes], findings)
+    none = [] if names else [warn("no-match", f"no {noun} of the source matches now; later ones are picked up")]
+
+    async def act() -> Iterable[Finding]:
+        found = await mirror.act()
+        with telling(looked.changes):
+            await _keep(connections, link.name, noun, patterns)
+        return found
+
+    plan = Plan.of(looked.verb, [*looked.changes, *changes], [*looked.findings, *none])
+    return MatchingProposal(plan, act, tuple(names))
 
 
 async def _keep(connections: Connections, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:

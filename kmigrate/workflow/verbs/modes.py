@@ -5,7 +5,7 @@ from __future__ import annotations
 from kmigrate.errors import UsageError
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupMode, TopicPhase
 from kmigrate.model.state import State
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, ok, refuse
 from kmigrate.workflow.groups.readers import GroupReads
 
 __all__ = ["AUTO", "check_mode", "mode_for"]
@@ -35,14 +35,14 @@ def mode_for(state: State, link: str, group: str, reads: GroupReads | None, aske
     to hold.
     """
     if reads is None:
-        return GroupMode.HOLD, Finding("ok", "holds", f"members of {group} that move wait for its promote")
+        return GroupMode.HOLD, ok("holds", f"members of {group} that move wait for its promote")
     against = _against_following(state, link, reads)
     if not against:
-        return GroupMode.FOLLOW, Finding("ok", "follows", f"members of {group} that move stay members of its group")
+        return GroupMode.FOLLOW, ok("follows", f"members of {group} that move stay members of its group")
     if asked == AUTO:
-        return GroupMode.HOLD, Finding("ok", "holds", f"members of {group} that move wait for its promote: {against}")
-    return GroupMode.HOLD, Finding(
-        "refuse", "cannot-follow", f"group {group} cannot follow: {against}", "mirror it with --mode hold"
+        return GroupMode.HOLD, ok("holds", f"members of {group} that move wait for its promote: {against}")
+    return GroupMode.HOLD, refuse(
+        "cannot-follow", f"group {group} cannot follow: {against}", "mirror it with --mode hold"
     )
 
 

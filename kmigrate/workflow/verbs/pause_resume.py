@@ -21,10 +21,11 @@ from kmigrate.model.stops import RANGE_LOST, AcceptedLoss, PartitionStop, Remedy
 from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
-from kmigrate.workflow.base.writes import changed_meanwhile, write_each
+from kmigrate.workflow.base.writes import changed_meanwhile
 from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose
 
 __all__ = ["check_loss", "pause_topics", "resume_topics"]
 
@@ -33,39 +34,18 @@ _LONG_S = 60
 _BEFORE_PROMOTE = (TopicPhase.INITIALISING, TopicPhase.ALIGNING, TopicPhase.MIRRORING)
 
 
-async def pause_topics(
-    connections: Connections, link_name: str | None, topics: Sequence[str], *, plan: bool = False
-) -> Plan:
-    """Write the intent to hold topics back: reading, writing and filling rest until `topic resume`."""
-    link = resolve_link(connections.log.state, link_name)
-    found: list[Finding] = []
-    new: list[TopicRecord] = []
-    for topic in dict.fromkeys(topics):
-        record = connections.log.state.topic(link.name, topic)
-        against = _pause_guard(link.name, topic, record)
-        if against is not None:
-            found.append(against)
-        elif record is not None:
-            new.append(record)
-    made = Plan.of("topic pause", [f"pause {record.topic}" for record in new], found)
-    made.refuse()
-    if plan:
-        return made
-    await write_each(connections.log, zip(made.changes, (partial(_pause, record) for record in new), strict=True))
-    return made.done()
-
-
-def _pause(record: TopicRecord, state: State) -> TopicRecord | None:
-    """Return the paused record, judged on the current record.
-
-    The promote may have been asked for since the guards looked.
-    """
-    now = state.topic(record.link, record.topic)
-    against = _pause_guard(record.link, record.topic, now)
-    if against is not None or now is None:
-        Plan.of("topic pause", [], [against] if against is not None else []).refuse()
-        return None
-    return replace(now, paused=True)
+async def pause_topics(connections: Connections, link_name: str | None, topics: Sequence[str]) -> Proposal:
+    """Propose to hold topics back: reading, writing and filling rest until `topic resume`."""
+    link = resolve_link(connections.log.state, link_name).name
+    judged = Judged(
+        "topic pause",
+        lambda state, topic: state.topic(link, topic),
+        partial(_pause_guard, link),
+        lambda record: replace(record, paused=True),
+    )
+    records, found = judged.look(connections.log.state, topics)
+    writes = [(f"pause {topic}", judged.write(topic)) for topic in records]
+    return propose(connections.log, judged.verb, found, writes)
 
 
 def _pause_guard(link: str, topic: str, record: TopicRecord | None) -> Finding | None:
@@ -75,14 +55,13 @@ def _pause_guard(link: str, topic: str, record: TopicRecord | None) -> Finding |
     if record.phase is TopicPhase.PROMOTED:
         return _promoted(topic)
     if record.phase not in _BEFORE_PROMOTE:
-        return Finding(
-            "refuse",
+        return refuse(
             "promote-under-way",
             f"topic {topic} is {record.phase}: its producers wait for the copy",
             "wait until the promote has ended: kmigrate status --watch",
         )
     if record.paused:
-        return Finding("ok", "already-paused", f"topic {topic} is paused already")
+        return ok("already-paused", f"topic {topic} is paused already")
     return None
 
 
@@ -104,9 +83,8 @@ async def resume_topics(
     partition: int | None = None,
     accept_loss: tuple[int, int] | None = None,
     who: str = "",
-    plan: bool = False,
-) -> Plan:
-    """Let paused topics and stopped partitions go on where that is safe; refuse by name where that is not safe.
+) -> Proposal:
+    """Propose that paused topics and stopped partitions go on where that is safe; refuse by name where it is not.
 
     A call without `partition` does what can be done and only warns of the rest, unless nothing can be done.
     """
@@ -129,14 +107,9 @@ async def resume_topics(
         if done.changes:
             pairs.append((record, done.record))
     if changes and not mirror_runs(connections.log, link.name):
-        found.append(Finding("warn", "no-mirror", no_mirror(link.name), start_mirror(link.name)))
-    made = Plan.of("topic resume", changes, found)
-    made.refuse()
-    if plan:
-        return made
-    words = [f"resume {before.topic}" for before, _ in pairs]
-    await write_each(connections.log, zip(words, (partial(_rewrite, *pair) for pair in pairs), strict=True))
-    return made.done()
+        found.append(warn("no-mirror", no_mirror(link.name), start_mirror(link.name)))
+    writes = [(f"resume {before.topic}", partial(_rewrite, before, after)) for before, after in pairs]
+    return propose(connections.log, "topic resume", found, writes, changes)
 
 
 def check_loss(topics: Sequence[str], partition: int | None, accept_loss: tuple[int, int] | None) -> None:
@@ -161,7 +134,7 @@ async def _resume(
     made = _Resumption(record)
     if partition is not None and partition not in range(record.partitions):
         made.left.append(
-            Finding("refuse", "unknown-partition", f"topic {record.topic} has {record.partitions} partitions, from 0")
+            refuse("unknown-partition", f"topic {record.topic} has {record.partitions} partitions, from 0")
         )
         return made
     if partition is None and any(stop.remedy is Remedy.ANEW for stop in record.stops.values()):
@@ -178,9 +151,9 @@ async def _resume(
         if partition in (None, number):
             await _one(connections, link, made, number, stop, accept_loss, who)
     if partition is not None and partition not in record.stops:
-        made.left.append(Finding("ok", "not-stopped", f"partition {partition} of {record.topic} is not stopped"))
+        made.left.append(ok("not-stopped", f"partition {partition} of {record.topic} is not stopped"))
     elif not made.changes and not made.left:
-        made.left.append(Finding("ok", "not-paused", f"topic {record.topic} is not paused and nothing has stopped"))
+        made.left.append(ok("not-paused", f"topic {record.topic} is not paused and nothing has stopped"))
     return made
 
 
@@ -218,20 +191,19 @@ async def _one(
 def _refusal(name: str, stop: PartitionStop, accept_loss: tuple[int, int] | None, way_on: str) -> Finding | None:
     match stop.remedy:
         case Remedy.ANEW:
-            return Finding("refuse", "resume-unsafe", f"{name}: {stop.what}; it has to be copied anew", way_on)
+            return refuse("resume-unsafe", f"{name}: {stop.what}; it has to be copied anew", way_on)
         case Remedy.AGAIN if accept_loss is not None:
-            return Finding("refuse", "nothing-lost", f"{name} has lost nothing: {stop.what}", way_on)
+            return refuse("nothing-lost", f"{name} has lost nothing: {stop.what}", way_on)
         case Remedy.ACCEPT_LOSS if accept_loss is None:
-            return Finding("refuse", "loss-not-accepted", f"{name} has lost {stop.lost}: {stop.what}", way_on)
+            return refuse("loss-not-accepted", f"{name} has lost {stop.lost}: {stop.what}", way_on)
         case Remedy.ACCEPT_LOSS if accept_loss != (stop.first, stop.last):
-            return Finding("refuse", "other-range", f"{name} has lost {stop.lost}, no other offsets", way_on)
+            return refuse("other-range", f"{name} has lost {stop.lost}, no other offsets", way_on)
         case _:
             return None
 
 
 def _long_hole(name: str, topic: str, stop: PartitionStop, seconds: int) -> Finding:
-    return Finding(
-        "warn",
+    return warn(
         "long-hole",
         f"of the {stop.last + 1 - stop.first:,} lost offsets of {name} each is a marker on the target, and nothing "
         f"behind them is copied before: that takes some {round(seconds / 60):,} min, at {_MARKERS_PER_S:,} a second",
@@ -275,16 +247,16 @@ async def _anew(connections: Connections, made: _Resumption) -> None:
 def _promote_under_way(record: TopicRecord) -> Finding:
     cancel = advised("promote --cancel", record.link, record.topic)
     what = f"topic {record.topic} is {record.phase}, and has to be copied anew"
-    return Finding("refuse", "promote-under-way", what, f"take its promote back while it waits: {cancel}, then repeat")
+    return refuse("promote-under-way", what, f"take its promote back while it waits: {cancel}, then repeat")
 
 
 def _not_mirrored(link: str, topic: str) -> Finding:
     mirror = advised("topic mirror", link, topic)
-    return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", mirror)
+    return refuse("not-mirrored", f"topic {topic} is not mirrored by this link", mirror)
 
 
 def _promoted(topic: str) -> Finding:
-    return Finding("ok", "already-promoted", f"topic {topic} is promoted: nothing is copied now")
+    return ok("already-promoted", f"topic {topic} is promoted: nothing is copied now")
 
 
 def _rewrite(before: TopicRecord, after: TopicRecord, state: State) -> Record | None:

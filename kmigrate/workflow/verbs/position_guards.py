@@ -10,7 +10,7 @@ from kmigrate.model.lifecycle import NOT_COPIED_YET
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, warn
 from kmigrate.workflow.groups.handover import ByPartition, Wanted, read_again, unread
 
 __all__ = ["moved_positions_guards"]
@@ -28,8 +28,7 @@ async def moved_positions_guards(
     both = {key: at for key, at in positions.items() if key in on_target}
     again = read_again(await _translated(connections, records, both), on_target)
     return [
-        Finding(
-            "warn",
+        warn(
             "position-before-copy",
             f"group {group} has {count} of {topic} to read that are not copied: they lie before its first mirrored "
             "offset, from which the group reads on",
@@ -37,8 +36,7 @@ async def moved_positions_guards(
         )
         for topic, count in _counted(before)
     ] + [
-        Finding(
-            "warn",
+        warn(
             "position-on-target",
             f"group {group} has read {count} of {topic} on the target already, beyond its positions on the source: it "
             "reads them again",

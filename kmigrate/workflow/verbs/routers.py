@@ -20,7 +20,8 @@ from kmigrate.net.process import has_ended
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.bootstraps import Leads, ask_bootstraps, takes_connections
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, warn
+from kmigrate.workflow.verbs.proposal import Proposal
 
 __all__ = ["forget_router", "router_to_replace", "unheard_routers"]
 
@@ -79,8 +80,8 @@ async def _answers(connections: Connections, router: RouterRecord) -> bool:
     return any(each.ref == "router-answers" for each in found)
 
 
-async def forget_router(connections: Connections, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
-    """Take a silent router out of the fences' count; `dead` means that a person says that its process has ended.
+async def forget_router(connections: Connections, name: str, *, dead: bool = False) -> Proposal:
+    """Propose to take a silent router out of the fences' count; `dead` is a person's word that its process has ended.
 
     Refused while the router is heard of, or while a router that is called dead answers at its address. A router that
     may live is remembered (`StrayRecord`): promotes are sealed for that router.
@@ -97,17 +98,19 @@ async def forget_router(connections: Connections, name: str, *, dead: bool = Fal
     found = [] if changes else [_unchanged(name, runs=runs)]
     if dead and changes:
         found += await _signs_of_life(connections, name, {each.bootstrap for each in (gone, ended) if each is not None})
-    made = Plan.of("router forget", changes, found)
-    made.refuse()
-    if plan:
-        return made
-    if gone is not None:
-        if not dead:
-            await connections.log.append(lambda now: now.with_stray(gone) if gone.key in now.records else None)
-        await _drop(connections, gone)
-    if ended is not None:
-        await _drop(connections, ended)
-    return made.done()
+    plan = Plan.of("router forget", changes, found)
+    plan.refuse()
+
+    async def act() -> Iterable[Finding]:
+        if gone is not None:
+            if not dead:
+                await connections.log.append(lambda now: now.with_stray(gone) if gone.key in now.records else None)
+            await _drop(connections, gone)
+        if ended is not None:
+            await _drop(connections, ended)
+        return ()
+
+    return Proposal(plan, act)
 
 
 def _known(state: State, name: str) -> tuple[RouterRecord | None, StrayRecord | None]:
@@ -126,9 +129,9 @@ def _known(state: State, name: str) -> tuple[RouterRecord | None, StrayRecord | 
 
 def _unchanged(name: str, *, runs: bool) -> Finding:
     if runs:
-        return Finding("refuse", "router-alive", f"router {name} is running", "stop it: it then leaves by itself")
+        return refuse("router-alive", f"router {name} is running", "stop it: it then leaves by itself")
     known = f"router {name} is forgotten, and may live"
-    return Finding("ok", "router-forgotten", known, f"kmigrate router forget {name} --dead")
+    return ok("router-forgotten", known, f"kmigrate router forget {name} --dead")
 
 
 async def _signs_of_life(connections: Connections, name: str, addresses: Iterable[str]) -> list[Finding]:
@@ -148,11 +151,11 @@ async def _signs_of_life(connections: Connections, name: str, addresses: Iterabl
             leads = Leads.NOWHERE
         if leads is Leads.ROUTER:
             what = f"router {name} is called dead, and a router answers at {address}"
-            found.append(Finding("refuse", "router-answers", what, "stop that process, then repeat"))
+            found.append(refuse("router-answers", what, "stop that process, then repeat"))
         elif leads is Leads.NOWHERE and await _is_taken(address):
             what = f"something at {address}, where router {name} was, takes connections and does not answer as a router"
             remedy = "it may be that router, standing still: see that its process has ended"
-            found.append(Finding("warn", "router-address-taken", what, remedy))
+            found.append(warn("router-address-taken", what, remedy))
     return found
 
 
@@ -177,8 +180,7 @@ def unheard_routers(log: StateLog) -> list[Finding]:
     names = {router.name for router in log.state.routers() if router.instance not in alive}
     names |= {stray.name for stray in log.state.strays()}
     return [
-        Finding(
-            "warn",
+        warn(
             "router-unheard",
             f"a process of router {name} may live and does not answer: topics are sealed on the source in its place",
             f"start it again, or, if it has ended: kmigrate router forget {name} --dead",

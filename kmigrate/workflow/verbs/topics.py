@@ -27,9 +27,8 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.broker_settings import ALL, Scope, compare_settings, read_both, settings_unknown
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import marker_findings
-from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.base.running import until_mirroring
-from kmigrate.workflow.base.writes import write_each
 from kmigrate.workflow.groups.misplaced import promoted_group_findings
 from kmigrate.workflow.groups.readers import readers_at, reading_groups
 from kmigrate.workflow.promote.direct_writers import look_for_direct_writers
@@ -38,9 +37,10 @@ from kmigrate.workflow.status.lags import lost_beginning
 from kmigrate.workflow.verbs.creatable import ConfigsOf, creation_findings, no_configs, timeout_findings
 from kmigrate.workflow.verbs.direct import direct_findings
 from kmigrate.workflow.verbs.durability import durability_findings
-from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
+from kmigrate.workflow.verbs.groups import coupled_groups, judged_promote, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.loops import copied_back_by, loop_findings
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, propose, refuse_if
 from kmigrate.workflow.verbs.routers import unheard_routers
 
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
@@ -61,22 +61,20 @@ async def mirror_topics(
     start: str,
     offsets: str,
     *,
-    plan: bool = False,
     configs_of: ConfigsOf = no_configs,
     recreate: bool = False,
-) -> Plan:
-    """Write the intent to mirror topics; the mirror carries the intent out.
+) -> Proposal:
+    """Propose to mirror topics; the mirror carries the intent out.
 
     `recreate` says that an empty topic that groups read at the target is deleted there and created anew.
     """
     link = resolve_link(connections.log.state, link_name)
     check_offsets_mode(offsets)
     known = {topic: record for topic in topics if (record := connections.log.state.topic(link.name, topic)) is not None}
-    found = [Finding("ok", "already-mirrored", f"topic {r.topic} is {r.phase} already") for r in known.values()]
+    found = [ok("already-mirrored", f"topic {r.topic} is {r.phase} already") for r in known.values()]
     new = [topic for topic in dict.fromkeys(topics) if topic not in known]
     if not new:
-        made = Plan.of("topic mirror", [], found)
-        return made if plan else made.done()
+        return propose(connections.log, "topic mirror", found)
     refuse_finished(link)
     source, source_admin = await connections.source(link)
     seen = (await source.refresh(new)).topics
@@ -100,31 +98,15 @@ async def mirror_topics(
     found += await creation_findings(connections, missing, configs_of)
     found += await _setting_guards(connections, link, source)
     found += await _adoption_findings(connections, link, adopted, recreate=recreate)
-    changes = [f"mirror {topic} from {start}, {_MODES[offsets]}" for topic in new]
-    if recreate:
-        changes += [f"delete the empty topic {topic} on {link.target.name}, and create it anew" for topic in adopted]
-    made = Plan.of("topic mirror", changes, found)
-    made.refuse()
-    if plan:
-        return made
-    anew = set(adopted) if recreate else ()
-    records = [
-        TopicRecord(
-            link.name,
-            topic,
-            TopicPhase.INITIALISING,
-            now_ms(),
-            start,
-            offsets,
-            len(seen[topic].partitions),
-            recreate=topic in anew,
-        )
-        for topic in new
-    ]
-    await write_each(
-        connections.log, zip(changes[: len(new)], (partial(_claim, record) for record in records), strict=True)
-    )
-    return made.done()
+    anew = adopted if recreate else []
+    writes: list[Write] = []
+    for topic in new if not refused else ():
+        record = TopicRecord(link.name, topic, TopicPhase.INITIALISING, now_ms(), start, offsets)
+        record = replace(record, partitions=len(seen[topic].partitions), recreate=topic in anew)
+        writes.append((f"mirror {topic} from {start}, {_MODES[offsets]}", partial(_claim, record)))
+    changes = [words for words, _ in writes]
+    changes += [f"delete the empty topic {topic} on {link.target.name}, and create it anew" for topic in anew]
+    return propose(connections.log, "topic mirror", found, writes, changes)
 
 
 async def _setting_guards(connections: Connections, link: LinkRecord, source: ClusterClient) -> list[Finding]:
@@ -153,21 +135,19 @@ def _claim(record: TopicRecord, state: State) -> Record | None:
     refuse_finished(resolve_link(state, record.link))
     owner = state.topic_owner(record.topic)
     if owner is not None and (owner.link != record.link or owner.forgotten_ms):
-        Plan.of("topic mirror", [], [_owned(owner)]).refuse()
+        refuse_if("topic mirror", _owned(owner))
     return record if owner is None else None
 
 
 def _owned(owner: TopicRecord) -> Finding:
     """Return the refusal to another link that wants the topic of this record."""
     if owner.forgotten_ms:
-        return Finding(
-            "refuse",
+        return refuse(
             "being-forgotten",
             f"link {owner.link} is forgetting topic {owner.topic}: what was for its mirror is not all put back yet",
             f"{advised('topic forget', owner.link, owner.topic)}, then repeat",
         )
-    return Finding(
-        "refuse",
+    return refuse(
         "topic-owned",
         f"topic {owner.topic} belongs to link {owner.link}",
         "a target topic has one source: leave it to that link",
@@ -178,11 +158,10 @@ def _topic_guards(link: LinkRecord, topic: str, owner: TopicRecord | None, info:
     if owner is not None:
         return [_owned(owner)]
     if is_internal(topic):
-        return [Finding("refuse", "internal-topic", f"topic {topic} is internal and is never mirrored")]
+        return [refuse("internal-topic", f"topic {topic} is internal and is never mirrored")]
     if info is None:
         return [
-            Finding(
-                "refuse",
+            refuse(
                 "unknown-topic",
                 f"the source {link.source.name} has no topic {topic}",
                 "check the name: kmigrate plan lists what the source has",
@@ -197,8 +176,7 @@ def _format_guards(topic: str, version: ConfigValue | None) -> list[Finding]:
     if numbers is None or (int(numbers[1]), int(numbers[2])) >= _FIRST_WITH_PRODUCERS:
         return []
     return [
-        Finding(
-            "warn",
+        warn(
             "old-message-format",
             f"topic {topic} is written in message format {numbers[0]}: it is mirrored, but what producers send through "
             "a router is refused by the source (UNSUPPORTED_FOR_MESSAGE_FORMAT)",
@@ -227,8 +205,7 @@ async def _target_guards(
     """
     if len(standing.partitions) != len(seen.partitions):
         return [
-            Finding(
-                "refuse",
+            refuse(
                 "partition-count",
                 f"topic {seen.name} exists on the target with {len(standing.partitions)} partitions, "
                 f"the source has {len(seen.partitions)}",
@@ -241,10 +218,9 @@ async def _target_guards(
         total = sum(max(0, end.offset) for end in ends.values())
         if offsets == "mapped":
             what = f"topic {seen.name} exists on the target with {total} offsets: the mirror's records go behind them"
-            return [Finding("warn", "target-has-data", what)]
+            return [warn("target-has-data", what)]
         return [
-            Finding(
-                "refuse",
+            refuse(
                 "target-has-data",
                 f"topic {seen.name} exists on the target and has held data ({total} offsets)",
                 "put the records of the source behind that data: --offsets mapped; or "
@@ -270,17 +246,16 @@ async def _adoption_findings(
         readers = await readers_at(connections.target, connections.target_admin, topics)
     except KmigrateError as error:
         what = f"which groups read {', '.join(topics)} on the target could not be asked: {error.what}"
-        found.append(Finding("warn", "readers-unknown", what))
+        found.append(warn("readers-unknown", what))
     for topic in topics:
         exists = f"topic {topic} exists on the target, empty"
         groups = ", ".join(readers.get(topic, ()))
         if recreate:
             lost = f"; its groups lose their place in it: {groups}" if groups else ""
-            found.append(Finding("warn", "target-topic-recreated", f"{exists}: it is deleted and created anew{lost}"))
+            found.append(warn("target-topic-recreated", f"{exists}: it is deleted and created anew{lost}"))
         elif groups:
             found.append(
-                Finding(
-                    "refuse",
+                refuse(
                     "target-topic-read",
                     f"{exists}, and groups read it there: {groups}",
                     "stop these groups' clients and delete their positions; or have the empty topic deleted and made "
@@ -288,7 +263,7 @@ async def _adoption_findings(
                 )
             )
         else:
-            found.append(Finding("warn", "target-topic-adopted", f"{exists}: it is adopted"))
+            found.append(warn("target-topic-adopted", f"{exists}: it is adopted"))
     return found
 
 
@@ -298,12 +273,11 @@ async def promote_topics(
     topics: Sequence[str],
     terms: PromoteTerms,
     *,
-    plan: bool = False,
     straggler_window_s: float = 5.0,
     wait_s: float = 0.0,
     accept_misplaced: bool = False,
-) -> Plan:
-    """Write the intent to promote topics; the controller carries the intent out.
+) -> Proposal:
+    """Propose to promote topics; the controller carries the intent out.
 
     For `wait_s` seconds guards that time may lift are asked again.
     """
@@ -311,7 +285,7 @@ async def promote_topics(
     while True:
         try:
             return await _promote_topics(
-                connections, link_name, topics, terms, plan, straggler_window_s, accept_misplaced=accept_misplaced
+                connections, link_name, topics, terms, straggler_window_s, accept_misplaced=accept_misplaced
             )
         except Refused as refused:
             if refused.ref not in _PASSING or monotonic() > deadline:
@@ -342,26 +316,28 @@ async def _promote_topics(
     link_name: str | None,
     topics: Sequence[str],
     terms: PromoteTerms,
-    plan: bool,
     straggler_window_s: float,
     *,
     accept_misplaced: bool,
-) -> Plan:
+) -> Proposal:
     link = resolve_link(connections.log.state, link_name)
-    found: list[Finding] = []
-    new: list[TopicRecord] = []
-    for topic in dict.fromkeys(topics):
-        record = connections.log.state.topic(link.name, topic)
-        against = _promote_guard(connections.log, link.name, topic, record)
-        if against is not None:
-            found.append(against)
-        elif record is not None:
-            new.append(record)
-    if not new:
-        made = Plan.of("promote", [], found)
-        made.refuse()
-        return made if plan else made.done()
-    names = [record.topic for record in new]
+    judged = Judged(
+        "promote",
+        lambda state, topic: state.topic(link.name, topic),
+        partial(_promote_guard, connections.log, link.name),
+        lambda record: replace(
+            record,
+            phase=advance_topic(record.phase, TopicEvent.PROMOTE_ASKED),
+            since_ms=now_ms(),
+            terms=terms,
+            reason="",
+            way_on="",
+        ),
+    )
+    records, found = judged.look(connections.log.state, topics)
+    if not records:
+        return propose(connections.log, judged.verb, found)
+    names, new = list(records), list(records.values())
     source, source_admin = await connections.source(link)
     with_them = coupled_groups(connections.log.state, link.name, names)
     found += _coupled(connections.log.state, link, names)
@@ -378,19 +354,17 @@ async def _promote_topics(
     found += unheard_routers(connections.log)
     found += await _seal_findings(connections, source, source_admin, new)
     found += await _setting_guards(connections, link, source)
-    of_topics = [f"promote {topic}" for topic in names]
-    of_groups = [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
-    made = Plan.of("promote", [*of_topics, *of_groups], found)
-    made.refuse()
-    left_behind = await _groups_left_behind(connections, link, source, source_admin, names)
-    markers = await marker_findings(connections.target, connections.target_admin, link, new, finish=False)
-    made = replace(made, findings=(*made.findings, *left_behind, *markers))
-    if plan:
-        return made
-    groups = zip(of_groups, (partial(ask_promote, group) for group in with_them), strict=True)
-    asked = zip(of_topics, (partial(_ask_promote, connections.log, record, terms) for record in new), strict=True)
-    await write_each(connections.log, [*groups, *asked])
-    return made.done()
+    refuse_if(judged.verb, *found)
+    found += await _groups_left_behind(connections, link, source, source_admin, names)
+    found += await marker_findings(connections.target, connections.target_admin, link, new, finish=False)
+    groups = judged_promote(link.name)
+    of_topics = [(f"promote {topic}", judged.write(topic)) for topic in names]
+    of_groups = [
+        (f"promote group {g.group}, whose positions their transactions commit", groups.write(g.group))
+        for g in with_them
+    ]
+    changes = [words for words, _ in (*of_topics, *of_groups)]
+    return propose(connections.log, judged.verb, found, [*of_groups, *of_topics], changes)
 
 
 async def _seal_findings(
@@ -404,9 +378,9 @@ async def _seal_findings(
         try:
             await Sealer(connections.log, source, admin).try_rights(record, earlier)
         except BrokerRefused as refused:
-            found.append(Finding("refuse", refused.ref, refused.what, refused.next_step))
+            found.append(refuse(refused.ref, refused.what, refused.next_step))
         except Unreachable as away:
-            found.append(Finding("warn", away.ref, away.what, away.next_step))
+            found.append(warn(away.ref, away.what, away.next_step))
     return found
 
 
@@ -420,8 +394,7 @@ async def _cut_copies(connections: Connections, source: ClusterClient, records: 
         return []  # a promote needs these clusters anyway, and asks them again
     cut = {key: lost_beginning(record, key, mine, theirs) for key, record in of.items()}
     return [
-        Finding(
-            "warn",
+        warn(
             "copy-cut",
             f"{topic}-{partition}: {why}",
             f"where that was a mistake, mirror it anew: {advised('topic forget', of[topic, partition].link, topic)}",
@@ -431,53 +404,33 @@ async def _cut_copies(connections: Connections, source: ClusterClient, records: 
     ]
 
 
-def _ask_promote(log: StateLog, record: TopicRecord, terms: PromoteTerms, state: State) -> TopicRecord | None:
-    """Return the record with the promote, judged as the record stands.
-
-    The upkeep may have changed the record since, or a person may have written something else.
-    """
-    now = state.topic(record.link, record.topic)
-    against = _promote_guard(log, record.link, record.topic, now)
-    if against is not None or now is None:
-        Plan.of("promote", [], [against] if against is not None else []).refuse()
-        return None
-    phase = advance_topic(now.phase, TopicEvent.PROMOTE_ASKED)
-    return replace(now, phase=phase, since_ms=now_ms(), terms=terms, reason="", way_on="")
-
-
 def _promote_guard(log: StateLog, link: str, topic: str, record: TopicRecord | None) -> Finding | None:
     """Return why the topic's own state keeps a promote back; None where the promote may go on."""
     if record is None:
-        return Finding(
-            "refuse",
-            "not-mirrored",
-            f"topic {topic} is not mirrored by this link",
-            advised("topic mirror", link, topic),
+        return refuse(
+            "not-mirrored", f"topic {topic} is not mirrored by this link", advised("topic mirror", link, topic)
         )
     if record.phase is TopicPhase.PROMOTED:
-        return Finding("ok", "already-promoted", f"topic {topic} is promoted already")
+        return ok("already-promoted", f"topic {topic} is promoted already")
     if record.phase in PROMOTING:
-        return Finding("ok", "under-way", f"the promote of topic {topic} is under way: {record.phase}")
+        return ok("under-way", f"the promote of topic {topic} is under way: {record.phase}")
     if record.phase is not TopicPhase.MIRRORING:
-        return Finding(
-            "refuse",
+        return refuse(
             "not-mirroring",
             f"topic {topic} is {record.phase}" + (f": {record.reason}" if record.reason else ""),
             until_mirroring(log, link),
         )
     if record.paused:
         resume = advised("topic resume", link, topic)
-        return Finding("refuse", "topic-paused", f"topic {topic} is paused", resume)
+        return refuse("topic-paused", f"topic {topic} is paused", resume)
     if low := _disk_low(log, record):
-        return Finding(
-            "refuse",
+        return refuse(
             DISK_LOW,
             f"topic {topic} is not copied on: {low}",
             "make room on the target's brokers; kmigrate status says when the copy goes on",
         )
     for partition, stop in sorted(record.stops.items()):
-        return Finding(
-            "refuse",
+        return refuse(
             "partition-stopped",
             f"partition {partition} of {topic} has stopped: {stop.text}",
             stop.way_on(record.link, topic, partition),
@@ -503,8 +456,7 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
             continue
         promote = advised("promote", link.name, *sorted({*topics, topic}))
         found.append(
-            Finding(
-                "refuse",
+            refuse(
                 "coupled-topics",
                 f"{topic} is written in the same transactions (transactional id {name})",
                 f"promote them together: {promote}",
@@ -528,10 +480,9 @@ async def _groups_left_behind(
         readers = await unmirrored_readers(connections, source, source_admin)
     except KmigrateError as error:
         what = f"which groups read the topics and are not mirrored could not be asked: {error.what}"
-        return [Finding("warn", "readers-unknown", what)]
+        return [warn("readers-unknown", what)]
     return [
-        Finding(
-            "warn",
+        warn(
             "group-not-mirrored",
             f"groups that read {topic} and are not mirrored lose their place: {', '.join(readers[topic])}",
             f"before the promote: {advised('group mirror', link.name, *readers[topic])}",

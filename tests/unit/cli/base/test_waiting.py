@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,7 @@ from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.verify import compare as comparison
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.plan import Plan
+from kmigrate.workflow.verbs.proposal import propose
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
@@ -87,8 +87,8 @@ def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
     async def opened(_: Call) -> AsyncIterator[Any]:
         yield SimpleNamespace(log=log)
 
-    async def looked(*_: Any, **__: Any) -> Plan:
-        return Plan.of("promote", ["promote t"])
+    async def looked(*_: Any, **__: Any) -> verbs.Proposal:
+        return propose(cast("Any", log), "promote", (), (), ["promote t"])
 
     def compare(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)

@@ -24,8 +24,8 @@ from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord, TopicRec
 from kmigrate.model.stops import PartitionStop
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.verbs.creatable import no_configs
+from kmigrate.workflow.verbs.proposal import propose
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
@@ -81,11 +81,11 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
     async def why_mapped(*_: Any, **__: Any) -> str:
         return ""
 
-    async def mirror_topics(connections: Any, link: str, topics: list[str], *_: Any, **__: Any) -> Plan:
+    async def mirror_topics(connections: Any, link: str, topics: list[str], *_: Any, **__: Any) -> verbs.Proposal:
         owner = connections.log.state.topic_owner(topics[0])
         if owner is not None and owner.link != link:
             raise Refused("topic-of-another-link", f"link {owner.link} mirrors it")
-        return Plan.of("topic mirror", [])
+        return propose(connections.log, "topic mirror", ())
 
     monkeypatch.setattr(verbs, "mirror_topics", mirror_topics)
     monkeypatch.setattr(outlook, "sample", sample)

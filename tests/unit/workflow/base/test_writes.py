@@ -21,6 +21,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.verbs import topics
 from tests.fakes.finishing import FINISHED, LINK, run
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.groups.test_following import Source
 
@@ -91,23 +92,23 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def promote(connections: Any) -> Any:
-    return verbs.promote_topics(connections, "l", ["t"], PromoteTerms(1))
+    return run_verb(verbs.promote_topics(connections, "l", ["t"], PromoteTerms(1)))
 
 
 def promote_group(connections: Any) -> Any:
-    return verbs.promote_groups(connections, "l", ["g"])
+    return run_verb(verbs.promote_groups(connections, "l", ["g"]))
 
 
 def pause(connections: Any) -> Any:
-    return verbs.pause_topics(connections, "l", ["t"])
+    return run_verb(verbs.pause_topics(connections, "l", ["t"]))
 
 
 def mirror(connections: Any, *names: str) -> Any:
-    return verbs.mirror_topics(connections, "l", names, "earliest", "auto")
+    return run_verb(verbs.mirror_topics(connections, "l", names, "earliest", "auto"))
 
 
 def mirror_group(connections: Any, mode: str = "auto") -> Any:
-    return verbs.mirror_groups(connections, "l", ["g"], mode=mode)
+    return run_verb(verbs.mirror_groups(connections, "l", ["g"], mode=mode))
 
 
 def refused(work: Any) -> Refused:
@@ -216,7 +217,7 @@ def test_whatever_ends_a_verb_half_way_says_what_was_done(kind: type[KmigrateErr
     connections.log.on_append = after_the_first
     for still_true in ("done before that, and not taken back: pause t", "nothing was changed by this call"):
         with pytest.raises(kind) as caught:
-            run(verbs.pause_topics(connections, "l", ["t", "u"]))  # type: ignore[arg-type]
+            run(run_verb(verbs.pause_topics(connections, "l", ["t", "u"])))  # type: ignore[arg-type]
         assert caught.value.still_true == still_true
 
 
@@ -237,7 +238,7 @@ def test_what_is_done_changes_nothing_when_it_is_asked_for_again(verb: Callable[
 
 def test_a_promoted_topic_is_given_to_no_other_engine() -> None:
     connections: Any = Connections(LINK, DONE)
-    made = run(verbs.set_engine(connections, "l", ["t"], CopyEngine.SPARK))
+    made = run(run_verb(verbs.set_engine(connections, "l", ["t"], CopyEngine.SPARK)))
     assert (made.changes, [finding.ref for finding in made.findings]) == ((), ["already-promoted"])
 
 

@@ -16,6 +16,7 @@ from kmigrate.router.process.registration import Registration
 from kmigrate.workflow import verbs
 from kmigrate.workflow.promote.direct_writers import direct_writers
 from tests.fakes.finishing import LINK, ROUTER, TOPIC, Connections, run
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK as OF_PENDING
 from tests.unit.workflow.promote.test_topic import PENDING, FakeCluster
@@ -33,7 +34,7 @@ def test_retries_are_waited_out_for_as_long_as_they_take(ahead_ms: int) -> None:
             connections = Connections(LINK, flipped, ROUTER)
             connections.log.ahead_ms = ahead_ms
             try:
-                run(verbs.delete_link(connections, "l", 120.0)) if delete else connections.finish()  # type: ignore[arg-type]
+                run(run_verb(verbs.delete_link(connections, "l", 120.0))) if delete else connections.finish()  # type: ignore[arg-type]
                 refused = ""
             except Refused as why:
                 refused = why.ref

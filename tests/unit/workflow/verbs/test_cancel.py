@@ -16,6 +16,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, PromoteTerms, TopicRecord, TransactionRecord
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.verbs import cancel_promote, wait_topics
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK
 
@@ -30,7 +31,7 @@ def connections(*records: Record) -> Any:
 
 
 def cancelled(it: Any, topics: Sequence[str] = ("t",), *, plan: bool = False) -> Plan:
-    return asyncio.run(cancel_promote(it, None, topics, who="ann@desk", plan=plan))
+    return asyncio.run(run_verb(cancel_promote(it, None, topics, who="ann@desk"), plan=plan))
 
 
 def refused(it: Any) -> Refused:
@@ -112,7 +113,7 @@ def test_whoever_waits_for_a_promote_that_is_taken_back_is_told_at_once() -> Non
         async with asyncio.timeout(1):
             waiting = asyncio.create_task(wait_topics(it, "l", ["t"], {TopicPhase.PROMOTED}, 300.0))
             await asyncio.sleep(0.01)
-            await cancel_promote(it, None, ["t"], who="ann@desk")
+            await run_verb(cancel_promote(it, None, ["t"], who="ann@desk"))
             await waiting
 
     with pytest.raises(Failed) as caught:

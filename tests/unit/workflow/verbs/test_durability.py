@@ -16,6 +16,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Finding
 from kmigrate.workflow.verbs import topics
 from kmigrate.workflow.verbs.durability import durability_findings
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
@@ -85,5 +86,5 @@ def test_who_asks_for_a_topic_to_be_mirrored_is_warned(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(topics, "loop_findings", no_loops)
     connections: Any = Connections()
-    made = asyncio.run(verbs.mirror_topics(connections, "l", ["t"], "earliest", "auto", plan=True))
+    made = asyncio.run(run_verb(verbs.mirror_topics(connections, "l", ["t"], "earliest", "auto"), plan=True))
     assert [finding.ref for finding in made.findings] == ["fewer-replicas", "min-insync-lowered"]

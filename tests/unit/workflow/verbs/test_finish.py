@@ -24,6 +24,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads, ask_bootstraps, bootstrap_findings, host_and_port
 from kmigrate.workflow.verbs import finish, topics
 from tests.fakes.finishing import CLIENT, FINISHED, GROUP, LINK, ROUTER, TOPIC, WORD, Connections, run
+from tests.fakes.proposals import run_verb
 
 
 def test_a_finish_is_one_field_of_the_links_record_and_repeats_change_nothing() -> None:
@@ -113,7 +114,8 @@ def test_processes_that_share_an_address_cannot_see_clients_off_together() -> No
 def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
     connections = Connections(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
     with connections.asking():
-        made, _ = run(verbs.finish_link(connections, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
+        look = verbs.finish_link(connections, "l", [], 1.0, clients_known=True)  # type: ignore[arg-type]
+        made = run(run_verb(look))
     assert made.applied
     assert ("warn", "clients-mapped") in {(f.level, f.ref) for f in made.findings}
 
@@ -187,24 +189,24 @@ def test_addresses_have_a_host_and_a_port() -> None:
 def test_a_finish_is_taken_back_while_a_router_runs() -> None:
     connections = Connections()
     connections.finish()
-    assert run(verbs.undo_finish(connections, "l", plan=True)).changes  # type: ignore[arg-type]
+    assert run(run_verb(verbs.undo_finish(connections, "l"), plan=True)).changes  # type: ignore[arg-type]
     assert connections.finished_ms
-    assert run(verbs.undo_finish(connections, "l")).applied  # type: ignore[arg-type]
+    assert run(run_verb(verbs.undo_finish(connections, "l"))).applied  # type: ignore[arg-type]
     assert connections.finished_ms == 0
-    assert not run(verbs.undo_finish(connections, "l")).changes  # type: ignore[arg-type]
+    assert not run(run_verb(verbs.undo_finish(connections, "l"))).changes  # type: ignore[arg-type]
     connections.finish()
     connections.log.silence(WORD.key)
     with pytest.raises(Refused) as caught:
-        run(verbs.undo_finish(connections, "l"))  # type: ignore[arg-type]
+        run(run_verb(verbs.undo_finish(connections, "l")))  # type: ignore[arg-type]
     assert caught.value.ref == "no-router"
 
 
 def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> None:
     connections = Connections(FINISHED, TOPIC, ROUTER)
     for verb, ref in (
-        (verbs.delete_link(connections, "l", 1.0), "routers-stay"),  # type: ignore[arg-type]
-        (verbs.mirror_topics(connections, "l", ["n"], "earliest", "auto"), "link-finished"),  # type: ignore[arg-type]
-        (verbs.mirror_groups(connections, "l", ["n"]), "link-finished"),  # type: ignore[arg-type]
+        (run_verb(verbs.delete_link(connections, "l", 1.0)), "routers-stay"),  # type: ignore[arg-type]
+        (run_verb(verbs.mirror_topics(connections, "l", ["n"], "earliest", "auto")), "link-finished"),  # type: ignore[arg-type]
+        (run_verb(verbs.mirror_groups(connections, "l", ["n"])), "link-finished"),  # type: ignore[arg-type]
     ):
         with pytest.raises(Refused) as caught:
             run(verb)
@@ -251,11 +253,11 @@ def test_a_link_that_is_finished_while_the_guards_look_mirrors_nothing_new(monke
     monkeypatch.setattr(topics, "readers_at", no_readers)
     connections = Meanwhile()
     with pytest.raises(Refused) as caught:
-        run(verbs.mirror_topics(connections, "l", ["n"], "earliest", "auto"))  # type: ignore[arg-type]
+        run(run_verb(verbs.mirror_topics(connections, "l", ["n"], "earliest", "auto")))  # type: ignore[arg-type]
     assert (caught.value.ref, connections.log.state.topic("l", "n")) == ("link-finished", None)
     connections = Meanwhile()
     with pytest.raises(Refused) as caught:
-        run(verbs.mirror_groups(connections, "l", ["n"]))  # type: ignore[arg-type]
+        run(run_verb(verbs.mirror_groups(connections, "l", ["n"])))  # type: ignore[arg-type]
     assert (caught.value.ref, connections.log.state.group("l", "n")) == ("link-finished", None)
 
 

@@ -39,6 +39,7 @@ from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Plan
 from tests.fakes.finishing import ROUTER, run
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("west", "h:1"), ClusterRef("east", "h:2", "target-id"), 1)
@@ -134,11 +135,11 @@ class Connections:
 
 
 def forget(connections: Any, *topics: str, plan: bool = False) -> Plan:
-    return run(verbs.forget_topics(connections, "l", topics or ("t",), 120.0, plan=plan))
+    return run(run_verb(verbs.forget_topics(connections, "l", topics or ("t",), 120.0), plan=plan))
 
 
 def forget_group(connections: Any, plan: bool = False) -> Plan:
-    return run(verbs.forget_groups(connections, "l", ["g"], plan=plan))
+    return run(run_verb(verbs.forget_groups(connections, "l", ["g"]), plan=plan))
 
 
 def refusal(connections: Connections, verb: Any = forget) -> str:
@@ -179,7 +180,7 @@ def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not
             forget(connections)
         assert caught.value.ref == "retries-not-over"
         assert caught.value.next_step.startswith(way_on)
-        assert run(verbs.forget_topics(connections, "l", ["t"], gone_s or 0.0)).applied  # type: ignore[arg-type]
+        assert run(run_verb(verbs.forget_topics(connections, "l", ["t"], gone_s or 0.0))).applied  # type: ignore[arg-type]
     since = replace(TOPIC, since_ms=2)
     assert refusal(Connections(since, ROUTER, on_source=False)) == "retries-not-over", (
         "the word is of a record before it"
@@ -354,7 +355,7 @@ def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None
 
     async def both() -> None:
         async with asyncio.TaskGroup() as work:
-            work.create_task(verbs.forget_topics(connections, "l", ["t"], 120.0))  # type: ignore[arg-type]
+            work.create_task(run_verb(verbs.forget_topics(connections, "l", ["t"], 120.0)))  # type: ignore[arg-type]
             for instance in ("leads", "copies"):
                 await asyncio.sleep(0.01)
                 heard.append(len(connections.done))
@@ -376,7 +377,7 @@ def test_a_task_of_spark_that_still_copies_a_topic_is_waited_for_and_no_other() 
     connections.log.say(replace(word, instance="another", topics={"u": {}}))
 
     async def both() -> None:
-        waiting = asyncio.ensure_future(verbs.forget_topics(connections, "l", ["t"], 120.0))  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(run_verb(verbs.forget_topics(connections, "l", ["t"], 120.0)))  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
         assert (connections.done, connections.left) == ([], {TOPIC.key})
         connections.log.say(replace(word, topics={}))
@@ -389,8 +390,8 @@ def test_a_task_of_spark_that_still_copies_a_topic_is_waited_for_and_no_other() 
 @pytest.mark.parametrize(
     ("verb", "record"),
     [
-        (lambda connections: verbs.forget_topics(connections, "l", ["t"], 120.0), TOPIC),
-        (lambda connections: verbs.forget_groups(connections, "l", ["g"]), GROUP),
+        (lambda connections: run_verb(verbs.forget_topics(connections, "l", ["t"], 120.0)), TOPIC),
+        (lambda connections: run_verb(verbs.forget_groups(connections, "l", ["g"])), GROUP),
     ],
 )
 def test_what_is_mirrored_anew_while_a_second_verb_waits_is_not_what_it_has_taken_out(verb: Any, record: Any) -> None:

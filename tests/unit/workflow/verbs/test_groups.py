@@ -24,6 +24,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.groups import readers
 from kmigrate.workflow.verbs import groups
 from tests.fakes.finishing import LINK, run
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 
 GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
@@ -82,7 +83,7 @@ class _Estate:
 
 
 def mirror(connections: _Estate, link: str, mode: str = "hold") -> Any:
-    return verbs.mirror_groups(connections, link, ["g"], mode=mode)  # type: ignore[arg-type]
+    return run_verb(verbs.mirror_groups(connections, link, ["g"], mode=mode))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_a_topic_whose_promote_is_asked_for_while_a_group_is_looked_at_keeps_it_
 
 
 def promote(connections: _Estate) -> Any:
-    return verbs.promote_groups(connections, "l", ["g"], plan=True)  # type: ignore[arg-type]
+    return run_verb(verbs.promote_groups(connections, "l", ["g"]), plan=True)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from kmigrate.model.records import GroupRecord, PromoteTerms, TopicRecord
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.verbs import topics
 from kmigrate.workflow.verbs.topics import promote_topics
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.groups.test_following import Source
 from tests.unit.workflow.promote.test_topic import LINK
@@ -64,7 +65,7 @@ def planned(
     connections = cast(
         "Any", SimpleNamespace(log=MemoryLog(LINK, TOPIC, *records), source=source, target=target, target_admin=None)
     )
-    return asyncio.run(promote_topics(connections, "l", ["t"], PromoteTerms(1), plan=True))
+    return asyncio.run(run_verb(promote_topics(connections, "l", ["t"], PromoteTerms(1)), plan=True))
 
 
 def test_a_promote_names_the_groups_that_read_the_topic_and_are_not_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:

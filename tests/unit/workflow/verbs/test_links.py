@@ -35,13 +35,14 @@ from kmigrate.workflow.base import producer_expiration as producer_memory
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.verbs import links
 from tests.fakes.finishing import GROUP, LINK, ROUTER, TOPIC, Connections, run
+from tests.fakes.proposals import run_verb
 
 BARRIER = BarrierRecord("l", "t", 0, 5, {0: (ProducerMark(5, 0, 10),)})
 NEW = TopicRecord("l", "n", TopicPhase.INITIALISING, 1)
 
 
 def delete(connections: Connections, delivery_s: float = 120.0) -> Plan:
-    return run(verbs.delete_link(connections, "l", delivery_s))  # type: ignore[arg-type]
+    return run(run_verb(verbs.delete_link(connections, "l", delivery_s)))  # type: ignore[arg-type]
 
 
 class Remembering(Connections):
@@ -70,7 +71,7 @@ def just_promoted() -> TopicRecord:
 
 
 def create(connections: Connections, source: str, name: str = "blue") -> Any:
-    return verbs.create_link(connections, name, source)  # type: ignore[arg-type]
+    return run_verb(verbs.create_link(connections, name, source))  # type: ignore[arg-type]
 
 
 class Making(Connections):
@@ -129,10 +130,10 @@ def test_a_link_stays_while_a_write_from_before_a_flip_may_be_repeated_through_a
 
 def test_who_deletes_a_link_hears_that_a_playbook_which_makes_it_would_begin_anew() -> None:
     """Only the records of the link know the promoted topics, so deleting the link is a warning."""
-    looked = run(verbs.delete_link(Connections(LINK, TOPIC, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
+    looked = run(run_verb(verbs.delete_link(Connections(LINK, TOPIC, words=()), "l", 0.0), plan=True))  # type: ignore[arg-type]
     assert [finding.ref for finding in looked.findings] == ["begins-anew"]
     assert "playbook" in looked.warnings[0]
-    unused = run(verbs.delete_link(Connections(LINK, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
+    unused = run(run_verb(verbs.delete_link(Connections(LINK, words=()), "l", 0.0), plan=True))  # type: ignore[arg-type]
     assert unused.warnings == []
 
 
@@ -279,7 +280,7 @@ def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -
 @pytest.mark.parametrize("name", ["", "a/b", "/", "-a", "a b", "a\n", "\x7f", "a" * 101, "a;b", "$HOME", "a'b", "a*"])
 def test_a_name_that_would_stand_in_other_links_keys_is_no_links_name(name: str, making: Making) -> None:
     with pytest.raises(UsageError) as caught:
-        run(verbs.create_link(making, name, "one"))  # type: ignore[arg-type]
+        run(run_verb(verbs.create_link(making, name, "one")))  # type: ignore[arg-type]
     assert caught.value.ref == "bad-link-name"
     assert not making.log.state.links()
 
@@ -290,7 +291,7 @@ def test_what_is_deleted_with_a_link_is_its_own_also_where_an_older_version_let_
     )
     assert delete(connections).applied
     assert {*connections.log.state.records} == {"link/l/x", theirs.key}
-    assert run(verbs.delete_link(connections, "l/x", 0.0)).applied  # type: ignore[arg-type]
+    assert run(run_verb(verbs.delete_link(connections, "l/x", 0.0))).applied  # type: ignore[arg-type]
     assert not connections.log.state.records
 
 
@@ -360,7 +361,7 @@ def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
     connections = Connections(LINK, TOPIC, GROUP)
 
     async def interrupted() -> Any:
-        work = asyncio.ensure_future(verbs.delete_link(connections, "l", 0.0))  # type: ignore[arg-type]
+        work = asyncio.ensure_future(run_verb(verbs.delete_link(connections, "l", 0.0)))  # type: ignore[arg-type]
 
         def ctrl_c(gone: Record | None) -> None:
             if gone is None:
@@ -378,9 +379,9 @@ def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda connections: verbs.throttle_link(connections, "l", 5),
-        lambda connections: verbs.finish_link(connections, "l", [], 0.0),
-        lambda connections: verbs.forget_patterns(connections, "l", "topic", ["a"]),
+        lambda connections: run_verb(verbs.throttle_link(connections, "l", 5)),
+        lambda connections: run_verb(verbs.finish_link(connections, "l", [], 0.0)),
+        lambda connections: run_verb(verbs.forget_patterns(connections, "l", "topic", ["a"])),
     ],
 )
 def test_who_changes_a_link_that_is_deleted_meanwhile_is_not_told_that_it_is_done(
@@ -413,7 +414,7 @@ def test_a_link_whose_delete_was_cut_mirrors_nothing_until_its_delete_has_come_t
     assert left is not None and left.deleting_ms
     making.log, it = connections.log, cast("Any", connections)
     again = [verbs.mirror_groups(it, "l", ["g"]), verbs.mirror_topics(it, "l", ["n"], "earliest", "auto")]
-    for verb in (*again, create(making, "s", "l")):
+    for verb in (*(run_verb(each) for each in again), create(making, "s", "l")):
         with pytest.raises(Refused) as caught:
             run(verb)
         assert (caught.value.ref, caught.value.next_step) == ("being-deleted", "kmigrate link delete l ends it")

@@ -13,6 +13,7 @@ from kmigrate.errors import Refused
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.workflow.verbs.matching import mirror_matching_groups, mirror_matching_topics
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
@@ -37,17 +38,18 @@ class Connections:
 def test_an_expression_is_kept_with_the_offsets_that_it_was_given_with_and_the_newest_word_counts() -> None:
     connections: Any = Connections()
     for offsets in ("mapped", "identical"):
-        plan, _ = asyncio.run(mirror_matching_topics(connections, "l", ["orders-.*"], [], "earliest", offsets))
+        look = mirror_matching_topics(connections, "l", ["orders-.*"], [], "earliest", offsets)
+        plan = asyncio.run(run_verb(look))
         assert plan.changes == (f"keep for later topics: orders-.* with {offsets} offsets",)
         link = connections.log.state.link("l")
         assert link is not None and link.topic_patterns == (NamePattern("orders-.*", offsets=offsets),)
 
 
 VERBS = [
-    lambda connections, **flags: mirror_matching_topics(
-        connections, "l", ["orders-.*"], [], "earliest", "auto", **flags
+    lambda connections, **flags: run_verb(
+        mirror_matching_topics(connections, "l", ["orders-.*"], [], "earliest", "auto"), **flags
     ),
-    lambda connections, **flags: mirror_matching_groups(connections, "l", ["orders-.*"], [], **flags),
+    lambda connections, **flags: run_verb(mirror_matching_groups(connections, "l", ["orders-.*"], []), **flags),
 ]
 
 

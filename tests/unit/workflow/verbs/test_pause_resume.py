@@ -24,6 +24,7 @@ from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.status.snapshot import LinkStatus, PartitionStatus, Snapshot, TopicStatus
 from kmigrate.workflow.verbs.links import throttle_link
 from kmigrate.workflow.verbs.pause_resume import pause_topics, resume_topics
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1", "S"), ClusterRef("t", "h:2", "T"), 1)
@@ -80,8 +81,8 @@ def done(it: World, **given: Any) -> Plan:
     return asyncio.run(_resumed(it, **given))
 
 
-def _resumed(it: World, **given: Any) -> Coroutine[Any, Any, Plan]:
-    return resume_topics(cast("Connections", it), None, ["t"], who="me@here", **given)
+def _resumed(it: World, *, plan: bool = False, **given: Any) -> Coroutine[Any, Any, Plan]:
+    return run_verb(resume_topics(cast("Connections", it), None, ["t"], who="me@here", **given), plan=plan)
 
 
 def refusal(it: World, **given: Any) -> KmigrateError:
@@ -93,7 +94,7 @@ def refusal(it: World, **given: Any) -> KmigrateError:
 
 
 def pause(it: World) -> Plan:
-    return asyncio.run(pause_topics(cast("Connections", it), None, ["t"]))
+    return asyncio.run(run_verb(pause_topics(cast("Connections", it), None, ["t"])))
 
 
 def test_a_topic_is_paused_once_and_resumed_once() -> None:
@@ -236,11 +237,11 @@ def test_a_topic_in_a_promote_is_not_copied_anew_and_says_what_comes_first(phase
 
 def test_a_limit_is_written_once() -> None:
     it = world(topic())
-    assert asyncio.run(throttle_link(cast("Connections", it), None, 5_000)).changes
+    assert asyncio.run(run_verb(throttle_link(cast("Connections", it), None, 5_000))).changes
     link = it.log.state.link("l")
     assert link is not None and link.throttle == 5_000
-    assert not asyncio.run(throttle_link(cast("Connections", it), None, 5_000)).changes
-    asyncio.run(throttle_link(cast("Connections", it), None, 0))
+    assert not asyncio.run(run_verb(throttle_link(cast("Connections", it), None, 5_000))).changes
+    asyncio.run(run_verb(throttle_link(cast("Connections", it), None, 0)))
     link = it.log.state.link("l")
     assert link is not None and link.throttle == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.verbs import forget_router, routers
 from kmigrate.workflow.verbs.routers import unheard_routers
+from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 
 AT = "host:1"
@@ -53,8 +54,9 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     return made
 
 
-def forget(log: MemoryLog, **given: Any) -> Plan:
-    return asyncio.run(forget_router(cast("Connections", SimpleNamespace(log=log, target=None)), "r", **given))
+def forget(log: MemoryLog, *, dead: bool = False, plan: bool = False) -> Plan:
+    connections = cast("Connections", SimpleNamespace(log=log, target=None))
+    return asyncio.run(run_verb(forget_router(connections, "r", dead=dead), plan=plan))
 
 
 def left(log: MemoryLog) -> dict[str, Record]:
