@@ -16,7 +16,7 @@ from kmigrate.protocol.frames import RequestHead, TakePiece, set_correlation_id,
 from kmigrate.router.fetch.out_of_range import OutOfRangeReads
 from kmigrate.router.shared.read_ahead import LARGE, MOST_BYTES, Ahead, Pass, ReadAhead
 from kmigrate.router.shared.sequencer import Sequencer, Slot
-from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
+from kmigrate.router.shared.state import Buffer, ClientFacts, ClientLink, SharedState
 from kmigrate.router.wire.fetch import PassingFetch, ShownFetch, rewrite_fetch
 from kmigrate.router.wire.fetch_ends import read_ends, read_head, show_session
 from kmigrate.router.wire.fetch_requests import (
@@ -39,10 +39,7 @@ _NO_CLIENTS = -1
 
 
 class FetchHandler:
-    """Handles a client's Fetch requests; calls `advance` when a waiting request may go on.
-
-    `told` says whether the client knows the brokers' own addresses. `may_ask` says whether the client's login lasts.
-    """
+    """Handles a client's Fetch requests; calls `advance` when a waiting request may go on."""
 
     def __init__(
         self,
@@ -50,16 +47,14 @@ class FetchHandler:
         client: ClientLink,
         order: Sequencer,
         fill: Callable[[Slot, Buffer | None], None],
-        told: Callable[[], bool],
-        may_ask: Callable[[], bool],
+        facts: ClientFacts,
         advance: Callable[[], None],
     ) -> None:
         self._shared = shared
         self._client = client
         self._order = order
         self._fill = fill
-        self._told = told
-        self._may_ask = may_ask
+        self._facts = facts
         self._advance = advance
         self._session = ReadAhead(shared.room_ahead)
         self._beyond = OutOfRangeReads(shared, client)
@@ -142,9 +137,9 @@ class FetchHandler:
         self._client.to_target([sent], head.correlation_id, answered, begins)
 
     def _passing(self, slot: Slot, head: RequestHead, *, followed: bool) -> TakePiece:
-        take = (
-            take_all if self._told() else PassingFetch(head.version, self._shared.book, self._beyond.comes_again).take
-        )
+        take: TakePiece = take_all
+        if not self._facts.knows_brokers:
+            take = PassingFetch(head.version, self._shared.book, self._beyond.comes_again).take
         begun = False
 
         def passes(piece: memoryview, left: int) -> int:
@@ -171,7 +166,7 @@ class FetchHandler:
         answer = self._ready(answer, head, since)
         told = read_head(answer)
         shown = self._session.answered(told)
-        if whole and len(answer) >= LARGE and self._is_last(slot) and self._may_ask() and not self._parting:
+        if whole and len(answer) >= LARGE and self._is_last(slot) and self._facts.login_lasts and not self._parting:
             ends = read_ends(answer, head.version, committed=self._session.committed)
             ahead = self._session.guess(told, ends, self._client.now())
             if ahead is not None:
@@ -196,7 +191,7 @@ class FetchHandler:
         return cut_fetch(answer, head.version, unready.judge(since)) if unready.concerns(since) else answer
 
     def _shown(self, answer: bytearray, head: RequestHead) -> ShownFetch:
-        if self._told():
+        if self._facts.knows_brokers:
             return ShownFetch(answer, has_records=False)
         return rewrite_fetch(answer, head.version, self._shared.book, self._beyond.comes_again)
 

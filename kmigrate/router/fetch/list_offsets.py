@@ -14,13 +14,13 @@ A look-up by time depends on the end, too, and `shared.time_lookups` corrects th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 from kmigrate.model.routes import Serve
+from kmigrate.protocol.api import Message
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.shared.conversation import Conversation, together
 from kmigrate.router.shared.state import TARGET, ClientLink, SharedState
 from kmigrate.router.shared.time_lookups import Found, TimeAnswers, times_asked
 
@@ -37,87 +37,51 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True)
 class ListOffsetsHandler:
-    """Asks for offsets on behalf of a client connection."""
+    """Answers ListOffsets of a client connection."""
 
     shared: SharedState
     client: ClientLink
     behind: dict[str, float] = field(default_factory=dict)
     """Time until which this client no longer waits for the copies of a topic, after a wait in vain."""
 
-    def ask(self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]) -> None:
-        """Ask the target once the copies are there; `then` gets the answer."""
-        asked, times = self._asked(request), times_asked(self.shared.table.topics, request)
-        waiting = set(asked)
-
-        def answered(answer: bytearray) -> None:
-            if times:
-                committed = getattr(request, "isolation_level", 0) == 1
-                told = TimeAnswers.read(self.shared.table.topics, times, head, answer)
-                self._put_right(told, answer, committed, then)
-            else:
-                then(answer)
-
-        def there(link: str) -> None:
-            waiting.discard(link)
-            if not waiting:
-                self.client.to_target([frame], head.correlation_id, answered)
-
-        for link, keys in asked.items():
-            self._wait(link, frozenset(keys), there)
-        if not asked:
-            self.client.to_target([frame], head.correlation_id, answered)
-
-    def _put_right(
-        self, told: TimeAnswers, answer: bytearray, committed: bool, then: Callable[[bytearray], None]
-    ) -> None:
-        """Correct the target's answers for times by the answers of the sources."""
-        doubted, seconds = told.doubted(), self.shared.settings.group_hold_s
-        waiting = set(doubted)
+    def answer(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[bytearray]:
+        """Return the target's answer, given once the copies are there, with the sources' answers for times."""
+        times = times_asked(self.shared.table.topics, request)
+        yield from together(self._wait(link, frozenset(keys)) for link, keys in self._asked(request).items())
+        answer = yield from self.client.ask_target([frame], head.correlation_id)
+        if not times:
+            return answer
+        by_time = TimeAnswers.read(self.shared.table.topics, times, head, answer)
+        committed, seconds = getattr(request, "isolation_level", 0) == 1, self.shared.settings.group_hold_s
+        look_ups = [
+            self.shared.backend.look_up(link, doubted, seconds, read_committed=committed)
+            for link, doubted in by_time.doubted().items()
+        ]
         found: dict[_Key, Found] = {}
-        if not doubted:
-            then(answer)
+        for look_up in look_ups:
+            found.update((yield from look_up))
+        if not found:
+            return answer
+        ends: Mapping[_Key, int] = {}
+        if beyond := by_time.beyond(found):
+            ends = yield from self.shared.backend.log_ends(TARGET, beyond, seconds)
+        return bytearray(by_time.corrected(found, ends))
 
-        def heard(link: str, of_link: Mapping[_Key, Found]) -> None:
-            found.update(of_link)
-            waiting.discard(link)
-            if not waiting:
-                beyond = told.beyond(found)
-                if beyond:
-                    self.shared.backend.log_ends(TARGET, beyond, seconds).then(finish)
-                else:
-                    finish({})
-
-        def finish(ends: Mapping[_Key, int]) -> None:
-            then(bytearray(told.corrected(found, ends)) if found else answer)
-
-        for link, times in doubted.items():
-            self.shared.backend.look_up(link, times, seconds, read_committed=committed).then(partial(heard, link))
-
-    def _wait(self, link: str, keys: frozenset[_Key], there: Callable[[str], None]) -> None:
+    def _wait(self, link: str, keys: frozenset[_Key]) -> Conversation[None]:
         """Wait until a link's copies have what the source has now, for a moment at most."""
         seconds, began = self.shared.settings.group_hold_s, self.client.now()
-
-        def told(ends: Mapping[_Key, int]) -> None:
-            if self.client.now() - began >= seconds / 2:  # a source that answers at once does not have the others
-                self._rest(keys - ends.keys())
-            if ends:
-                self.shared.backend.when_copied(link, ends, seconds).then(lambda yes: waited(ends, copied=yes))
-            else:
-                there(link)
-
-        def waited(ends: Mapping[_Key, int], *, copied: bool) -> None:
-            if not copied:
-                self._rest(ends)
-            there(link)
-
-        self.shared.backend.log_ends(link, keys, seconds).then(told)
+        ends = yield from self.shared.backend.log_ends(link, keys, seconds)
+        if self.client.now() - began >= seconds / 2:  # a source that answers at once does not have the others
+            self._rest(keys - ends.keys())
+        if ends and not (yield from self.shared.backend.when_copied(link, ends, seconds)):
+            self._rest(ends)
 
     def _rest(self, keys: Iterable[_Key]) -> None:
         now = self.client.now()
         self.behind = {topic: until for topic, until in self.behind.items() if until > now}
         self.behind |= {topic: now + _REST_S for topic, _ in keys}
 
-    def _asked(self, request: Any) -> dict[str, set[_Key]]:
+    def _asked(self, request: Message) -> dict[str, set[_Key]]:
         """Return the partitions that an answer waits for, by link; offsets of a mapped topic are no source's."""
         out: dict[str, set[_Key]] = {}
         now = self.client.now()

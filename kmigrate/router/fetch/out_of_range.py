@@ -14,10 +14,11 @@ without a pause. An answer with records of any partition does not wait, so a lag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kmigrate.model.routes import Serve, TopicRoute
+from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.state import TARGET, ClientLink, SharedState
 
 __all__ = ["OutOfRangeReads"]
@@ -25,7 +26,7 @@ __all__ = ["OutOfRangeReads"]
 _LOOK_S = 0.5
 """Longest time of a look-up: as long as consumers let a broker wait for records."""
 _FORGOTTEN_S = 15.0
-"""Time after which a doubt is forgotten: clients repeat within seconds, or read elsewhere."""
+"""Time after which a suspect is forgotten: clients repeat within seconds, or read elsewhere."""
 _COPIED = frozenset({Serve.FORWARD, Serve.HOLD})
 _Key = tuple[str, int]
 
@@ -48,7 +49,7 @@ class OutOfRangeReads:
 
     shared: SharedState
     client: ClientLink
-    _doubts: dict[_Key, _Suspect] = field(default_factory=dict)
+    _suspects: dict[_Key, _Suspect] = field(default_factory=dict)
     _new: dict[str, set[_Key]] = field(default_factory=dict)
     """Partitions whose log ends are to be looked up, by link."""
     _looking: set[_Key] = field(default_factory=set)
@@ -60,19 +61,19 @@ class OutOfRangeReads:
         if route is None:
             return False
         key, now = (route.topic, partition), self.client.now()
-        doubt = self._doubts.get(key)
-        if doubt is None or now - doubt.at > _FORGOTTEN_S:
-            doubt = self._doubts[key] = _Suspect(now)
-        doubt.at = now
-        if doubt.over:
-            del self._doubts[key]
+        suspect = self._suspects.get(key)
+        if suspect is None or now - suspect.at > _FORGOTTEN_S:
+            suspect = self._suspects[key] = _Suspect(now)
+        suspect.at = now
+        if suspect.over:
+            del self._suspects[key]
             return False
         if key not in self._looking:
             self._new.setdefault(route.link, set()).add(key)
         return True
 
     def when_settled(self, then: Callable[[], None], *, at_once: bool = False) -> None:
-        """Look up the log ends of new doubts, then call `then`; with `at_once`, call `then` before."""
+        """Look up the log ends of new suspects, then call `then`; with `at_once`, call `then` before."""
         new, self._new = self._new, {}
         for keys in new.values():
             self._looking |= keys
@@ -81,7 +82,7 @@ class OutOfRangeReads:
         else:
             self._waiting.append(then)
         for link, keys in new.items():
-            self._look(link, keys)
+            self.shared.conversations.start(self._look(link, keys))
         self._go_on()
 
     def _route(self, topic: bytes) -> TopicRoute | None:
@@ -90,41 +91,25 @@ class OutOfRangeReads:
         route = routes.get(topic.decode("utf-8", "replace")) or routes.get(self.shared.ids.name_at_target(topic))
         return None if route is None or route.mapped or route.serve not in _COPIED else route
 
-    def _look(self, link: str, keys: set[_Key]) -> None:
-        doubts = {key: self._doubts[key] for key in keys}
-
-        def ended(ends: Mapping[_Key, int]) -> None:
+    def _look(self, link: str, keys: set[_Key]) -> Conversation[None]:
+        suspects = {key: self._suspects[key] for key in keys}
+        if unknown := [key for key, suspect in suspects.items() if suspect.end < 0]:
+            for key, end in (yield from self.shared.backend.log_ends(link, unknown, _LOOK_S)).items():
+                suspects[key].end = end
+        known = {key: suspect.end for key, suspect in suspects.items() if suspect.end >= 0}
+        if known:
+            copied = yield from self.shared.backend.when_copied(link, known, _LOOK_S)
+            ends = known if copied else (yield from self.shared.backend.log_ends(TARGET, known, _LOOK_S))
             for key, end in ends.items():
-                doubts[key].end = end
-            known = {key: doubt.end for key, doubt in doubts.items() if doubt.end >= 0}
-            if known:
-                self.shared.backend.when_copied(link, known, _LOOK_S).then(lambda yes: copied(known, all_=yes))
-            else:
-                self._looked(keys)
-
-        def copied(known: Mapping[_Key, int], *, all_: bool) -> None:
-            if all_:
-                here(known)
-            else:
-                self.shared.backend.log_ends(TARGET, known, _LOOK_S).then(here)
-
-        def here(ends: Mapping[_Key, int]) -> None:
-            for key, end in ends.items():
-                doubts[key].over = end >= doubts[key].end
-            self._looked(keys)
-
-        unknown = [key for key, doubt in doubts.items() if doubt.end < 0]
-        if unknown:
-            self.shared.backend.log_ends(link, unknown, _LOOK_S).then(ended)
-        else:
-            ended({})
+                suspects[key].over = end >= suspects[key].end
+        self._looked(keys)
 
     def _looked(self, keys: set[_Key]) -> None:
         self._looking -= keys
         now = self.client.now()
-        self._doubts = {
-            key: doubt for key, doubt in self._doubts.items() if key in self._looking or now - doubt.at <= _FORGOTTEN_S
-        }
+        for key, suspect in list(self._suspects.items()):
+            if key not in self._looking and now - suspect.at > _FORGOTTEN_S:
+                del self._suspects[key]
         self._go_on()
 
     def _go_on(self) -> None:

@@ -12,7 +12,7 @@ D  After the promote the answers to the joins themselves count. A refusal is tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from kmigrate.model.presences import RefusedMember
 from kmigrate.protocol.api import ApiKey, decode_request, frame_request, read_answer
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import ClientLink, SharedState
+from kmigrate.router.shared.state import ClientFacts, ClientLink, SharedState
 from kmigrate.router.wire.groups import groups_of
 from kmigrate.router.wire.trials import JOINING, lets_in, refusal_in, says_subscription, trial_of
 
@@ -55,10 +55,10 @@ class _Trial:
 class TrialJoins:
     """Makes the trial joins of one client connection."""
 
-    def __init__(self, shared: SharedState, client: ClientLink, host: Callable[[], str]) -> None:
+    def __init__(self, shared: SharedState, client: ClientLink, facts: ClientFacts) -> None:
         self._shared = shared
         self._client = client
-        self._host = host
+        self._facts = facts
         self._known: dict[_Key, _Trial] = {}
 
     def take(self, head: RequestHead, request: Any, group: str) -> None:
@@ -103,10 +103,8 @@ class TrialJoins:
         if error or not code:
             self._shared.trials.after(group, self._client.now(), self._refused(head, request, error))
         if error:
-            self._shared.backend.warn(
-                f"group {group}: the target refuses member {head.client_id or request.member_id} at {self._host()}: "
-                f"{error}"
-            )
+            member = f"{head.client_id or request.member_id} at {self._facts.host}"
+            self._shared.backend.warn(f"group {group}: the target refuses member {member}: {error}")
 
     def _due(self, group: str, trial: _Trial) -> bool:
         if trial.pending:
@@ -138,7 +136,7 @@ class TrialJoins:
             self._shared.backend.drained()
 
     def _refused(self, head: RequestHead, request: Any, error: str) -> RefusedMember:
-        return RefusedMember(head.client_id or "", self._host(), str(request.member_id), error)
+        return RefusedMember(head.client_id or "", self._facts.host, str(request.member_id), error)
 
     def _forget(self, key: _Key) -> None:
         trial = self._known.pop(key)

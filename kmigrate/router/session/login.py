@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.listener_access import Identity, ListenerAccess
+from kmigrate.model.listener_access import ListenerAccess
 from kmigrate.model.security import Bearer, Login
-from kmigrate.protocol.api import ApiKey, answer_type, blank, decode_answer, entity, frame_answer
+from kmigrate.protocol.api import ApiKey, Message, answer_type, blank, frame_answer, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.protocol.sasl import MIN_ITERATIONS
 from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
+from kmigrate.router.shared.conversation import Conversation, Future
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.wire.apis import Treatment, treated
 
-__all__ = ["ClientLogin"]
+__all__ = ["ClientLogin", "LoginAnswer"]
 
 
 _LOGIN = treated(Treatment.SASL)
@@ -36,9 +36,17 @@ _BEFORE_LOGIN = _LOGIN | {ApiKey.API_VERSIONS}
 _SALT_SEED = secrets.token_bytes(32)
 _A_MOMENT_S = 1.0
 _REFUSAL_S = 0.1
-"""Delay before a refusal is told, as by brokers (`connection.failed.authentication.delay.ms`): guessing takes time."""
+"""Delay of a refusal, as at brokers (`connection.failed.authentication.delay.ms`): guessing takes time."""
 _REFUSED = "Authentication failed: Invalid username or password"
 """Kafka's own sentence, which clients and people know."""
+
+
+class LoginAnswer(NamedTuple):
+    """The answer to a login request."""
+
+    frame: Buffer
+    failure: str = ""
+    """Reason why the connection is closed after the answer; '' where the connection goes on."""
 
 
 class ClientLogin:
@@ -47,7 +55,6 @@ class ClientLogin:
     def __init__(self, shared: SharedState, client: ClientLink) -> None:
         self._shared = shared
         self._client = client
-        self._outside = shared.backend
         self.accepted = not shared.access.asks
         self._ends = float("inf")
         self._mechanism = ""
@@ -55,8 +62,8 @@ class ClientLogin:
         """Name and credential of the login under way; None before the login's first message."""
         self._scram: ScramServer | None = None
         self._mapped_as = ""
-        self._refusal: tuple[float, Callable[[], None]] | None = None
-        """Time at which a refusal is told, and the function that tells the refusal."""
+        self._delay: tuple[float, Future[None]] | None = None
+        """Time until which a refusal waits, and the future that ends the wait."""
 
     @property
     def _access(self) -> ListenerAccess:
@@ -85,7 +92,7 @@ class ClientLogin:
         """Return whether a request is the first request of a renewal that goes to the target."""
         return head.api_key == ApiKey.SASL_HANDSHAKE and self.accepted and self._access.asks and not self._access.mapped
 
-    def relays(self, head: RequestHead, request: Any) -> bool:
+    def relays(self, head: RequestHead, request: Message) -> bool:
         """Return whether a login request goes to the target; name and credential are read on the way."""
         if self._access.mapped or not self._access.asks:
             return False
@@ -99,15 +106,14 @@ class ClientLogin:
     def _relayed(self, head: RequestHead, mechanism: str) -> bool:
         return head.version > 0 and mechanism in self._access.mechanisms
 
-    def told(self, head: RequestHead, frame: bytearray) -> Buffer:
-        """Return the target's answer to a relayed request unchanged, after reading the result."""
-        kind = answer_type(head)
-        answer = decode_answer(kind, frame)
+    def relayed(self, head: RequestHead, frame: bytearray) -> Buffer:
+        """Note the result in the target's answer to a relayed request; return the answer unchanged."""
+        answer = read_answer(head, frame)
         if head.api_key == ApiKey.SASL_HANDSHAKE or self._claim is None:
             return frame
         if code_of(answer.error_code):
             self._claim = None
-            self._outside.say(f"{head.client_id or 'a client'}: the target refused its {self._mechanism} login")
+            self._shared.backend.say(f"{head.client_id or 'a client'}: the target refused its {self._mechanism} login")
         elif _complete(self._mechanism, bytes(answer.auth_bytes)):
             lifetime = answer.session_lifetime.total_seconds() if hasattr(answer, "session_lifetime") else 0.0
             self._ends = self._client.now() + lifetime if lifetime else float("inf")
@@ -118,21 +124,20 @@ class ClientLogin:
 
     # judged here
 
-    def answer(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
+    def answer(self, head: RequestHead, request: Message) -> Conversation[LoginAnswer]:
         """Answer a login request that is not relayed."""
         if head.api_key == ApiKey.SASL_HANDSHAKE:
-            self._shake_hands(head, str(request.mechanism), reply)
-        elif not self._mechanism:
-            self._refuse(head, Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first", reply)
-        elif self._mechanism == "PLAIN":
-            self._plain(head, bytes(request.auth_bytes), reply)
-        else:
-            self._scram_word(head, bytes(request.auth_bytes), reply)
+            return self._shake_hands(head, str(request.mechanism))
+        if not self._mechanism:
+            return (yield from self._refuse(head, Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first"))
+        if self._mechanism == "PLAIN":
+            return (yield from self._plain(head, bytes(request.auth_bytes)))
+        return (yield from self._scram_step(head, bytes(request.auth_bytes)))
 
-    def _shake_hands(self, head: RequestHead, mechanism: str, reply: Callable[[Buffer], None]) -> None:
-        access, kind = self._access, entity(ApiKey.SASL_HANDSHAKE, head.version, "response")
+    def _shake_hands(self, head: RequestHead, mechanism: str) -> LoginAnswer:
+        access = self._access
         self._mechanism, self._scram = "", None
-        error, why = int(Code.NONE), ""
+        error, why = Code.NONE, ""
         if not access.asks:
             error, why = Code.ILLEGAL_SASL_STATE, "its login is not asked for"
         elif head.version == 0:
@@ -143,92 +148,85 @@ class ClientLogin:
                 why = "it logs in by Kerberos: its tickets are for a broker's host name, and no router can use them"
         else:
             self._mechanism = mechanism
-        reply(frame_answer(blank(kind, error_code=error, mechanisms=access.mechanisms), head.correlation_id))
-        if error:
-            self._client.close(f"{head.client_id or 'a client'}: {why}")
+        answer = blank(answer_type(head), error_code=error, mechanisms=access.mechanisms)
+        return LoginAnswer(frame_answer(answer, head.correlation_id), why)
 
-    def _plain(self, head: RequestHead, word: bytes, reply: Callable[[Buffer], None]) -> None:
-        found = plain_login(word)
+    def _plain(self, head: RequestHead, message: bytes) -> Conversation[LoginAnswer]:
+        found = plain_login(message)
         entry = self._access.clients.get(found[0]) if found is not None else None
         known = entry.password if entry is not None else ""
         if found is None or not known or not hmac.compare_digest(found[1].encode(), known.encode()):
-            self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED, reply)
-        else:
-            self._accept(head, found[0], b"", reply)
+            return (yield from self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED))
+        return (yield from self._accept(head, found[0], b""))
 
-    def _scram_word(self, head: RequestHead, word: bytes, reply: Callable[[Buffer], None]) -> None:
+    def _scram_step(self, head: RequestHead, message: bytes) -> Conversation[LoginAnswer]:
         if self._scram is None:
             self._scram = ScramServer(self._mechanism, self._keys_of, secrets.token_urlsafe(24))
-        said = self._scram.step(word)
-        if said is None:
-            self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED, reply)
-        elif self._scram.accepted:
-            self._accept(head, self._scram.name, said, reply)
-        else:
-            reply(_authenticate_answer(head, auth_bytes=said))
+        challenge = self._scram.step(message)
+        if challenge is None:
+            return (yield from self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED))
+        if self._scram.accepted:
+            return (yield from self._accept(head, self._scram.name, challenge))
+        return _authenticate_answer(head, auth_bytes=challenge)
 
     def _keys_of(self, name: str) -> ScramKeys | None:
         entry = self._access.clients.get(name)
         return _scram_keys(self._mechanism, name, entry.password) if entry is not None and entry.password else None
 
-    def _accept(self, head: RequestHead, name: str, word: bytes, reply: Callable[[Buffer], None]) -> None:
+    def _accept(self, head: RequestHead, name: str, message: bytes) -> Conversation[LoginAnswer]:
         """Admit a client that the table knows, when the target has taken the credential that stands for the client."""
         self._mechanism, self._scram = "", None
-        if self.accepted:
-            if name != self._mapped_as:
-                self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, "a session is renewed under its own name", reply)
-            else:
-                reply(_authenticate_answer(head, auth_bytes=word))
-            return
-        identity: Identity = self._access.named(name)
-
-        def arrived(problem: str) -> None:
-            if problem:
-                why = f"the router cannot log in to the target for {name}"
-                self._outside.warn(f"{why}: {problem}")
-                self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, why, reply)
-                return
+        if not self.accepted:
+            # the warning about a credential that the target refuses is due even if the client is gone
+            why = yield from self._shared.conversations.start(self._log_in(name))
+            if why:
+                return (yield from self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, why))
             self.accepted, self._mapped_as = True, name
-            reply(_authenticate_answer(head, auth_bytes=word))
+        elif name != self._mapped_as:
+            why = "a session is renewed under its own name"
+            return (yield from self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, why))
+        return _authenticate_answer(head, auth_bytes=message)
 
-        self._client.log_in(identity).then(arrived)
+    def _log_in(self, name: str) -> Conversation[str]:
+        """Log in to the target for a client; return why that failed, or ''."""
+        problem = yield from self._client.log_in(self._access.named(name))
+        if not problem:
+            return ""
+        why = f"the router cannot log in to the target for {name}"
+        self._shared.backend.warn(f"{why}: {problem}")
+        return why
 
-    def _refuse(self, head: RequestHead, error: int, why: str, reply: Callable[[Buffer], None]) -> None:
+    def _refuse(self, head: RequestHead, error: int, why: str) -> Conversation[LoginAnswer]:
         """Refuse as a broker does: answer a moment later, then end the connection."""
-
-        def tell() -> None:
-            reply(_authenticate_answer(head, error_code=error, error_message=why))
-            self._client.close(f"{head.client_id or 'a client'}: {why}")
-
         when = self._client.now() + _REFUSAL_S
-        self._refusal = when, tell
+        self._delay = when, Future()
         self._client.wake_at(when)
+        yield from self._delay[1]
+        return _authenticate_answer(head, why, error_code=error, error_message=why)
 
     def advance(self) -> None:
-        """Tell a refusal once the delay is over."""
-        if self._refusal is not None and self._client.now() >= self._refusal[0]:
-            (_, tell), self._refusal = self._refusal, None
-            tell()
+        """Go on with a refusal once the delay is over."""
+        if self._delay is not None and self._client.now() >= self._delay[0]:
+            (_, over), self._delay = self._delay, None
+            over.set(None)
 
 
-def _authenticate_answer(head: RequestHead, **values: Any) -> bytes:
-    return frame_answer(
-        blank(entity(ApiKey.SASL_AUTHENTICATE, head.version, "response"), **values), head.correlation_id
-    )
+def _authenticate_answer(head: RequestHead, failure: str = "", **values: object) -> LoginAnswer:
+    return LoginAnswer(frame_answer(blank(answer_type(head), **values), head.correlation_id), failure)
 
 
-def _claimed(mechanism: str, word: bytes) -> tuple[str | None, Login | Bearer | None]:
+def _claimed(mechanism: str, message: bytes) -> tuple[str | None, Login | Bearer | None]:
     """Return the name in the first message of a login, and the credential that is valid at another cluster, too.
 
     Both are None where the message cannot be read.
     """
     if mechanism == "PLAIN":
-        found = plain_login(word)
+        found = plain_login(message)
         return (found[0], Login("PLAIN", *found)) if found is not None else (None, None)
     if mechanism == "OAUTHBEARER":
-        token = bearer_token(word)
+        token = bearer_token(message)
         return None, Bearer(token=token) if token is not None else None
-    return scram_name(word), None
+    return scram_name(message), None
 
 
 def _complete(mechanism: str, said: bytes) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import ApiKey, decode_request, frame_answer, is_flexible
+from kmigrate.protocol.api import ApiKey, Message, decode_request, frame_answer, is_flexible
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
-from kmigrate.router.admin.create_topics import ask_layout
+from kmigrate.router.admin.create_topics import ask_metadata
 from kmigrate.router.admin.handler import AdminHandler
 from kmigrate.router.fetch.handler import FetchHandler
 from kmigrate.router.fetch.list_offsets import ListOffsetsHandler
@@ -40,7 +40,6 @@ from kmigrate.router.wire.groups import (
     wait_answer,
 )
 from kmigrate.router.wire.heartbeats import from_target
-from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.not_ready import cut_offsets
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
 from kmigrate.router.wire.produce import read_produce
@@ -82,16 +81,14 @@ class Session:
         self._inbound_bytes = 0
         self._order = Sequencer()
         self._conversations = Conversations()
-        self._trials = TrialJoins(shared, client, lambda: self.host)
+        self._trials = TrialJoins(shared, client, self)
         self._follow = GroupHandler(shared, client, self._trials)
-        self._admin = AdminHandler(shared, client, self._follow, lambda: self._told)
+        self._admin = AdminHandler(shared, client, self._follow, self)
         self._transactions = TransactionHandler(shared, client, self._follow)
         self._login = ClientLogin(shared, client)
         self._end_offsets = ListOffsetsHandler(shared, client)
         self._writes = ProduceHandler(shared, client, self._transactions, self._order, self._fill, self.advance)
-        self._reads = FetchHandler(
-            shared, client, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance
-        )
+        self._reads = FetchHandler(shared, client, self._order, self._fill, self, self.advance)
         self._group_deadline: float | None = None
         self._waits_for_answers = False
         """True while the first request waits until all requests before it are answered."""
@@ -205,7 +202,7 @@ class Session:
         return self._transactions.owes
 
     @property
-    def _told(self) -> bool:
+    def knows_brokers(self) -> bool:
         """True if the client knows the brokers' own addresses, which a client learns from its own router alone."""
         return self._shared.table.finished and not self.home and self._shared.farewell.knows(self)
 
@@ -213,6 +210,10 @@ class Session:
     def idle(self) -> bool:
         """True if nothing waits: neither a request nor an answer."""
         return not self._inbound and not self._order.slots
+
+    @property
+    def login_lasts(self) -> bool:
+        return self._login.lasts
 
     @property
     def logged_in(self) -> bool:
@@ -247,7 +248,7 @@ class Session:
         """Handle the first request; return False where the request has to wait."""
         key = head.api_key
         if key == ApiKey.PRODUCE:
-            parting = self._shared.table.finished and (self.leaving or self._told)
+            parting = self._shared.table.finished and (self.leaving or self.knows_brokers)
             return self._writes.take(head, frame, arrived, parting=parting)
         if self.gone:
             return True
@@ -288,7 +289,8 @@ class Session:
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
         """Dispatch every API except Produce and Fetch."""
         key, table = head.api_key, self._shared.table
-        if key in _COORDINATED and self._told and self._shared.farewell.is_back(self) and self._sent_on(head, frame):
+        is_back = key in _COORDINATED and self.knows_brokers and self._shared.farewell.is_back(self)
+        if is_back and self._sent_on(head, frame):
             return True
         match APIS[key].treatment:
             case Treatment.GROUP | Treatment.GROUP_NEVER_HELD if table.held_groups or table.followed:
@@ -304,7 +306,7 @@ class Session:
             case Treatment.TXN | Treatment.PRODUCER_ID if table.topics or table.held_groups:
                 self._of_producer(head, frame)
             case Treatment.LIST_OFFSETS if table.topics:
-                self._ends(head, frame)
+                self._converse(frame, self._list_offsets(head, frame))
             case Treatment.SHARE_READ:
                 self._share_read(head, frame)
             case Treatment.API_VERSIONS:
@@ -377,7 +379,7 @@ class Session:
         again = as_no_member(head, frame, answer, opened)
         return answer if again is None else (yield from self._client.ask_target([again], head.correlation_id))
 
-    def _converse(self, frame: bytearray, conversation: Conversation[Buffer]) -> None:
+    def _converse(self, frame: bytearray, conversation: Conversation[Buffer] | Conversation[Buffer | None]) -> None:
         """Answer a request with the result of a conversation, which ends when the client is gone."""
         slot = self._order.take(len(frame))
         self._conversations.start(conversation).then(partial(self._fill, slot))
@@ -405,7 +407,7 @@ class Session:
         self._pass(
             head,
             frame,
-            lambda answer: answer if self._told else show_leaders(answer, head, self._shared.book, unready),
+            lambda answer: answer if self.knows_brokers else show_leaders(answer, head, self._shared.book, unready),
         )
 
     def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
@@ -449,11 +451,17 @@ class Session:
             return False
         request = decode_request(frame, self._decodable(head, frame))
         if self._login.relays(head, request):
-            self._pass(head, frame, lambda answer: self._login.told(head, answer))
+            self._pass(head, frame, lambda answer: self._login.relayed(head, answer))
         else:
-            slot = self._order.take(len(frame))
-            self._login.answer(head, request, lambda answer: self._fill(slot, answer))
+            self._conversations.start(self._log_in(self._order.take(len(frame)), head, request))
         return True
+
+    def _log_in(self, slot: Slot, head: RequestHead, request: Message) -> Conversation[None]:
+        """Answer a login request that is not relayed."""
+        answer = yield from self._login.answer(head, request)
+        self._fill(slot, answer.frame)
+        if answer.failure:
+            self._client.close(f"{head.client_id or 'a client'}: {answer.failure}")
 
     def _alone(self) -> bool:
         """Return whether everything before the first request is answered; if not, the first request waits for that."""
@@ -470,39 +478,31 @@ class Session:
         if leaves and not farewell.may_tell(self):
             return False
 
-        slot, full = self._order.take(len(frame)), self._decodable(head, frame)
-
-        def answered(answer: bytearray) -> None:
-            if self._told:
-                self._fill(slot, answer)
-            else:
-                found = self._shared.fallbacks.book(self.home)
-                self._shared.conversations.start(found).then(lambda book: self._show(slot, answer, head, book))
-
-        if head.api_key == ApiKey.METADATA:
-            ask_layout(self._shared, self._client, full, frame, decode_request(frame, full), answered)
-        else:
-            self._client.to_target([frame], head.correlation_id, answered)
+        self._converse(frame, self._with_shown_addresses(head, frame))
         return True
 
-    def _show(self, slot: Slot, answer: bytearray, head: RequestHead, book: AddressBook) -> None:
+    def _with_shown_addresses(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer | None]:
+        """Return the target's answer with the router's addresses, or unchanged to a client that may leave."""
+        if head.api_key == ApiKey.METADATA:
+            full = self._decodable(head, frame)
+            answer = yield from ask_metadata(self._shared, self._client, full, frame, decode_request(frame, full))
+        else:
+            answer = yield from self._client.ask_target([frame], head.correlation_id)
+        if self.knows_brokers:
+            return answer
+        book = yield from self._shared.fallbacks.book(self.home)
         try:
-            shown, stranger = rewrite_answer(answer, head, book, self._shared.hidden())
+            shown, has_new_broker = rewrite_answer(answer, head, book, self._shared.hidden())
         except ProtocolViolation as violation:
             self._client.close(violation.what)
-            return
-        if stranger:
+            return None
+        if has_new_broker:
             self._shared.backend.refresh_target()
-        self._fill(slot, shown)
+        return shown
 
-    def _ends(self, head: RequestHead, frame: bytearray) -> None:
-        slot, request = self._order.take(len(frame)), decode_request(frame, self._decodable(head, frame))
-        since = self._shared.table.epoch
-
-        def answered(answer: bytearray) -> None:
-            self._fill(slot, self._ready(head, answer, since))
-
-        self._end_offsets.ask(head, frame, request, answered)
+    def _list_offsets(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
+        since, request = self._shared.table.epoch, decode_request(frame, self._decodable(head, frame))
+        return self._ready(head, (yield from self._end_offsets.answer(head, frame, request)), since)
 
     def _ready(self, head: RequestHead, answer: bytearray, since: int) -> Buffer:
         """Return an answer without unready partitions; `since`: the routing table's epoch at the request."""
@@ -513,14 +513,7 @@ class Session:
         if head.api_key == ApiKey.LIST_GROUPS and self._shared.table.followed and not self._alone():
             # groups that follow are asked about at their sources, so the request is taken alone, as in `_group`
             return False
-        slot = self._order.take(len(frame))
-        self._admin.take(
-            self._decodable(head, frame),
-            frame,
-            lambda answer: self._fill(slot, answer),
-            home=self.home,
-            broker=self.broker,
-        )
+        self._converse(frame, self._admin.answer(self._decodable(head, frame), frame))
         return True
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:

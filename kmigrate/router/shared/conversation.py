@@ -11,11 +11,11 @@ generators and mitmproxy's layers. Only the two measured hot paths, Produce and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Conversation", "Conversations", "Future"]
+__all__ = ["Conversation", "Conversations", "Future", "together"]
 
 T = TypeVar("T")
 _NOT_SET: Any = object()
@@ -103,3 +103,17 @@ class Conversations:
         self._open.clear()
         for conversation in waiting:
             conversation.close()
+
+
+def together(conversations: Iterable[Conversation[T]]) -> Conversation[list[T]]:
+    """Run conversations at the same time; return their results in the order of the conversations."""
+    owner = Conversations()
+    try:
+        waiting = [owner.start(each) for each in conversations]
+        results = []
+        for each in waiting:
+            result = yield from each
+            results.append(result)
+        return results
+    finally:
+        owner.close()

@@ -43,6 +43,7 @@ __all__ = [
     "Backend",
     "BeginsAnswer",
     "Buffer",
+    "ClientFacts",
     "ClientLink",
     "Outcome",
     "SharedState",
@@ -138,6 +139,25 @@ class ClientLink(Protocol):
 
         Return the error text, or '' on success.
         """
+
+
+class ClientFacts(Protocol):
+    """Facts that a session knows about its client, for the handlers of the client's requests."""
+
+    host: str
+    home: str
+    """Home router of a client that came to this router as a fallback (`shared.fallback_routers`); '' for other
+    clients."""
+    broker: int | None
+    """Target broker whose listener took the connection; None: the bootstrap listener, or a fallback listener."""
+
+    @property
+    def knows_brokers(self) -> bool:
+        """True if the client knows the brokers' own addresses, which a client learns from its own router alone."""
+
+    @property
+    def login_lasts(self) -> bool:
+        """True if the client's login goes on for at least a moment."""
 
 
 @dataclass(frozen=True, slots=True)

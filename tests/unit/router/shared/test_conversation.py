@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kmigrate.router.shared.conversation import Conversation, Conversations, Future
+from kmigrate.router.shared.conversation import Conversation, Conversations, Future, together
 
 
 def asks(*futures: Future[int], heard: list[object]) -> Conversation[int]:
@@ -77,6 +77,22 @@ def test_a_conversation_that_ends_its_own_owner_goes_on_to_its_next_wait() -> No
     owner.start(ends_it(owner.close))
     late.set(1)
     assert heard == ["still here", "over"]
+
+
+def test_conversations_run_together_and_their_results_keep_their_order() -> None:
+    first, second, owner, heard = Future[int](), Future[int](), Conversations(), list[object]()
+    both = together([asks(first, heard=heard), asks(second, heard=heard)])
+    owner.start(both).then(heard.append)
+    second.set(2)
+    first.set(1)
+    assert heard == [2, "over", 1, "over", [1, 2]]
+
+
+def test_the_end_of_the_owner_ends_conversations_that_run_together() -> None:
+    first, second, owner, heard = Future[int](), Future[int](), Conversations(), list[object]()
+    owner.start(together([asks(first, heard=heard), asks(second, heard=heard)]))
+    owner.close()
+    assert heard == ["over", "over"]
 
 
 def test_a_fault_of_a_conversation_reaches_the_event_and_leaves_nothing_behind() -> None:

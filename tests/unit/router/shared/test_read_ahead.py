@@ -798,7 +798,7 @@ def keys_sent(world: World) -> list[int]:
 def relayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     login = world.stage.session._login
     monkeypatch.setattr(login, "relays", lambda head, request: True)
-    monkeypatch.setattr(login, "told", lambda head, answer: answer)
+    monkeypatch.setattr(login, "relayed", lambda head, answer: answer)
 
 
 def test_nothing_is_asked_ahead_within_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
