@@ -21,11 +21,11 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME
 from kmigrate.errors import Failed, KmigrateError, Unreachable, WaitTimedOut
+from kmigrate.mirror.copy.context import CopyContext, MapStore
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.copy.disks import DiskGauge
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import target_losses
-from kmigrate.mirror.copy.recovery import MapStore
 from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.lane import Key, Lane
@@ -172,7 +172,7 @@ class MirrorEngine:
         link = self._log.state.link(self._link)
         if link is None or link.copy is None:
             return
-        copier = Copier(
+        context = CopyContext(
             self._source,
             self._target,
             link.copy,
@@ -187,9 +187,10 @@ class MirrorEngine:
             meter=self.meter,
             is_routed=lambda producer: self._log.state.is_routed(self._link, *producer),
         )
+        copier = Copier(context)
         age = 0 if forgets else OLD_MS
         clients = self._target, link.copy, self._settings, self._source
-        aligner = Aligner(*clients, filler_age_ms=age, place=copier.placeholder_id)
+        aligner = Aligner(*clients, filler_age_ms=age, place=copier.target_offset_of)
         self._trouble = ""
         self._forgets = forgets
         self._applied = -1

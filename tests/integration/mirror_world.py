@@ -20,6 +20,7 @@ from confluent_kafka.admin import OffsetSpec as Spec
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.engine import MirrorEngine
@@ -179,7 +180,11 @@ async def copier(
         ClusterClient(at_target) as writing,
     ):
         holes = HoleMaker(writing, identity, link_uuid="u", filler=HoleFiller.MARKERS)
-        made = Copier(reading, writing, identity, holes, settings or MirrorSettings(), owner_term=lambda _: int(fills))
+        made = Copier(
+            CopyContext(
+                reading, writing, identity, holes, settings or MirrorSettings(), owner_term=lambda _: int(fills)
+            )
+        )
         made.assign(MirroredTopic(topic, "", "", {0: 0, 1: 0}) for topic in topics)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(made.run())

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.bulk.claims import Claims
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, mirrored_topic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import target_losses
@@ -105,7 +106,7 @@ class BulkTry:
         self._applied = -1
         self._trouble = ""
         link, identity = self._activated()
-        self.copier = Copier(
+        context = CopyContext(
             source,
             target,
             identity,
@@ -115,6 +116,7 @@ class BulkTry:
             pipelining=job.pipelining,
             request_limit=job.request_limit,
         )
+        self.copier = Copier(context)
 
     def _activated(self) -> tuple[LinkRecord, CopyIdentity]:
         link = self._log.state.link(self._job.link)

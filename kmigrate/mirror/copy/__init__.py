@@ -5,6 +5,7 @@
 from the target's log.
 
     copier        the choice of the partitions, and the tasks around them
+    context       the clusters, limits and rights that all tasks of a copier share
     lanes         all partitions of a copier, by leader
     reading       fetch sessions with source leaders
     writing       produce requests to target leaders

@@ -8,7 +8,7 @@ both clusters still show the mirrored topics. The copier also starts a lane's ot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,22 +16,19 @@ from uuid import UUID
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.disks import DiskGuard
-from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, OwnerTerm, Signals
+from kmigrate.mirror.copy.lanes import LOOK_S
 from kmigrate.mirror.copy.reading import SourceReader
-from kmigrate.mirror.copy.recovery import MapStore, Recovery
+from kmigrate.mirror.copy.recovery import Recovery
 from kmigrate.mirror.copy.throttle import Throttle
 from kmigrate.mirror.copy.writing import TargetWriter
-from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.direct_writers import DirectSeen
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.partition.mapped import MappedLane
 from kmigrate.mirror.partition.reactions import Asked, Found, error_text, reaction_to
-from kmigrate.mirror.partition.steps import Producer
-from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicPhase
-from kmigrate.model.records import CopyIdentity, TopicRecord
+from kmigrate.model.records import TopicRecord
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner, together
@@ -123,73 +120,35 @@ class _Side:
 class Copier:
     """Copies its partitions from source to target under a single producer id, as long as the copier is open."""
 
-    def __init__(
-        self,
-        source: ClusterClient,
-        target: ClusterClient,
-        identity: CopyIdentity,
-        holes: HoleMaker,
-        settings: MirrorSettings,
-        *,
-        maps: MapStore | None = None,
-        owner_term: OwnerTerm = lambda _: 1,
-        pipelining: bool = True,
-        request_limit: int = 100 << 20,
-        late_writes: Collection[Key] = (),
-        on_move: Callable[[Lane], None] = lambda lane: None,
-        meter: LinkMeter | None = None,
-        is_routed: Callable[[Producer], bool] = lambda producer: False,
-    ) -> None:
-        """Create a copier.
-
-        `late_writes` is the property of that name of the previous copier. `is_routed` tells whether a producer id and
-        epoch belong to a routed transactional producer.
-        """
-        self._source = source
-        self._target = target
-        self._identity = identity
-        self._settings = settings
-        self._before = late_writes
-        self._on_move = on_move
-        self._is_routed = is_routed
+    def __init__(self, context: CopyContext) -> None:
+        self._context = context
+        self._source = context.source
+        self._target = context.target
+        self._signals = context.signals
+        self.lanes = context.lanes
+        self.lanes.shown = self._shown
         self.direct: dict[Key, DirectSeen] = {}
         """The direct writers that lanes have read; a restarted lane continues with them."""
-        self._topics: dict[str, MirroredTopic] = {}
-        self.lanes = Lanes(self._shown)
         self.added: dict[str, int] = {}
         """Number of partitions on the source, for each topic with partitions that the mirror does not have."""
-        self._signals = Signals()
-        look_now = self._signals.call_for_look
-        self._recovery = Recovery(source, target, identity, holes, owner_term, look_now, self._check_anew, maps)
-        self.disks = DiskGuard(target, settings, self._room_changed)
+        self.disks = DiskGuard(context.target, context.settings, self._room_changed)
+        self._topics: dict[str, MirroredTopic] = {}
         self._throttle = Throttle()
         self._tasks = TaskOwner(self._on_failure)
-        self._meter = meter = meter or LinkMeter()
+        self._recovery = Recovery(context, self._check_anew)
         self._reader = SourceReader(
-            source,
-            self.lanes,
-            settings,
+            context,
             self._throttle,
-            meter,
-            self._signals,
             self._tasks,
             on_move=self._moved,
             check_anew=self._check_anew,
             meant=self._source_topic_id,
         )
-        self._writer = TargetWriter(
-            target,
-            self.lanes,
-            settings,
-            meter,
-            self._signals,
-            in_flight=settings.in_flight if pipelining else 1,
-            request_limit=request_limit,
-            owner_term=owner_term,
-            attend=self._attend,
-            answered=self._answered,
+        self._writer = TargetWriter(context, attend=self._attend, answered=self._answered)
+        self._sides = (
+            _Side(Asked.FETCH, context.source, self._reader.run),
+            _Side(Asked.PRODUCE, context.target, self._writer.run),
         )
-        self._sides = (_Side(Asked.FETCH, source, self._reader.run), _Side(Asked.PRODUCE, target, self._writer.run))
         self._failure: BaseException | None = None
         self._closed = False
         self._leaving: list[Lane] = []
@@ -252,8 +211,8 @@ class Copier:
                 if any(not each.at_rest for each in before):
                     continue  # writes of the old lane might be taken for writes of the new lane
                 lane = self._lane(topic, partition, start)
-                self._meter.watch(lane)
-                if before or key in self._before:
+                self._context.meter.watch(lane)
+                if before or key in self._context.late_writes:
                     lane.unsettle()
                 self.lanes[key] = lane
                 self._signals.call_for_look()
@@ -271,15 +230,15 @@ class Copier:
             lane.wait_for_room(self.disks.held(lane.key))
 
     def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
-        identity = self._identity
-        direct = self.direct.setdefault((topic.topic, partition), DirectSeen(self._is_routed))
+        identity = self._context.identity
+        direct = self.direct.setdefault((topic.topic, partition), DirectSeen(self._context.is_routed))
         if topic.target_starts is None:
             return Lane(
                 topic.topic,
                 partition,
                 producer_id=identity.data_id,
                 epoch=identity.data_epoch,
-                hole_limit=self._settings.hole_limit,
+                hole_limit=self._context.settings.hole_limit,
                 log_start=start,
                 live_from=topic.began.get(partition, -1),
                 direct=direct,
@@ -297,10 +256,10 @@ class Copier:
             direct=direct,
         )
 
-    def placeholder_id(self, key: Key, offset: int) -> int:
+    def target_offset_of(self, key: Key, offset: int) -> int:
         """Return the target offset of a mapped partition's first record from a source offset on; −1 if unknown."""
         lane = self.lanes.get(key)
-        return lane.placeholder_id(offset) if isinstance(lane, MappedLane) else -1
+        return lane.target_offset_of(offset) if isinstance(lane, MappedLane) else -1
 
     def _room_changed(self) -> None:
         """Make lanes wait for room on the target, or let them continue."""
@@ -461,7 +420,7 @@ class Copier:
             self._attend(lane, end_known=end_known)
         if lane.retired:
             self._drop_released(lane)
-        self._on_move(lane)
+        self._context.on_move(lane)
 
 
 @lru_cache(maxsize=1 << 16)

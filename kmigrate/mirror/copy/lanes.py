@@ -13,7 +13,7 @@ from kmigrate.errors import Failed, Unreachable
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.net.clock import monotonic, sleep
 
-__all__ = ["LOOK_S", "Lanes", "OwnerTerm", "Signals", "target_losses"]
+__all__ = ["LOOK_S", "Lanes", "Signals", "target_losses"]
 
 LOOK_S = 1.0
 """Interval of the looks that nothing has called for."""
@@ -22,9 +22,6 @@ _log = logging.getLogger(__name__)
 _WARN_S = 60.0
 _MOST_TOLD = 10
 """Number of losses that a presence names: the presence of all partitions must fit into one message."""
-
-OwnerTerm = Callable[[Key], int]
-"""Returns the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
 
 
 class Lanes(MutableMapping[Key, Lane]):
@@ -38,7 +35,7 @@ class Lanes(MutableMapping[Key, Lane]):
     """
 
     def __init__(self, shown: Callable[[ClusterClient, str], bool] = lambda client, topic: True) -> None:
-        self._shown = shown
+        self.shown = shown
         self._lanes: dict[Key, Lane] = {}
         self._led: dict[tuple[int, int], tuple[Metadata, dict[tuple[int, int], list[Lane]]]] = {}
 
@@ -64,7 +61,7 @@ class Lanes(MutableMapping[Key, Lane]):
         known = self._led.get((id(client), slots))
         if known is None or known[0] is not client.metadata:
             led: dict[tuple[int, int], list[Lane]] = {}
-            shown = {topic: self._shown(client, topic) for topic in {topic for topic, _ in self._lanes}}
+            shown = {topic: self.shown(client, topic) for topic in {topic for topic, _ in self._lanes}}
             for (topic, partition), lane in self._lanes.items():
                 leader = client.leader(topic, partition) if shown[topic] else -1
                 place = (leader, (crc32(topic.encode()) + partition) % slots)

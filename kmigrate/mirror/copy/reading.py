@@ -20,14 +20,14 @@ from uuid import UUID
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
 from kmigrate.cluster.fetch import SESSION_ERRORS, FetchSession, fetch_one
 from kmigrate.errors import Failed
-from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, Signals
+from kmigrate.mirror.copy.context import CopyContext
+from kmigrate.mirror.copy.lanes import LOOK_S
 from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
 from kmigrate.mirror.copy.throttle import Throttle
-from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.metrics import Slowed
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.partition.reactions import Action, Asked, Found, cause, error_text, reaction_to
 from kmigrate.mirror.partition.steps import Reading
-from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner, together
 from kmigrate.protocol.codes import Code
@@ -98,24 +98,20 @@ class SourceReader:
 
     def __init__(
         self,
-        source: ClusterClient,
-        lanes: Lanes,
-        settings: MirrorSettings,
+        context: CopyContext,
         throttle: Throttle,
-        meter: LinkMeter,
-        signals: Signals,
         tasks: TaskOwner,
         *,
         on_move: Callable[[Lane], None],
         check_anew: Callable[[ClusterClient, str], Awaitable[None]],
         meant: Callable[[str], UUID | None] = lambda topic: None,
     ) -> None:
-        self._source = source
-        self._lanes = lanes
-        self._settings = settings
+        self._source = context.source
+        self._lanes = context.lanes
+        self._settings = context.settings
+        self._signals = context.signals
+        self._meter = context.meter
         self._throttle = throttle
-        self._meter = meter
-        self._signals = signals
         self._tasks = tasks
         self._on_move = on_move
         self._check_anew = check_anew

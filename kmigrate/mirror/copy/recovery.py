@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.cluster.append import LogTail, read_tail, settled_end
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetch import fetch_one
 from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
-from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.copy.lanes import OwnerTerm
+from kmigrate.mirror.copy.context import CopyContext, MapStore
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.partition.mapped import MappedLane
 from kmigrate.mirror.partition.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.partition.steps import Hole
 from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.model.offset_map_ledger import MapLedger
-from kmigrate.model.records import CopyIdentity
 from kmigrate.model.stops import AcceptedLoss
 from kmigrate.model.words import delete_unneeded
 from kmigrate.net.clock import sleep
@@ -31,44 +28,24 @@ from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, Batch
 from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import contents, needs_rewriting
-from kmigrate.state.offset_maps import OffsetMaps
 
-__all__ = ["MapStore", "Recovery"]
+__all__ = ["Recovery"]
 
 _COMPARED_BYTES = 64 << 10
 """Bytes per look at a batch; a broker returns a larger batch whole all the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class MapStore:
-    """The map topic, and the link for which this process writes to the topic."""
-
-    maps: OffsetMaps
-    link_uuid: str
 
 
 class Recovery:
     """Recovers lanes and fills their holes on the target."""
 
     def __init__(
-        self,
-        source: ClusterClient,
-        target: ClusterClient,
-        identity: CopyIdentity,
-        holes: HoleMaker,
-        owner_term: OwnerTerm,
-        look_again: Callable[[], None],
-        check_topic: Callable[[ClusterClient, str], Coroutine[Any, Any, None]],
-        store: MapStore | None = None,
+        self, context: CopyContext, check_topic: Callable[[ClusterClient, str], Coroutine[Any, Any, None]]
     ) -> None:
-        self._source = source
-        self._target = target
-        self._identity = identity
-        self._holes = holes
-        self._owner_term = owner_term
-        self._look_again = look_again
+        self._context = context
+        self._source = context.source
+        self._target = context.target
+        self._owner_term = context.owner_term
         self._check_topic = check_topic
-        self._store = store
         self._one_comparison = asyncio.Lock()
         """Allows a single comparison at a time: unpacking batches takes as much memory as rewriting them (`reading`).
         """
@@ -88,7 +65,7 @@ class Recovery:
                 lane.stop(f"{error.ref}: {error.what}")
             except Failed as error:
                 lane.recovery_failed(f"{error.ref}: {error.what}")
-                self._look_again()
+                self._context.signals.call_for_look()
                 await sleep(delay)
                 delay = min(delay * 2, 1.0)
             else:
@@ -103,7 +80,7 @@ class Recovery:
         tail = await read_tail(
             self._target,
             *lane.key,
-            self._identity.data_id,
+            self._context.identity.data_id,
             since=mapped.target_start if mapped else 0,
             settle_s=lane.settle_s,
             replicated=lane.has_late_writes,
@@ -150,7 +127,6 @@ class Recovery:
 
     async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
         """Cut the map to the target's log end, and compare the last batch with the map."""
-        assert self._store is not None
         link_uuid, term, maps = self._store.link_uuid, lane.term, self._store.maps
         await maps.read_to_end()
         ledger = lane.ledger
@@ -175,11 +151,16 @@ class Recovery:
         shift = tail.end - 1 - last.offset
         await self._compare(lane, ours, first - shift, last.offset + 1, shift)
 
+    @property
+    def _store(self) -> MapStore:
+        if self._context.maps is None:
+            raise RuntimeError("a mapped partition needs the map topic")
+        return self._context.maps
+
     async def store_map(self, lane: MappedLane) -> None:
         """Store the planned runs, so that their batches may be sent."""
-        assert self._store is not None and lane.ledger is not None
         try:
-            if not self._owner_term(lane.key):
+            if lane.ledger is None or not self._owner_term(lane.key):
                 await sleep(0.05)
                 return
             token, chunks = lane.ledger.unwritten()
@@ -187,7 +168,7 @@ class Recovery:
             lane.map_stored(token)
         except Failed as error:
             lane.recovery_failed(error.what)
-            self._look_again()
+            self._context.signals.call_for_look()
             await sleep(0.1)
 
     async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch | OldMessages]:
@@ -229,18 +210,18 @@ class Recovery:
             await sleep(0.05)
             lane.fill_failed("whether this process still owns the partition is not confirmed", unknown=False)
             return
-        if not (end_known and lane.target.marked_under == term and self._holes.ready(*lane.key, term)):
-            await self._holes.prepare(*lane.key, term)
+        if not (end_known and lane.target.marked_under == term and self._context.holes.ready(*lane.key, term)):
+            await self._context.holes.prepare(*lane.key, term)
             end = await settled_end(self._target, *lane.key)
             if end != hole.start or self._owner_term(lane.key) != term:
                 lane.fill_failed("the target's log moved", unknown=False)
                 return
-        hole = Hole(hole.start, min(hole.end, hole.start + self._holes.portion))
-        made = await self._holes.make(*lane.key, hole, term)
+        hole = Hole(hole.start, min(hole.end, hole.start + self._context.holes.portion))
+        made = await self._context.holes.make(*lane.key, hole, term)
         if made.error:
             if reaction_to(Asked.MARKERS, made.error).action is Action.READ_TAIL:
                 await sleep(0.1)  # a newer owner writes; the tail will show its writes
-            self._look_again()
+            self._context.signals.call_for_look()
             lane.fill_refused(hole, made.error)
         elif lane.filling:
             if made.end == hole.end:

@@ -13,15 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, KmigrateError, Unreachable
-from kmigrate.mirror.copy.lanes import Lanes, OwnerTerm, Signals
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
-from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.metrics import Slowed
 from kmigrate.mirror.partition.lane import Key, Lane, Sent
 from kmigrate.mirror.partition.reactions import Action, Asked, reaction_to
 from kmigrate.mirror.partition.steps import Append
-from kmigrate.mirror.settings import OLD_MS, MirrorSettings
+from kmigrate.mirror.settings import OLD_MS
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
@@ -114,26 +113,19 @@ class TargetWriter:
 
     def __init__(
         self,
-        target: ClusterClient,
-        lanes: Lanes,
-        settings: MirrorSettings,
-        meter: LinkMeter,
-        signals: Signals,
+        context: CopyContext,
         *,
-        in_flight: int,
-        request_limit: int,
-        owner_term: OwnerTerm,
         attend: Callable[[Lane], None],
         answered: Callable[[Lane], None],
     ) -> None:
-        self._target = target
-        self._lanes = lanes
-        self._settings = settings
-        self._meter = meter
-        self._signals = signals
-        self._in_flight = in_flight
-        self._request_limit = request_limit - _REQUEST_HEAD
-        self._owner_term = owner_term
+        self._target = context.target
+        self._lanes = context.lanes
+        self._settings = settings = context.settings
+        self._signals = context.signals
+        self._meter = context.meter
+        self._in_flight = settings.in_flight if context.pipelining else 1
+        self._request_limit = context.request_limit - _REQUEST_HEAD
+        self._owner_term = context.owner_term
         self._attend = attend
         self._answered = answered
         self._left_out: dict[tuple[int, int], Lane | None] = {}

@@ -154,7 +154,7 @@ class MappedLane(Lane):
 
     # the map
 
-    def placeholder_id(self, offset: int) -> int:
+    def target_offset_of(self, offset: int) -> int:
         """Return the target offset of the first record from a source offset on; −1 before its acknowledgement."""
         known = self.ledger is not None and 0 <= offset < self.target.position
         place = self._target_of(offset) if known else -1

@@ -13,6 +13,7 @@ import pytest
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
 from kmigrate.errors import Unreachable
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic, _Side
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import Signals
@@ -31,7 +32,8 @@ class _Calling(Copier):
     def __init__(self) -> None:
         nowhere = cast("ClusterClient", None)
         settings = MirrorSettings(disk_min_free_percent=0, disk_min_free_bytes=0)  # watch no disk
-        super().__init__(nowhere, nowhere, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), settings)
+        identity, holes = CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None)
+        super().__init__(CopyContext(nowhere, nowhere, identity, holes, settings))
         self.looks: list[float] = []
         self.calls = True
 
@@ -119,7 +121,8 @@ def test_new_leaders_of_one_cluster_are_asked_while_the_other_cluster_is_silent(
 
     async def scene() -> None:
         clusters = _Cluster(1), _Cluster(2)
-        copier = _Resting(*clusters, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
+        identity, holes = CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None)
+        copier = _Resting(CopyContext(*clusters, identity, holes, MirrorSettings()))
         copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
         clusters[1 - heard].silent = True
         async with asyncio.TaskGroup() as group, asyncio.timeout(10):

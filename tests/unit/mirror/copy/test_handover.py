@@ -9,6 +9,7 @@ import pytest
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Unreachable
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.partition.lane import Lane
@@ -23,7 +24,7 @@ from tests.unit.mirror.partition.test_lane import CONNECTION, lane, send
 
 def copier(*topics: MirroredTopic) -> Copier:
     nowhere = ClusterClient(ClusterSettings("nowhere", (("127.0.0.1", 1),)))
-    made = Copier(nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), MirrorSettings())
+    made = Copier(CopyContext(nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), MirrorSettings()))
     made.assign(topics)
     for each in made.lanes.values():
         if not isinstance(each, MappedLane):

@@ -17,10 +17,10 @@ import pytest
 
 from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.mirror.copy import reading
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.copy.reading import SourceReader
 from kmigrate.mirror.copy.throttle import Throttle
-from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition import steps
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.partition.reactions import Asked
@@ -107,13 +107,11 @@ class Source:
 
 def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -> SourceReader:
     monkeypatch.setattr(reading, "FetchSession", leader.session)
+    nobody = cast("Any", None)
+    context = CopyContext(cast("Any", Source()), nobody, nobody, nobody, SETTINGS, lanes=leader.lanes, signals=signals)
     return SourceReader(
-        cast("Any", Source()),
-        leader.lanes,
-        SETTINGS,
+        context,
         Throttle(),
-        LinkMeter(),
-        signals,
         TaskOwner(),
         on_move=lambda _: None,
         check_anew=cast("Any", None),

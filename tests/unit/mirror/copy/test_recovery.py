@@ -16,11 +16,13 @@ from kmigrate.cluster.append import LogTail
 from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
 from kmigrate.mirror.copy import recovery as module
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.holes import HoleMaker, Made
 from kmigrate.mirror.copy.recovery import Recovery
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.partition.steps import Hole
 from kmigrate.mirror.partition.transitions import LaneState
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.records.batch import Batch, walk
 from kmigrate.records.rewrite import MOST_RECORDS
@@ -57,6 +59,11 @@ class Target:
         return Made(0, self.end)
 
 
+def context(source: ClusterClient, target: ClusterClient, holes: HoleMaker = cast("HoleMaker", None)) -> CopyContext:  # noqa: B008
+    identity = CopyIdentity(77, 0, 78, 0)
+    return CopyContext(source, target, identity, holes, MirrorSettings(), owner_term=lambda _: TERM)
+
+
 def before_hole(marked_under: int) -> Lane:
     """Return a lane at offset 5, where the source holds a marker."""
     lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
@@ -70,7 +77,7 @@ def fill(lane: Lane, target: Target, *, end_known: bool) -> None:
     async def check(*_: Any) -> None: ...
 
     client, holes = cast("ClusterClient", target), cast("HoleMaker", target)
-    recovery = Recovery(client, client, CopyIdentity(77, 0, 78, 0), holes, lambda _: TERM, lambda: None, check)
+    recovery = Recovery(context(client, client, holes), check)
     hole = lane.hole_due()
     assert hole is not None
     lane.fill()
@@ -143,10 +150,8 @@ def test_a_lane_whose_broker_cannot_be_asked_says_so_and_asks_again(
     monkeypatch.setattr(module, "sleep", lambda _: asyncio.sleep(0))
     nowhere = cast("ClusterClient", None)
     calls: list[int] = []
-    recovery = Recovery(
-        nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
-        lambda: calls.append(1), cast("Any", None),
-    )  # fmt: skip
+    recovery = Recovery(context(nowhere, nowhere), cast("Any", None))
+    monkeypatch.setattr(recovery._context.signals, "call_for_look", lambda: calls.append(1))
     asyncio.run(recovery.recover(lane))
     assert looks == ["", *["certificate-expired: the certificate of broker 1 has expired"] * 2]
     assert (lane.target.position, len(calls)) == (0, 2)
@@ -166,10 +171,7 @@ def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: by
     async def batches(client: object, *_: Any) -> list[Batch]:
         return list(walk(memoryview(bytearray(ours if client is target else theirs))))
 
-    recovery = Recovery(
-        cast("Any", source), cast("Any", target), CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
-        lambda: None, cast("Any", None),
-    )  # fmt: skip
+    recovery = Recovery(context(cast("Any", source), cast("Any", target)), cast("Any", None))
     monkeypatch.setattr(module, "read_tail", look)
     monkeypatch.setattr(recovery, "_batches", batches)
     asyncio.run(recovery.recover(lane))
@@ -200,10 +202,7 @@ def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.Mo
 
     async def scene() -> None:
         nowhere = cast("ClusterClient", None)
-        recovery = Recovery(
-            nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
-            lambda: None, cast("Any", None),
-        )  # fmt: skip
+        recovery = Recovery(context(nowhere, nowhere), cast("Any", None))
         monkeypatch.setattr(recovery, "_batches", batches)
         async with asyncio.TaskGroup() as group:
             for lane in lanes:

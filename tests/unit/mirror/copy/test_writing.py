@@ -11,6 +11,7 @@ import pytest
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import AuthenticationFailed
 from kmigrate.mirror.copy import writing as module
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
@@ -29,13 +30,15 @@ def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_
     client = _Served()
     holes, warrants = cast("HoleMaker", None), [0]
     copier = Copier(
-        client,
-        client,
-        CopyIdentity(77, 0, 78, 0),
-        holes,
-        MirrorSettings(),
-        owner_term=lambda _: warrants[0],
-        pipelining=False,
+        CopyContext(
+            client,
+            client,
+            CopyIdentity(77, 0, 78, 0),
+            holes,
+            MirrorSettings(),
+            owner_term=lambda _: warrants[0],
+            pipelining=False,
+        )
     )
     copier.assign([MirroredTopic("t", "", "", {0: 0})])
     lane = copier.lanes[("t", 0)]
@@ -90,13 +93,15 @@ class Crowd:
     def __init__(self, count: int, size: int = MIB) -> None:
         client = _Served()
         self.copier = Copier(
-            client,
-            client,
-            CopyIdentity(77, 0, 78, 0),
-            cast("HoleMaker", None),
-            MirrorSettings(request_max_bytes=16 * size),
-            owner_term=lambda _: 1,
-            request_limit=100 * size + module._REQUEST_HEAD,
+            CopyContext(
+                client,
+                client,
+                CopyIdentity(77, 0, 78, 0),
+                cast("HoleMaker", None),
+                MirrorSettings(request_max_bytes=16 * size),
+                owner_term=lambda _: 1,
+                request_limit=100 * size + module._REQUEST_HEAD,
+            )
         )
         self.copier.assign([MirroredTopic("t", "", "", dict.fromkeys(range(count), 0))])
         self.lanes = list(self.copier.lanes.values())

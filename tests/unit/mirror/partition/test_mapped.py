@@ -11,10 +11,12 @@ from kmigrate.cluster.append import LogTail
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Diverged
 from kmigrate.mirror.copy import recovery as module
-from kmigrate.mirror.copy.recovery import MapStore, Recovery
+from kmigrate.mirror.copy.context import CopyContext, MapStore
+from kmigrate.mirror.copy.recovery import Recovery
 from kmigrate.mirror.partition.lane import Sent
 from kmigrate.mirror.partition.mapped import MappedLane
 from kmigrate.mirror.partition.transitions import LaneState
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk, MapLedger
 from kmigrate.model.records import CopyIdentity
@@ -140,12 +142,12 @@ def test_a_place_is_told_only_of_records_that_the_target_has_acknowledged() -> N
     it = lane(batch(0, 4), batch(4, 1, attributes=MARKER), batch(5, 4))
     store(it)
     first, second = send(it), None
-    assert [it.placeholder_id(offset) for offset in (-1, 0, 3, 4, 5, 9)] == [-1] * 6, "nothing is acknowledged"
+    assert [it.target_offset_of(offset) for offset in (-1, 0, 3, 4, 5, 9)] == [-1] * 6, "nothing is acknowledged"
     it.answered(first.step, 0, 50)
-    assert [it.placeholder_id(offset) for offset in (0, 3, 4, 5, 9)] == [50, 53, -1, -1, -1]
+    assert [it.target_offset_of(offset) for offset in (0, 3, 4, 5, 9)] == [50, 53, -1, -1, -1]
     second = send(it)
     it.answered(second.step, 0, 54)
-    assert [it.placeholder_id(offset) for offset in (3, 4, 5, 8, 9)] == [53, 54, 54, 57, -1]
+    assert [it.target_offset_of(offset) for offset in (3, 4, 5, 8, 9)] == [53, 54, 54, 57, -1]
 
 
 def test_after_a_failure_the_map_is_cut_to_the_log_and_the_source_is_read_from_its_end() -> None:
@@ -242,8 +244,10 @@ def test_a_lane_made_anew_under_the_same_term_writes_its_map_behind_what_the_one
     maps = Stored(nowhere)
     for number in range(3):
         maps._note(ChunkKey("uuid", "t", 0, 4, number))
-    store = MapStore(maps, "uuid")
-    recovery = Recovery(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, store)
+    context = CopyContext(
+        nowhere, nowhere, identity, nothing, MirrorSettings(), maps=MapStore(maps, "uuid"), owner_term=lambda _: 4
+    )
+    recovery = Recovery(context, nothing)
     it = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=4)
     asyncio.run(recovery.recover(it))
     assert it.state is LaneState.PRIMING
@@ -264,7 +268,10 @@ def test_what_an_earlier_mirror_of_the_topic_stored_says_nothing_of_this_one(mon
     nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0, 78, 0), cast("Any", None)
     maps = Stored(nowhere)
     maps._chunks["uuid", "t", 0] = {ChunkKey("uuid", "t", 0, 4, 0): MapChunk("T", OffsetMap([Run(0, 0, 40)]).encode())}
-    recovery = Recovery(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, MapStore(maps, "uuid"))
+    context = CopyContext(
+        nowhere, nowhere, identity, nothing, MirrorSettings(), maps=MapStore(maps, "uuid"), owner_term=lambda _: 4
+    )
+    recovery = Recovery(context, nothing)
     it = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=5)
     asyncio.run(recovery.recover(it))
     assert (it.target.position, runs(it)) == (0, [])

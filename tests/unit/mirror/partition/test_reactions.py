@@ -12,6 +12,7 @@ from kmigrate.cluster.append import LogTail, _foreign
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
 from kmigrate.mirror.copy import recovery as module
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.partition.lane import Lane
@@ -134,7 +135,7 @@ class World:
         )
         identity = CopyIdentity(77, 0, 78, 0)
         holes = HoleMaker(self.target, identity, link_uuid="u", filler=HoleFiller.MARKERS)
-        self.copier = Copier(self.source, self.target, identity, holes, MirrorSettings())
+        self.copier = Copier(CopyContext(self.source, self.target, identity, holes, MirrorSettings()))
         self.ids = UUID(int=1), UUID(int=2)
         self.topic = MirroredTopic("t", str(self.ids[0]), str(self.ids[1]), {0: 0, 1: 0})
         self.copier.assign([self.topic])

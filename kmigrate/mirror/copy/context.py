@@ -1,0 +1,50 @@
+"""The context of a copy: the clusters, identity, limits and rights of a copier, shared by all its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.copy.holes import HoleMaker
+from kmigrate.mirror.copy.lanes import Lanes, Signals
+from kmigrate.mirror.metrics import LinkMeter
+from kmigrate.mirror.partition.lane import Key, Lane
+from kmigrate.mirror.partition.steps import Producer
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.records import CopyIdentity
+from kmigrate.state.offset_maps import OffsetMaps
+
+__all__ = ["CopyContext", "MapStore"]
+
+
+@dataclass(frozen=True, slots=True)
+class MapStore:
+    """The map topic, and the link for which this process writes to the topic."""
+
+    maps: OffsetMaps
+    link_uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyContext:
+    """What a copier is given, and the lanes and signals that its readers, writers and recovery share."""
+
+    source: ClusterClient
+    target: ClusterClient
+    identity: CopyIdentity
+    holes: HoleMaker
+    settings: MirrorSettings
+    maps: MapStore | None = None
+    owner_term: Callable[[Key], int] = lambda _: 1
+    """Returns the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
+    pipelining: bool = True
+    request_limit: int = 100 << 20
+    late_writes: Collection[Key] = ()
+    """The property of that name of the previous copier."""
+    is_routed: Callable[[Producer], bool] = lambda _: False
+    """Tells whether a producer id and epoch belong to a routed transactional producer."""
+    on_move: Callable[[Lane], None] = lambda _: None
+    meter: LinkMeter = field(default_factory=LinkMeter)
+    lanes: Lanes = field(default_factory=Lanes)
+    signals: Signals = field(default_factory=Signals)
