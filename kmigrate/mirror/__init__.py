@@ -5,6 +5,7 @@ lease also maintains the link. A reader for each source leader fills the partiti
 leader send the batches that the partitions release.
 
     settings   the settings of a mirror process, as a frozen value
+    link       a link as a mirror process knows the link
     engine     a link's mirror in one process
     metrics    the mirror's metrics
     partition  PURE: the state machine of one partition: what may be sent, and what each answer means

@@ -17,8 +17,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from math import inf
 
-from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME
 from kmigrate.errors import Failed, KmigrateError, Unreachable, WaitTimedOut
 from kmigrate.mirror.copy.context import CopyContext, MapStore
@@ -27,9 +25,10 @@ from kmigrate.mirror.copy.disks import DiskGauge
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import target_losses
 from kmigrate.mirror.copy.throttle import part_of_limit
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.lane import Key, Lane
-from kmigrate.mirror.settings import OLD_MS, MirrorSettings
+from kmigrate.mirror.settings import OLD_MS
 from kmigrate.mirror.sharing.lease import Lease
 from kmigrate.mirror.sharing.membership import Membership
 from kmigrate.mirror.upkeep.activation import activate, request_limit
@@ -47,7 +46,6 @@ from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import boottime, monotonic, sleep, steady_ms
 from kmigrate.net.tasks import accompanied, together
-from kmigrate.state.log import StateLog
 from kmigrate.state.offset_maps import MAP_TOPIC, OffsetMaps
 
 __all__ = ["MirrorEngine"]
@@ -67,30 +65,13 @@ _Follows = tuple[TopicRecord, AssignmentRecord | None, LeaseRecord | None]
 class MirrorEngine:
     """Mirrors a link; any number of processes may run an engine for the link and share its partitions."""
 
-    def __init__(
-        self,
-        link_name: str,
-        source: ClusterClient,
-        target: ClusterClient,
-        source_admin: Admin,
-        target_admin: Admin,
-        log: StateLog,
-        instance: str,
-        settings: MirrorSettings,
-    ) -> None:
-        self._link = link_name
-        self._source = source
-        self._target = target
-        self._source_admin = source_admin
-        self._target_admin = target_admin
-        self._log = log
-        self._instance = instance
-        self._settings = settings
-        self._membership = Membership(log, link_name, instance, settings.lease_s)
-        self._lease = Lease(log, link_name, instance, self._membership)
-        self._stops = StopKeeper(log, link_name, instance)
-        self._maker = TopicMaker(source, target, source_admin, target_admin, settings)
-        self._maps = OffsetMaps(target)
+    def __init__(self, link: MirroredLink) -> None:
+        self._link = link
+        self._membership = Membership(link.log, link.name, link.instance, link.settings.lease_s)
+        self._lease = Lease(link.log, link.name, link.instance, self._membership)
+        self._stops = StopKeeper(link.log, link.name, link.instance)
+        self._maker = TopicMaker(link, link.settings)
+        self._maps = OffsetMaps(link.target)
         self._copier: Copier | None = None
         self._gauge: DiskGauge | None = None
         self._leader: Leader | None = None
@@ -114,7 +95,7 @@ class MirrorEngine:
         self._told: dict[tuple[str, int], int] = {}
         self._topics: dict[str, tuple[_Follows, MirroredTopic]] = {}
         """The topics that the copier was last given, by name."""
-        self.meter = LinkMeter(source.settings.name, target.settings.name)
+        self.meter = LinkMeter(link.source.settings.name, link.target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
         self.meter.direct_writes = self._direct_writes
         self.meter.free_bytes = self._free_bytes
@@ -137,7 +118,7 @@ class MirrorEngine:
             return
         try:
             async with asyncio.timeout(2):
-                await self._log.announce(self._presence())
+                await self._link.log.announce(self._presence())
                 await self._lease.release()
         except (KmigrateError, TimeoutError):
             return  # this process then counts as gone after a time of silence
@@ -148,7 +129,7 @@ class MirrorEngine:
                 await self._lease.take_if_vacant()
             except (Unreachable, WaitTimedOut):
                 await sleep(_RETRY_S)
-            await self._log.changed(_LOOK_S)
+            await self._link.log.changed(_LOOK_S)
 
     async def _work(self) -> None:
         while True:
@@ -157,51 +138,44 @@ class MirrorEngine:
             except (Unreachable, WaitTimedOut) as error:
                 self._trouble = f"{error.ref}: {error.what}"
                 await sleep(_RETRY_S)
-            await self._log.changed(_LOOK_S)
+            await self._link.log.changed(_LOOK_S)
 
     async def _serve(self) -> None:
         """Copy this process's share of the link, for as long as nothing fails."""
-        forgets = await activate(
-            self._link,
-            self._source,
-            self._target,
-            self._target_admin,
-            self._log,
-            raises=self._settings.raise_expiration,
-        )
-        link = self._log.state.link(self._link)
+        forgets = await activate(self._link)
+        link = self._link.record
         if link is None or link.copy is None:
             return
         context = CopyContext(
-            self._source,
-            self._target,
+            self._link.source,
+            self._link.target,
             link.copy,
-            HoleMaker(self._target, link.copy, link_uuid=link.uuid, filler=self._settings.hole_filler),
-            self._settings,
+            HoleMaker(self._link.target, link.copy, link_uuid=link.uuid, filler=self._link.settings.hole_filler),
+            self._link.settings,
             maps=MapStore(self._maps, link.uuid),
             owner_term=self._owner_term,
             pipelining=not forgets,
-            request_limit=await request_limit(self._target, self._target_admin),
+            request_limit=await request_limit(self._link.target, self._link.target_admin),
             late_writes=self._late_writes,
             on_move=self._moved,
             meter=self.meter,
-            is_routed=lambda producer: self._log.state.is_routed(self._link, *producer),
+            is_routed=lambda producer: self._link.state.is_routed(self._link.name, *producer),
         )
         copier = Copier(context)
         age = 0 if forgets else OLD_MS
-        clients = self._target, link.copy, self._settings, self._source
+        clients = self._link.target, link.copy, self._link.settings, self._link.source
         aligner = Aligner(*clients, filler_age_ms=age, place=copier.target_offset_of)
         self._trouble = ""
         self._forgets = forgets
         self._applied = -1
         self._copier = copier
         self.meter.lanes = copier.lanes
-        self._speak_soon()
+        self._announce_all()
         try:
             await together(
                 copier.run(),
                 self._stops.run(copier.lanes),
-                DirectLog(self._log, self._link).run(copier.direct),
+                DirectLog(self._link.log, self._link.name).run(copier.direct),
                 self._follow(copier),
                 self._lead(copier, aligner),
             )
@@ -218,35 +192,19 @@ class MirrorEngine:
         while True:
             if self._lease.held:
                 await self._lead_once(copier, aligner)
-            await self._log.changed(_LOOK_S)
+            await self._link.log.changed(_LOOK_S)
 
     async def _lead_once(self, copier: Copier, aligner: Aligner) -> None:
         upkeep = Upkeep(
             self._link,
-            self._source,
-            self._target,
-            self._source_admin,
-            self._target_admin,
-            self._log,
             self._maker,
             aligner,
-            self._settings,
             may_act=self._lease.confirmed,
             added=lambda: copier.added,
-            on_word=self._speak_at_once,
+            on_change=self._announce_now,
         )
-        leader = Leader(
-            self._link,
-            self._log,
-            self._instance,
-            self._lease,
-            self._membership,
-            self._maker,
-            aligner,
-            self._settings,
-            on_word=self._speak_soon,
-        )
-        gauge = DiskGauge(self._target, self._settings, self._sizes_wanted)
+        leader = Leader(self._link, self._lease, self._membership, self._maker, aligner, on_change=self._announce_all)
+        gauge = DiskGauge(self._link.target, self._link.settings, self._sizes_wanted)
         self._leader, self._upkeep, self._gauge = leader, upkeep, gauge
         try:
             await accompanied(leader.run(), upkeep.run(), gauge.run(), self._keep_maps())
@@ -256,8 +214,8 @@ class MirrorEngine:
     async def _keep_maps(self) -> None:
         """Store chunks of offset maps again that another writer has overwritten, for ever."""
         while True:
-            await sleep(self._settings.follow_s)
-            mapped = any(record.mapped for record in self._log.state.topics(self._link))
+            await sleep(self._link.settings.follow_s)
+            mapped = any(record.mapped for record in self._link.topics)
             if not mapped or not self._lease.confirmed():
                 continue
             with suppress(Failed):  # the next round tries again
@@ -266,8 +224,8 @@ class MirrorEngine:
 
     def _needs_map(self, key: ChunkKey, chunk: MapChunk | None) -> bool:
         """Return whether a chunk belongs to a topic that this link maps now."""
-        state = self._log.state
-        link, record = state.link(self._link), state.topic(self._link, key.topic)
+        state = self._link.state
+        link, record = state.link(self._link.name), state.topic(self._link.name, key.topic)
         if link is None or record is None or not record.mapped:
             return False
         same = chunk is None or chunk.target_topic_id == record.target_topic_id
@@ -278,24 +236,24 @@ class MirrorEngine:
     async def _follow(self, copier: Copier) -> None:
         """Assign this process's partitions to the copier after every change of the state."""
         while True:
-            state = self._log.state
+            state = self._link.state
             if state.epoch != self._applied:
                 self._apply(state, copier)
-            await self._log.changed(1.0)
+            await self._link.log.changed(1.0)
 
     def _apply(self, state: State, copier: Copier) -> None:
         known = {lane.topic for lane in copier.lanes.values()}
-        records = [record for record in state.topics(self._link) if record.phase in COPIED]
+        records = [record for record in state.topics(self._link.name) if record.phase in COPIED]
         self._topics = {record.topic: self._topic(state, record) for record in records}
         self._told = {key: barrier for key, barrier in self._told.items() if key[0] in self._topics}
         mirrored = [
             topic for _, topic in self._topics.values() if topic.starts or self._lease.held or topic.topic in known
         ]
         copier.assign(mirrored)
-        link, all_partitions = state.link(self._link), sum(len(record.starts) for record in records)
+        link, all_partitions = state.link(self._link.name), sum(len(record.starts) for record in records)
         copier.limit(part_of_limit(link.throttle, sum(len(t.starts) for t in mirrored), all_partitions) if link else 0)
         self._applied = state.epoch
-        assignment = state.assignment(self._link)
+        assignment = state.assignment(self._link.name)
         before, self._generation = self._generation, assignment.generation if assignment is not None else -1
         urgent = any(topic.urgent for topic in mirrored)
         self._at_once = self._at_once or urgent
@@ -308,25 +266,25 @@ class MirrorEngine:
         While the facts are unchanged, return the same object as before.
         """
         lease = state.lease(self._lease.what)
-        follows = record, state.assignment(self._link), lease
+        follows = record, state.assignment(self._link.name), lease
         before = self._topics.get(record.topic)
         if before is not None and before[0] == follows:
             return before
-        ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._instance}
+        ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._link.instance}
         return follows, mirrored_topic(record, ours, lease.term if lease is not None else 0)
 
     def _owner_term(self, key: tuple[str, int]) -> int:
         """Return the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
-        state = self._log.state
-        record = state.topic(self._link, key[0])
-        if record is None or not self._membership.sure() or owner_of(state, record, key[1]) != self._instance:
+        state = self._link.state
+        record = state.topic(self._link.name, key[0])
+        if record is None or not self._membership.sure() or owner_of(state, record, key[1]) != self._link.instance:
             return 0
-        assignment = state.assignment(self._link)
+        assignment = state.assignment(self._link.name)
         return assignment.generation if assignment is not None and not record.mapped else self._lease.term
 
     def _sizes_wanted(self) -> dict[str, int]:
         """Return the number of partitions of each topic that the link has put on the target."""
-        return {record.topic: record.partitions for record in self._log.state.topics(self._link) if record.starts}
+        return {record.topic: record.partitions for record in self._link.topics if record.starts}
 
     def _free_bytes(self) -> dict[tuple[str, str], int]:
         """Return the usable bytes of the target's log directories, by broker and path."""
@@ -335,10 +293,10 @@ class MirrorEngine:
 
     def _direct_writes(self) -> dict[tuple[str, str], list[float]]:
         """Return the seconds since each direct writer wrote to a partition of this process, by topic and partition."""
-        now, ours = self._log.now_ms(), self.meter.lanes
+        now, ours = self._link.log.now_ms(), self.meter.lanes
         found: dict[tuple[str, str], list[float]] = {}
         for topic in {topic for topic, _ in ours}:
-            known = self._log.state.direct(self._link, topic)
+            known = self._link.state.direct(self._link.name, topic)
             for writer in known.writers if known is not None else ():
                 if (topic, writer.partition) in ours:
                     age = max(0, now - writer.last_ms) / 1000
@@ -350,7 +308,7 @@ class MirrorEngine:
     def _moved(self, lane: Lane) -> None:
         """Note that a lane has progressed or was released, and announce this at once if others wait."""
         if lane.retired:
-            self._speak_at_once()
+            self._announce_now()
         if not lane.urgent:
             return
         barrier = lane.at_barrier
@@ -359,13 +317,13 @@ class MirrorEngine:
             self._at_once = True
         self._speak.set()
 
-    def _speak_soon(self) -> None:
+    def _announce_all(self) -> None:
         self._of_all = True
         self._speak.set()
 
-    def _speak_at_once(self) -> None:
+    def _announce_now(self) -> None:
         self._at_once = True
-        self._speak_soon()
+        self._announce_all()
 
     async def _announce(self) -> None:
         """Announce a full presence when due or after a change; in between, announce only the partitions behind a fence.
@@ -387,7 +345,7 @@ class MirrorEngine:
     async def _say(self, now: float, word: MirrorPresence | FencedProgress) -> None:
         sent = boottime()
         try:
-            await self._log.announce(word)
+            await self._link.log.announce(word)
         except Unreachable:
             await sleep(0.1)  # a process that misses our presences for long takes over; nobody else needs to know
             return
@@ -416,14 +374,14 @@ class MirrorEngine:
         pause writing for a moment in each interval.
         """
         many = self._copier is not None and len(self._copier.lanes) > _MANY
-        return min(self._settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
+        return min(self._link.settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
 
     def _fenced(self) -> FencedProgress:
         topics: dict[str, dict[int, PartitionProgress]] = {}
         for lane in self._copier.lanes.values() if self._copier is not None else ():
             if lane.urgent:
                 topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
-        return FencedProgress(self._instance, self._link, self._applied, topics)
+        return FencedProgress(self._link.instance, self._link.name, self._applied, topics)
 
     def _presence(self) -> MirrorPresence:
         topics: dict[str, dict[int, PartitionProgress]] = {}
@@ -432,8 +390,8 @@ class MirrorEngine:
             for lane in copier.lanes.values():
                 topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
         return MirrorPresence(
-            instance=self._instance,
-            link=self._link,
+            instance=self._link.instance,
+            link=self._link.name,
             applied=self._applied,
             active=self._lease.held,
             interval_ms=self._presence_ms(),
@@ -454,11 +412,11 @@ class MirrorEngine:
 
         All new work starts from that state, or checks that state once more before it acts.
         """
-        state, leader, upkeep = self._log.state, self._leader, self._upkeep
-        forgotten = {topic.key for topic in state.topics(self._link, forgotten=True) if topic.forgotten_ms}
-        forgotten |= {group.key for group in state.groups(self._link, forgotten=True) if group.forgotten_ms}
+        state, leader, upkeep = self._link.state, self._leader, self._upkeep
+        forgotten = {topic.key for topic in state.topics(self._link.name, forgotten=True) if topic.forgotten_ms}
+        forgotten |= {group.key for group in state.groups(self._link.name, forgotten=True) if group.forgotten_ms}
         leaving = self._copier.leaving if self._copier is not None else ()
-        under_way = {topic_key(self._link, topic) for topic in (*copied, *leaving)}
+        under_way = {topic_key(self._link.name, topic) for topic in (*copied, *leaving)}
         for each in (leader, upkeep):
             under_way |= each.working if each is not None else set()
         return state.epoch if forgotten.isdisjoint(under_way) else -1
@@ -468,11 +426,11 @@ class MirrorEngine:
 
         The trouble of this process counts as a problem of each topic that no other process copies.
         """
-        leader, state = self._leader, self._log.state
+        leader, state = self._leader, self._link.state
         trouble = self._trouble or (leader.trouble if leader is not None else "")
         problems = dict(leader.problems) if leader is not None else {}
-        for record in state.topics(self._link) if trouble else ():
-            if record.topic not in copied and owner_of(state, record, 0) in ("", self._instance):
+        for record in state.topics(self._link.name) if trouble else ():
+            if record.topic not in copied and owner_of(state, record, 0) in ("", self._link.instance):
                 problems.setdefault(record.topic, trouble)
         return problems
 
@@ -481,7 +439,7 @@ class MirrorEngine:
         upkeep = self._upkeep.notes if self._upkeep is not None else ()
         trouble = self._copier.trouble if self._copier is not None else ""
         lost = target_losses(self._copier.lanes.values()) if self._copier is not None else ()
-        name = self._target.settings.name
+        name = self._link.target.settings.name
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
         strays = self._maps.strays.told(MAP_TOPIC)
         unwatched = self._copier.disks.unwatched if self._copier is not None else ""

@@ -13,6 +13,7 @@ import uvloop
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.log import StateLog
@@ -33,7 +34,8 @@ async def main(link: str, source_bootstrap: str, target_bootstrap: str, instance
     ):
         print("running", flush=True)
         settings = MirrorSettings(lease_s=float(lease_s))
-        await MirrorEngine(link, source, target, Admin(ours), Admin(theirs), log, instance, settings).run()
+        mirrored = MirroredLink(source, target, Admin(ours), Admin(theirs), link, log, instance, settings)
+        await MirrorEngine(mirrored).run()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
@@ -141,16 +142,17 @@ async def engine_running(
         ClusterClient(ours[1]) as state,
         StateLog(state) as log,
     ):
-        engine = MirrorEngine(
-            world.link,
+        link = MirroredLink(
             source,
             target,
             Admin(ours[0]),
             Admin(ours[1]),
+            world.link,
             log,
             f"{world.link}-{instance}",
             settings or MirrorSettings(lease_s=1.5, presence_ms=200),
         )
+        engine = MirrorEngine(link)
         task = asyncio.get_running_loop().create_task(engine.run())
         try:
             yield task

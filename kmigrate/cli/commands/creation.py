@@ -17,12 +17,12 @@ def creation_configs(call: Call, connections: Connections, link: str) -> verbs.C
 
     async def configs_of(topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         # Imported here, because the mirror loads modules that no other part of the command needs.
+        from kmigrate.mirror.link import Clusters
         from kmigrate.mirror.upkeep.topics import TopicMaker
 
         source, source_admin = await connections.source(verbs.resolve_link(connections.log.state, link))
-        maker = TopicMaker(
-            source, connections.target, source_admin, connections.target_admin, mirror_settings(call.settings)
-        )
+        clusters = Clusters(source, connections.target, source_admin, connections.target_admin)
+        maker = TopicMaker(clusters, mirror_settings(call.settings))
         return await maker.creation_configs(topics)
 
     return configs_of

@@ -31,6 +31,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import MirrorMetrics
 from kmigrate.model.records import LinkRecord
 from kmigrate.net.clock import monotonic, sleep
@@ -254,16 +255,9 @@ class _Process:
         source, target = settings_of(link.source.name), settings_of(link.target.name)
         with Admin(source) as source_admin, Admin(target) as target_admin:
             async with ClusterClient(source) as source_client, ClusterClient(target) as target_client:
-                engine = MirrorEngine(
-                    name,
-                    source_client,
-                    target_client,
-                    source_admin,
-                    target_admin,
-                    self._estate.log,
-                    self._instance,
-                    mirror_settings(self._call.settings),
-                )
+                settings = mirror_settings(self._call.settings)
+                clusters = source_client, target_client, source_admin, target_admin
+                engine = MirrorEngine(MirroredLink(*clusters, name, self._estate.log, self._instance, settings))
                 with self._mirrors.link(name, engine.meter):
                     await engine.run()
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from kmigrate.cluster.acls import read_acls
-from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.model.acls import Acl, group_rights, topic_rights
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.patterns import excluded
@@ -42,13 +40,8 @@ class _Rules:
 class Access:
     """The ACLs of both clusters at the last read, and the changes that follow from them."""
 
-    def __init__(
-        self, source: ClusterClient, target: ClusterClient, target_admin: Admin, settings: MirrorSettings
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._target_admin = target_admin
-        self._settings = settings
+    def __init__(self, link: MirroredLink) -> None:
+        self._link = link
         self._rules: _Rules | None = None
         self.problem: KmigrateError | None = None
         """The reason why the ACLs cannot be read, None when all is well."""
@@ -59,22 +52,22 @@ class Access:
         If a cluster has no authorizer, no ACLs are copied.
         """
         self._rules = self.problem = None
-        if not self._settings.sync_acls:
+        if not self._link.settings.sync_acls:
             return
         try:
-            source, target = await read_acls(self._source), await read_acls(self._target)
+            source, target = await read_acls(self._link.source), await read_acls(self._link.target)
         except KmigrateError as error:
             self.problem = error
             return
         if source is not None and target is not None:
-            left_out = self._settings.acl_exclude
+            left_out = self._link.settings.acl_exclude
             self._rules = _Rules(frozenset(acl for acl in source if not excluded(left_out, acl.principal)), target)
 
     async def follow_topic(self, record: TopicRecord, write: Write) -> None:
         """Apply the topic's current ACLs to the target, and note in its record the ACLs after its promote."""
         if self.problem is not None and record.phase is TopicPhase.PROMOTE_PENDING:
             raise self.problem  # copying continues without the ACLs, a promote does not
-        if not self._settings.sync_acls:
+        if not self._link.settings.sync_acls:
             await write(record, replace(record, granted_acls=(), promote_acls=()))
         elif self._rules is not None:
             rights = topic_rights(self._rules.source, record.topic)
@@ -93,8 +86,8 @@ class Access:
         await write(record, replace(record, granted_acls=change.afterwards))
 
     async def _apply(self, change: Difference) -> None:
-        await self._target_admin.create_acls(change.create)
-        await self._target_admin.delete_acls(change.delete)
+        await self._link.target_admin.create_acls(change.create)
+        await self._link.target_admin.delete_acls(change.delete)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION, lengthen_memory, producer_memory
 from kmigrate.errors import Refused
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.state.identity import refuse_same_cluster
-from kmigrate.state.log import StateLog
 
 __all__ = ["NOT_RAISED", "activate", "remembers_long", "request_limit"]
 
@@ -25,21 +25,13 @@ _MOST_BROKERS = 50
 NOT_RAISED = f"{PRODUCER_EXPIRATION} is left as it is ([mirror] raise_producer_expiration)"
 
 
-async def activate(
-    link_name: str,
-    source: ClusterClient,
-    target: ClusterClient,
-    target_admin: Admin,
-    log: StateLog,
-    *,
-    raises: bool = True,
-) -> str:
+async def activate(mirrored: MirroredLink) -> str:
     """Check and complete the link's record; return why the target forgets producers too early for pipelining, or ''.
 
-    If `raises` is false, the target's `producer.id.expiration.ms` stays unchanged. A finished link copies nothing more,
-    so the mirror of a finished link does not raise the setting again.
+    If the settings say so, the target's `producer.id.expiration.ms` stays unchanged. A finished link copies nothing
+    more, so the mirror of a finished link does not raise the setting again.
     """
-    link = log.state.link(link_name)
+    link, source, target = mirrored.record, mirrored.source, mirrored.target
     if link is None:
         return ""
     source_ref = await _checked(source, link.source)
@@ -49,11 +41,11 @@ async def activate(
     if identity is None:
         data, marker = await target.init_producer_id(), await target.init_producer_id()
         identity = CopyIdentity(*data, *marker)
-    now = await producer_memory(target, target_admin)
-    raises = raises and not link.finished_ms
+    now = await producer_memory(target, mirrored.target_admin)
+    raises = mirrored.settings.raise_expiration and not link.finished_ms
 
     def decide(state: State) -> LinkRecord | None:
-        current = state.link(link_name)
+        current = state.link(mirrored.name)
         if current is None:
             return None
         former = _to_restore(now, state) if raises else None
@@ -66,7 +58,7 @@ async def activate(
         )
         return None if completed == current else completed
 
-    await log.append(decide)
+    await mirrored.log.append(decide)
     if raises:
         return await lengthen_memory(target, now)
     return "" if link.finished_ms or (now is not None and now.value == RAISED_EXPIRATION) else NOT_RAISED

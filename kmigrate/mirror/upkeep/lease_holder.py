@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.sharing.assignment import Releases, next_assignment
 from kmigrate.mirror.sharing.lease import Lease
 from kmigrate.mirror.sharing.membership import Membership
@@ -30,7 +30,6 @@ from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.state.log import StateLog
 
 __all__ = ["Leader"]
 
@@ -47,25 +46,20 @@ class Leader:
 
     def __init__(
         self,
-        link: str,
-        log: StateLog,
-        instance: str,
+        link: MirroredLink,
         lease: Lease,
         membership: Membership,
         maker: TopicMaker,
         aligner: Aligner,
-        settings: MirrorSettings,
-        on_word: Callable[[], None],
+        *,
+        on_change: Callable[[], None],
     ) -> None:
         self._link = link
-        self._log = log
-        self._instance = instance
         self._lease = lease
         self._membership = membership
         self._maker = maker
         self._aligner = aligner
-        self._settings = settings
-        self._on_word = on_word
+        self._on_change = on_change
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._rechecking: dict[str, asyncio.Task[Any]] = {}
         self._work = TaskOwner(self._on_failure)
@@ -90,11 +84,11 @@ class Leader:
             while self._lease.held:
                 if self._failure is not None:
                     raise self._failure
-                state = self._log.state
+                state = self._link.state
                 if state.epoch != self._applied or self._is_idle():
                     self._apply(state)
                 await self._share_out()
-                await self._log.changed(_LOOK_S)
+                await self._link.log.changed(_LOOK_S)
         finally:
             await self._work.close()
 
@@ -109,27 +103,27 @@ class Leader:
             return
         if self._unready and monotonic() - self._shared_at < _COMING_UP_S:
             return
-        members = self._members(self._log.state)
+        members = self._members(self._link.state)
         words = self._membership.words()
         held = self._held_by_spark()
-        judged = self._log.state.epoch, members, held
-        if judged == self._judged and not _is_moving(self._log.state.assignment(self._link)):
+        judged = self._link.state.epoch, members, held
+        if judged == self._judged and not _is_moving(self._link.state.assignment(self._link.name)):
             return
         self._judged = judged
 
         def decide(state: State) -> AssignmentRecord | None:
             lease = state.lease(self._lease.what)
-            if lease is None or lease.holder != self._instance or state.link(self._link) is None:
+            if lease is None or lease.holder != self._link.instance or state.link(self._link.name) is None:
                 return None
             shared = {
                 record.topic: record
-                for record in state.topics(self._link)
+                for record in state.topics(self._link.name)
                 if record.phase in COPIED and not record.mapped and not by_spark(record) and record.topic not in held
             }
-            before = state.assignment(self._link)
+            before = state.assignment(self._link.name)
             terms = (lease.term, *(record.claimed_term for record in shared.values()))
             made = next_assignment(
-                self._link,
+                self._link.name,
                 before,
                 members,
                 {topic: record.partitions for topic, record in shared.items()},
@@ -140,10 +134,10 @@ class Leader:
             )
             return None if made is before or not (before or made.owners) else made
 
-        if decide(self._log.state) is None:
+        if decide(self._link.state) is None:
             return
         try:
-            await self._log.append(decide)
+            await self._link.log.append(decide)
             self.trouble = ""
             self._shared_at = monotonic()
         except StateLogBroken:
@@ -171,10 +165,14 @@ class Leader:
         These are this process, the processes that ask for a share, and former members that have neither left nor fallen
         silent.
         """
-        before = state.assignment(self._link)
+        before = state.assignment(self._link.name)
         told = {word.instance: word.shares for word in self._membership.words()}
         stay = {m for m in before.members if not self._membership.silent(m)} if before is not None else set()
-        return {self._instance, *(m for m, shares in told.items() if shares), *(m for m in stay if told.get(m, True))}
+        return {
+            self._link.instance,
+            *(m for m, shares in told.items() if shares),
+            *(m for m in stay if told.get(m, True)),
+        }
 
     # topics
 
@@ -185,9 +183,9 @@ class Leader:
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
         before = dict(self.problems)
-        self._claimed = [r for r in state.topics(self._link) if r.claims]
-        self._unready = [r.topic for r in state.topics(self._link) if r.phase in NOT_COPIED_YET]
-        for record in state.topics(self._link):
+        self._claimed = [r for r in state.topics(self._link.name) if r.claims]
+        self._unready = [r.topic for r in state.topics(self._link.name) if r.phase in NOT_COPIED_YET]
+        for record in state.topics(self._link.name):
             if record.phase is TopicPhase.INITIALISING:
                 self._start(record.topic, self._prepare(record))
             elif record.phase is TopicPhase.ALIGNING:
@@ -195,7 +193,7 @@ class Leader:
             elif record.phase in COPIED:
                 copied.add(record.topic)
                 self.problems.pop(record.topic, None)
-                followed = not record.mapped or self._settings.follow_log_start
+                followed = not record.mapped or self._link.settings.follow_log_start
                 if record.topic not in self._rechecking and followed:
                     self._rechecking[record.topic] = self._work.start(self._recheck(record))
         for topic in [topic for topic in self._rechecking if topic not in copied]:
@@ -204,12 +202,12 @@ class Leader:
         self._let_go(state)
         self._applied = state.epoch
         if self.problems != before:
-            self._on_word()
+            self._on_change()
 
     @property
     def working(self) -> Set[str]:
         """Keys of the records of topics that are being created or aligned just now."""
-        return {topic_key(self._link, topic) for topic in self._working}
+        return {topic_key(self._link.name, topic) for topic in self._working}
 
     def _let_go(self, state: State) -> None:
         """Stop aligning forgotten topics, and drop their problems.
@@ -217,9 +215,9 @@ class Leader:
         A topic that is being created is created to the end. Nobody can call a CreateTopics request back, and the
         topic's record then holds the configs to restore.
         """
-        known = {record.topic for record in state.topics(self._link)}
+        known = {record.topic for record in state.topics(self._link.name)}
         for topic in self._working.keys() - known:
-            record = state.topic(self._link, topic, forgotten=True)
+            record = state.topic(self._link.name, topic, forgotten=True)
             if record is None or record.phase is not TopicPhase.INITIALISING:
                 self._working[topic].cancel()
         for topic in self.problems.keys() - known:
@@ -257,23 +255,23 @@ class Leader:
         if self.problems.get(topic) != problem:
             _log.error("topic %s: what the mirror does for it failed", topic, exc_info=error)
         self.problems[topic] = problem
-        self._on_word()
+        self._on_change()
 
     async def _note(self, topic: str, error: KmigrateError) -> None:
         """Note why a topic is blocked, in its record and in this process's presence; then wait before the next try."""
         reason = f"{error.ref}: {error.what}"
         self.problems[topic] = reason
-        self._on_word()
+        self._on_change()
 
         def decide(state: State) -> TopicRecord | None:
-            record = state.topic(self._link, topic)
+            record = state.topic(self._link.name, topic)
             if record is None or record.reason == reason or record.phase in COPIED:
                 return None
             return replace(record, reason=reason)
 
         if isinstance(error, Refused) or not isinstance(error, Unreachable):
             try:
-                await self._log.append(decide)
+                await self._link.log.append(decide)
             except (Failed, WaitTimedOut) as failure:
                 self.trouble = f"{failure.ref}: {failure.what}"
         await sleep(_RETRY_S)
@@ -287,13 +285,13 @@ class Leader:
             """
 
             def decide(state: State) -> TopicRecord | None:
-                current = state.topic(self._link, record.topic, forgotten=True)
+                current = state.topic(self._link.name, record.topic, forgotten=True)
                 if current is None or current.phase is not TopicPhase.INITIALISING or _noted(current) != _noted(record):
                     return None
                 noted = replace(current, restore_configs=configs.restore, drop_configs=configs.drop)
                 return None if noted == current else noted
 
-            known = (await self._log.append(decide)).topic(self._link, record.topic, forgotten=True)
+            known = (await self._link.log.append(decide)).topic(self._link.name, record.topic, forgotten=True)
             if known is None or known.phase is not TopicPhase.INITIALISING:
                 return False
             return _noted(known) == (configs.restore, configs.drop)  # else another process was faster: look anew
@@ -304,28 +302,28 @@ class Leader:
         now = now_ms()
 
         def decide(state: State) -> TopicRecord | None:
-            current = state.topic(self._link, record.topic, forgotten=True)
+            current = state.topic(self._link.name, record.topic, forgotten=True)
             if current is None or current.phase is not TopicPhase.INITIALISING:
                 return None
             return _created(current, prepared, now)
 
-        await self._log.append(decide)
+        await self._link.log.append(decide)
 
     async def _align(self, record: TopicRecord) -> None:
         if record.fills:
-            await wait_hidden(self._log, record.topic, self._log.state.epoch)
+            await wait_hidden(self._link.log, record.topic, self._link.state.epoch)
         if not record.mapped:
             await self._aligner.align(record)
         now = now_ms()
 
         def decide(state: State) -> TopicRecord | None:
-            current = state.topic(self._link, record.topic)
+            current = state.topic(self._link.name, record.topic)
             if current is None or current.phase is not TopicPhase.ALIGNING:
                 return None
             phase = advance_topic(current.phase, TopicEvent.ALIGNED)
             return replace(current, phase=phase, since_ms=now, reason="")
 
-        await self._log.append(decide)
+        await self._link.log.append(decide)
 
     async def _recheck(self, record: TopicRecord) -> None:
         """Correct log starts again and again while mirroring (W6).
@@ -337,10 +335,10 @@ class Leader:
         soon = _RETRY_S
         theirs: Mapping[int, int] = {}
         while True:
-            record = self._log.state.topic(self._link, record.topic) or record  # partitions may have been added
-            pause = self._settings.recheck_s
-            if self._settings.follow_log_start:
-                pause = min(pause, round_s(self._settings.follow_s, len(self._log.state.topics(self._link))))
+            record = self._link.topic(record.topic) or record  # partitions may have been added
+            pause = self._link.settings.recheck_s
+            if self._link.settings.follow_log_start:
+                pause = min(pause, round_s(self._link.settings.follow_s, len(self._link.topics)))
             try:
                 theirs = await self._aligner.recheck(record, theirs)
                 self.problems.pop(record.topic, None)

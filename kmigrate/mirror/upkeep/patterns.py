@@ -6,8 +6,7 @@ or group. Otherwise routers would at once cut off the clients that use it there.
 
 from __future__ import annotations
 
-from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import chosen_groups, chosen_topics, offsets_asked
 from kmigrate.model.record_json import Record
@@ -15,7 +14,6 @@ from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
-from kmigrate.state.log import StateLog
 
 __all__ = ["Pickup"]
 
@@ -23,21 +21,8 @@ __all__ = ["Pickup"]
 class Pickup:
     """Writes the intents that a person would write for each matching name."""
 
-    def __init__(
-        self,
-        link: str,
-        source: ClusterClient,
-        target: ClusterClient,
-        source_admin: Admin,
-        target_admin: Admin,
-        log: StateLog,
-    ) -> None:
+    def __init__(self, link: MirroredLink) -> None:
         self._link = link
-        self._source = source
-        self._target = target
-        self._source_admin = source_admin
-        self._target_admin = target_admin
-        self._log = log
 
     async def look(self, link: LinkRecord) -> tuple[str, ...]:
         """Pick up what is new; return a sentence on every match that cannot be picked up."""
@@ -56,26 +41,26 @@ class Pickup:
         return tuple(notes)
 
     async def _topics(self, link: LinkRecord) -> list[str]:
-        known = (await self._source.refresh()).topics
-        owners = {topic.topic: topic.link for topic in self._log.state.topics(forgotten=True)}
+        known = (await self._link.source.refresh()).topics
+        owners = {topic.topic: topic.link for topic in self._link.state.topics(forgotten=True)}
         chosen = chosen_topics(link.topic_patterns, known)
         notes = [
             f"topic-owned: topic {topic} matches, and belongs to link {owners[topic]}"
             for topic in chosen
-            if owners.get(topic, self._link) != self._link
+            if owners.get(topic, self._link.name) != self._link.name
         ]
         new = [topic for topic in chosen if topic not in owners]
-        standing = (await self._target.refresh(new)).topics if new else {}
+        standing = (await self._link.target.refresh(new)).topics if new else {}
         for topic in new:
             if topic in standing:
                 notes.append(
                     f"target-topic-exists: topic {topic} matches, and the target has a topic of that name: "
-                    f"{advised('topic mirror', self._link, topic)} adopts it where it is empty"
+                    f"{advised('topic mirror', self._link.name, topic)} adopts it where it is empty"
                 )
                 continue
             # The copy starts at the beginning: the topic came after the expression, which asked for the whole topic.
             record = TopicRecord(
-                self._link,
+                self._link.name,
                 topic,
                 TopicPhase.INITIALISING,
                 now_ms(),
@@ -86,30 +71,30 @@ class Pickup:
         return notes
 
     async def _groups(self, link: LinkRecord) -> list[str]:
-        owners = {group.group: group.link for group in self._log.state.groups(forgotten=True)}
-        chosen = chosen_groups(link.group_patterns, await self._source_admin.groups())
+        owners = {group.group: group.link for group in self._link.state.groups(forgotten=True)}
+        chosen = chosen_groups(link.group_patterns, await self._link.source_admin.groups())
         notes = [
             f"group-owned: group {group} matches, and belongs to link {owners[group]}"
             for group in chosen
-            if owners.get(group, self._link) != self._link
+            if owners.get(group, self._link.name) != self._link.name
         ]
         new = [group for group in chosen if group not in owners]
-        standing = await self._target_admin.groups() if new else {}
+        standing = await self._link.target_admin.groups() if new else {}
         for group in new:
             if group in standing:
                 notes.append(
                     f"target-group-exists: group {group} matches, and the target has a group of that name: "
-                    f"{advised('group mirror', self._link, group)} mirrors it all the same"
+                    f"{advised('group mirror', self._link.name, group)} mirrors it all the same"
                 )
                 continue
-            await self._claim(GroupRecord(self._link, group, GroupPhase.MIRRORED, now_ms()))
+            await self._claim(GroupRecord(self._link.name, group, GroupPhase.MIRRORED, now_ms()))
         return notes
 
     async def _claim(self, record: TopicRecord | GroupRecord) -> None:
         """Write an intent, unless the link was finished or no longer chooses the name since the clusters were asked."""
 
         def decide(state: State) -> Record | None:
-            link = state.link(self._link)
+            link = state.link(self._link.name)
             if link is None or link.finished_ms:
                 return None
             if isinstance(record, TopicRecord):
@@ -118,4 +103,4 @@ class Pickup:
             chosen = chosen_groups(link.group_patterns, [record.group])
             return record if chosen and state.group_owner(record.group) is None else None
 
-        await self._log.append(decide)
+        await self._link.log.append(decide)

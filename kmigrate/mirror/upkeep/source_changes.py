@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import EARLIEST, ClusterClient
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.upkeep.acls import Access, Kept
 from kmigrate.mirror.upkeep.align import Aligner
 from kmigrate.mirror.upkeep.configs import broker_defaults
@@ -33,7 +33,6 @@ from kmigrate.model.presences import Upkept
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
-from kmigrate.state.log import StateLog
 
 __all__ = ["Upkeep", "round_s"]
 
@@ -70,34 +69,22 @@ class Upkeep:
 
     def __init__(
         self,
-        link: str,
-        source: ClusterClient,
-        target: ClusterClient,
-        source_admin: Admin,
-        target_admin: Admin,
-        log: StateLog,
+        link: MirroredLink,
         maker: TopicMaker,
         aligner: Aligner,
-        settings: MirrorSettings,
         *,
         may_act: Callable[[], bool],
         added: Callable[[], Mapping[str, int]],
-        on_word: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._link = link
-        self._source = source
-        self._target = target
-        self._source_admin = source_admin
-        self._target_admin = target_admin
-        self._log = log
         self._maker = maker
         self._aligner = aligner
-        self._settings = settings
         self._may_act = may_act
         self._added = added
-        self._on_word = on_word
-        self._access = Access(source, target, target_admin, settings)
-        self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
+        self._on_change = on_change
+        self._access = Access(link)
+        self._pickup = Pickup(link)
         self.working: set[str] = set()
         """Keys of the records of topics and groups that a round works on just now."""
         self._words: dict[str, Upkept] = {}
@@ -115,7 +102,7 @@ class Upkeep:
         """The reports to announce: those that a promote waits for, and every problem."""
         told: dict[str, Upkept] = {}
         for topic, word in self._words.items():
-            record = self._log.state.topic(self._link, topic)
+            record = self._link.topic(topic)
             if record is None or record.phase not in _LOOKED_AFTER:
                 continue
             if word.problem or record.phase is TopicPhase.PROMOTE_PENDING:
@@ -132,21 +119,21 @@ class Upkeep:
         while True:
             began = monotonic()
             await self._guarded(None)
-            until = began + round_s(self._settings.upkeep_s, len(self._log.state.topics(self._link)))
+            until = began + round_s(self._link.settings.upkeep_s, len(self._link.topics))
             while monotonic() < until:
                 due = self._due()
                 if due or self._new_names():
                     await self._guarded(due)
-                await self._log.changed(min(1.0, max(0.05, until - monotonic())))
+                await self._link.log.changed(min(1.0, max(0.05, until - monotonic())))
 
     def _due(self) -> set[str]:
         """Return the topics that must not wait for the next round."""
         added = self._added()
-        now = (self._log.state.epoch, tuple(added.items()))
+        now = (self._link.state.epoch, tuple(added.items()))
         if now == self._judged:
             return set()
         out: set[str] = set()
-        for record in self._log.state.topics(self._link):
+        for record in self._link.topics:
             if record.phase not in _LOOKED_AFTER:
                 continue
             word = self._words.get(record.topic)
@@ -162,8 +149,8 @@ class Upkeep:
 
     def _new_names(self) -> bool:
         """Return whether a person has just named new groups or expressions."""
-        link = self._log.state.link(self._link)
-        groups = {group.group for group in self._log.state.groups(self._link)}
+        link = self._link.record
+        groups = {group.group for group in self._link.groups}
         return link is not None and (_patterns(link) != self._patterns or not groups <= self._groups)
 
     async def _guarded(self, only: Collection[str] | None) -> None:
@@ -175,20 +162,20 @@ class Upkeep:
         except KmigrateError as error:
             self._notes = (f"{error.ref}: {error.what}",)
             await sleep(0.2)
-        self._on_word()
+        self._on_change()
 
     async def _round(self, only: Collection[str] | None) -> None:
-        link = self._log.state.link(self._link)
+        link = self._link.record
         if link is None or not self._may_act():
             return
         await self._access.read()
         self._patterns = _patterns(link)
         notes = await self._pick_up(link)
-        for group in self._log.state.groups(self._link):
+        for group in self._link.groups:
             notes += await self._look_after_group(group)
         self._notes = tuple(notes)
         self._forget()
-        records = [r for r in self._log.state.topics(self._link) if self._is_due(r, only)]
+        records = [r for r in self._link.topics if self._is_due(r, only)]
         for at in range(0, len(records), _AT_ONCE):
             some = records[at : at + _AT_ONCE]
             seen = await self._see([record.topic for record in some])
@@ -200,8 +187,8 @@ class Upkeep:
 
         Other topics and groups come and go for as long as this process leads the link.
         """
-        topics = {record.topic: record.since_ms for record in self._log.state.topics(self._link)}
-        self._groups &= {record.group for record in self._log.state.groups(self._link)}
+        topics = {record.topic: record.since_ms for record in self._link.topics}
+        self._groups &= {record.group for record in self._link.groups}
         self._missed = {key: at for key, at in self._missed.items() if topics.get(key[0]) == key[1]}
         for known in (self._words, self._grown):
             for topic in known.keys() - topics.keys():
@@ -214,14 +201,14 @@ class Upkeep:
         return record.phase is TopicPhase.MIRRORING and (only is None or record.topic in only)
 
     async def _see(self, topics: Sequence[str]) -> dict[str, _Seen]:
-        source = (await self._source.refresh(topics)).topics
-        target = (await self._target.refresh(topics)).topics
+        source = (await self._link.source.refresh(topics)).topics
+        target = (await self._link.target.refresh(topics)).topics
         both = [topic for topic in topics if topic in source and topic in target]
-        ours = await self._source_admin.topic_configs_told(both)
-        theirs = await self._target_admin.topic_configs_told(both)
+        ours = await self._link.source_admin.topic_configs_told(both)
+        theirs = await self._link.target_admin.topic_configs_told(both)
         defaults: Mapping[str, str] | KmigrateError
         try:
-            defaults = await broker_defaults(self._target, self._target_admin)
+            defaults = await broker_defaults(self._link.target, self._link.target_admin)
         except KmigrateError as error:
             defaults = error
         return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {}), defaults) for t in topics}
@@ -280,7 +267,7 @@ class Upkeep:
         repeat its last write.
         """
         key = record.topic, record.since_ms
-        if seen.source is not None or await self._source.find_topic(record.topic) is not None:
+        if seen.source is not None or await self._link.source.find_topic(record.topic) is not None:
             self._missed.pop(key, None)
             return None
         return monotonic() - self._missed.setdefault(key, monotonic())
@@ -288,7 +275,7 @@ class Upkeep:
     async def _follow(self, record: TopicRecord, seen: _Seen) -> None:
         source, target = seen.source, seen.target
         if source is None or target is None:
-            raise self._gone(record, self._source if source is None else self._target)
+            raise self._gone(record, self._link.source if source is None else self._link.target)
         if source.is_other_than(record.source_topic_id) or target.is_other_than(record.target_topic_id):
             return  # the copier stops such partitions by name; the target does not follow another topic
         if not source.partitions or not target.partitions:
@@ -298,7 +285,7 @@ class Upkeep:
         await self._access.follow_topic(record, self._write)
 
     def _gone(self, record: TopicRecord, cluster: ClusterClient) -> Refused:
-        side = "source" if cluster is self._source else "target"
+        side = "source" if cluster is self._link.source else "target"
         return Refused(
             f"{side}-topic-gone",
             f"topic {record.topic} was deleted on the {side} {cluster.settings.name}",
@@ -310,9 +297,11 @@ class Upkeep:
 
         The record is checked even if nothing changes, because the next change on the cluster follows from the record.
         """
-        state = self._log.state
+        state = self._link.state
         if changed != record:
-            state = await self._log.append(lambda state: changed if state.records.get(record.key) == record else None)
+            state = await self._link.log.append(
+                lambda state: changed if state.records.get(record.key) == record else None
+            )
         if state.records.get(record.key) != changed or not self._may_act():
             raise _OvertakenError
         return changed
@@ -336,9 +325,9 @@ class Upkeep:
         filled = () if record.mapped else tuple(partition for partition, start in starts.items() if start)
         record = await self._write(record, replace(record, aligning=filled))
         if filled:  # before the partitions are created: clients see them from then on
-            await wait_hidden(self._log, record.topic, self._log.state.epoch)
+            await wait_hidden(self._link.log, record.topic, self._link.state.epoch)
         if theirs < ours:
-            await self._target_admin.create_partitions(record.topic, ours)
+            await self._link.target_admin.create_partitions(record.topic, ours)
         await self._leaders(record.topic, ours)
         on_target = dict.fromkeys(starts, 0) if record.mapped else {}
         if not record.mapped:
@@ -355,7 +344,7 @@ class Upkeep:
 
     async def _first_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Return the source's log start of each partition."""
-        told = await self._source.list_offsets({(topic, partition): EARLIEST for partition in partitions})
+        told = await self._link.source.list_offsets({(topic, partition): EARLIEST for partition in partitions})
         for (_, partition), answer in told.items():
             if answer.error:
                 raise Unreachable("no-offsets", f"{topic}-{partition}: {row(answer.error).name}")
@@ -364,7 +353,7 @@ class Upkeep:
     async def _leaders(self, topic: str, partitions: int) -> None:
         deadline = monotonic() + _LEADERS_S
         while True:
-            info = await self._target.topic(topic)
+            info = await self._link.target.topic(topic)
             found = info.partitions.values() if info is not None else ()
             if len(found) >= partitions and all(part.leader >= 0 for part in found):
                 return
@@ -379,7 +368,7 @@ class Upkeep:
         cleaned_to = record.cleaned_to
         if not compacted:  # the ends are read after the policy: nothing written from now on is cleaned
             keys = [(record.topic, partition) for partition in range(record.partitions)]
-            ends = await self._source.log_ends(keys)
+            ends = await self._link.source.log_ends(keys)
             if any(end.error for end in ends.values()):
                 return record  # there is another round
             cleaned_to = {partition: end.offset for (_, partition), end in ends.items()}
@@ -402,7 +391,7 @@ class Upkeep:
         changed = replace(noted, restore_configs=configs.restore, drop_configs=configs.drop)
         record = await self._write(record, changed)
         put, remove = self._maker.changes(configs, theirs)
-        await self._target_admin.alter_topic_configs(record.topic, put, remove)
+        await self._link.target_admin.alter_topic_configs(record.topic, put, remove)
         if put or remove:
             await self._put_back_late(record)
         return record
@@ -413,11 +402,11 @@ class Upkeep:
         The target's controller may have delayed the change until another process led the link, and nobody would look at
         the topic again.
         """
-        state = await self._log.read_to_end()
-        now = state.topic(self._link, record.topic)
+        state = await self._link.log.read_to_end()
+        now = state.topic(self._link.name, record.topic)
         if now is None or now.phase is TopicPhase.PROMOTED:
-            last = state.topic(self._link, record.topic, forgotten=True) or record
-            await self._target_admin.alter_topic_configs(record.topic, last.restore_configs, last.drop_configs)
+            last = state.topic(self._link.name, record.topic, forgotten=True) or record
+            await self._link.target_admin.alter_topic_configs(record.topic, last.restore_configs, last.drop_configs)
             raise _OvertakenError
 
 

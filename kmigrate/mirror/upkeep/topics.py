@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kmigrate.cluster.admin import Admin, ConfigValue
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
+from kmigrate.mirror.link import Clusters
 from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.upkeep.configs import (
     Configs,
@@ -49,18 +50,8 @@ class Prepared:
 class TopicMaker:
     """Creates target topics of a link."""
 
-    def __init__(
-        self,
-        source: ClusterClient,
-        target: ClusterClient,
-        source_admin: Admin,
-        target_admin: Admin,
-        settings: MirrorSettings,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._source_admin = source_admin
-        self._target_admin = target_admin
+    def __init__(self, clusters: Clusters, settings: MirrorSettings) -> None:
+        self._clusters = clusters
         self._settings = settings
 
     async def prepare(self, record: TopicRecord, note: Callable[[Configs], Awaitable[bool]]) -> Prepared | None:
@@ -70,27 +61,27 @@ class TopicMaker:
         reports that another process has made the topic meanwhile, the target stays unchanged and the result is None.
         """
         topic = record.topic
-        info = await self._source.topic(topic)
+        info, cluster = await self._clusters.source.topic(topic), self._clusters.source.settings
         if info is None:
             raise Refused(
                 "no-source-topic",
-                f"cluster {self._source.settings.name} has no topic {topic}",
+                f"cluster {cluster.name} has no topic {topic}",
                 still_true="nothing was created on the target",
                 next_step="check the name; the mirror goes on by itself once the topic exists",
             )
         if info.error:
             raise BrokerRefused(
                 "source-denied",
-                f"cluster {self._source.settings.name} does not show topic {topic}: {row(info.error).name}",
+                f"cluster {cluster.name} does not show topic {topic}: {row(info.error).name}",
                 code=info.error,
                 still_true="nothing was created on the target",
-                next_step=f"allow {self._source.settings.security.principal} READ, which includes DESCRIBE, on topic "
-                f"{topic} at cluster {self._source.settings.name}",
+                next_step=f"allow {cluster.security.principal} READ, which includes DESCRIBE, on topic {topic} at "
+                f"cluster {cluster.name}",
             )
-        await self._target.refresh([topic])
-        replicas = min(len(info.partitions[0].replicas) or 1, len(self._target.metadata.brokers) or 1)
-        told = (await self._source_admin.topic_configs([topic]))[topic]
-        existing = self._target.metadata.topics.get(topic)
+        await self._clusters.target.refresh([topic])
+        replicas = min(len(info.partitions[0].replicas) or 1, len(self._clusters.target.metadata.brokers) or 1)
+        told = (await self._clusters.source_admin.topic_configs([topic]))[topic]
+        existing = self._clusters.target.metadata.topics.get(topic)
         compacted = is_compacted(told)
         starts, began = await self._starts(record, info)
         ends = dict.fromkeys(starts, 0) if existing is None else await self._ends(existing, len(info.partitions))
@@ -101,20 +92,20 @@ class TopicMaker:
             self._refuse_data(record, ends)
             configs = self._relaxed(kept, replicas, standing, kept)  # a topic with data keeps its own configs
         else:
-            defaults = await broker_defaults(self._target, self._target_admin)
+            defaults = await broker_defaults(self._clusters.target, self._clusters.target_admin)
             configs = self.configs(told, defaults, replicas, standing, kept, record.seal)
         mapped = await self._is_mapped(record, starts, compacted)
         if mapped:
-            await ensure_map_topic(self._target, self._target_admin)
+            await ensure_map_topic(self._clusters.target, self._clusters.target_admin)
         if not await note(configs):
             return None
         if existing is not None and record.recreate and not any(ends.values()):
             await self._delete(topic)
             existing, configs = None, replace(configs, now={**kept, **configs.now})
         if existing is not None:
-            await self._target_admin.alter_topic_configs(topic, configs.now)
+            await self._clusters.target_admin.alter_topic_configs(topic, configs.now)
         else:
-            await self._target_admin.create_topic(topic, len(info.partitions), replicas, configs.now)
+            await self._clusters.target_admin.create_topic(topic, len(info.partitions), replicas, configs.now)
         made = await self._leaders(topic, len(info.partitions))
         return Prepared(
             partitions=len(info.partitions),
@@ -131,11 +122,11 @@ class TopicMaker:
         """Return the configs with which each topic of the source would be created on the target."""
         if not topics:
             return {}
-        infos = (await self._source.refresh(topics)).topics
-        told = await self._source_admin.topic_configs([topic for topic in topics if topic in infos])
+        infos = (await self._clusters.source.refresh(topics)).topics
+        told = await self._clusters.source_admin.topic_configs([topic for topic in topics if topic in infos])
         standing = await self._known_configs(STATE_TOPIC)
-        defaults = await broker_defaults(self._target, self._target_admin)
-        brokers = len(self._target.metadata.brokers) or 1
+        defaults = await broker_defaults(self._clusters.target, self._clusters.target_admin)
+        brokers = len(self._clusters.target.metadata.brokers) or 1
         return {
             topic: self.configs(
                 configs, defaults, min(len(infos[topic].partitions[0].replicas) or 1, brokers), standing, {}, None
@@ -174,19 +165,19 @@ class TopicMaker:
 
     async def _known_configs(self, topic: str) -> dict[str, ConfigValue]:
         """Return the configs of a topic on the target, which also list all config keys that the target knows."""
-        return (await self._target_admin.topic_configs([topic]))[topic]
+        return (await self._clusters.target_admin.topic_configs([topic]))[topic]
 
     async def _is_mapped(self, record: TopicRecord, starts: Mapping[int, int], compacted: bool) -> bool:
         """Return whether the target gets its own offsets: by request, or because identical offsets are not possible."""
         if record.offsets != "auto":
             return record.offsets == "mapped"
-        return bool(await why_mapped(self._source, self._settings, record.topic, starts, compacted=compacted))
+        return bool(await why_mapped(self._clusters.source, self._settings, record.topic, starts, compacted=compacted))
 
     async def _delete(self, topic: str) -> None:
         """Delete a topic of the target, and wait until no asked broker shows the topic."""
-        await self._target_admin.delete_topic(topic)
+        await self._clusters.target_admin.delete_topic(topic)
         deadline = monotonic() + 30
-        while await self._target.topic(topic) is not None:
+        while await self._clusters.target.topic(topic) is not None:
             if monotonic() > deadline:
                 raise Unreachable("not-deleted", f"topic {topic} on the target was deleted and is still shown")
             await sleep(0.05)
@@ -194,7 +185,7 @@ class TopicMaker:
     async def _leaders(self, topic: str, partitions: int) -> TopicInfo:
         deadline = monotonic() + 30
         while True:
-            info = await self._target.topic(topic)
+            info = await self._clusters.target.topic(topic)
             if info is not None and len(info.partitions) != partitions:
                 raise self._wrong_shape(info, partitions)
             if info is not None and all(part.leader >= 0 for part in info.partitions.values()):
@@ -206,8 +197,8 @@ class TopicMaker:
     def _wrong_shape(self, found: TopicInfo, partitions: int) -> Refused:
         return Refused(
             "target-topic-differs",
-            f"topic {found.name} exists on {self._target.settings.name} with {len(found.partitions)} partitions; "
-            f"the source has {partitions}",
+            f"topic {found.name} exists on {self._clusters.target.settings.name} with {len(found.partitions)} "
+            f"partitions; the source has {partitions}",
             still_true="nothing was written to it",
             next_step=f"give both topics the same number of partitions; or {delete_unneeded(found.name)}",
         )
@@ -216,7 +207,7 @@ class TopicMaker:
         """Return the log ends of a target topic that existed before the mirror."""
         if len(found.partitions) != partitions:
             raise self._wrong_shape(found, partitions)
-        ends = await self._target.log_ends([(found.name, partition) for partition in sorted(found.partitions)])
+        ends = await self._clusters.target.log_ends([(found.name, partition) for partition in sorted(found.partitions)])
         for (topic, partition), end in ends.items():
             if end.error:
                 raise Unreachable("no-log-end", f"{topic}-{partition}: {row(end.error).name}")
@@ -228,8 +219,8 @@ class TopicMaker:
             partition, end = next((p, end) for p, end in ends.items() if end > 0)
             raise Refused(
                 "target-topic-not-empty",
-                f"topic {record.topic} on {self._target.settings.name} already holds data (partition {partition} "
-                f"ends at {end})",
+                f"topic {record.topic} on {self._clusters.target.settings.name} already holds data (partition "
+                f"{partition} ends at {end})",
                 still_true="nothing was written to it",
                 next_step="put the records of the source behind that data: --offsets mapped; or "
                 f"{delete_unneeded(record.topic)}, then mirror it again",
@@ -239,12 +230,14 @@ class TopicMaker:
         """Return the first mirrored offset of each partition, and the present log ends of the source."""
         keys = [(info.name, partition) for partition in sorted(info.partitions)]
         wanted = {"earliest": EARLIEST, "latest": LATEST}.get(record.start)
-        told = await self._source.list_offsets(dict.fromkeys(keys, int(record.start) if wanted is None else wanted))
-        ends = await self._source.list_offsets(dict.fromkeys(keys, LATEST))
+        told = await self._clusters.source.list_offsets(
+            dict.fromkeys(keys, int(record.start) if wanted is None else wanted)
+        )
+        ends = await self._clusters.source.list_offsets(dict.fromkeys(keys, LATEST))
         for key in keys:
             error = told[key].error or ends[key].error
             if error:
-                await self._source.refresh([info.name])
+                await self._clusters.source.refresh([info.name])
                 raise Unreachable("no-offsets", f"{key[0]}-{key[1]}: {row(error).name}")
         began = {key[1]: ends[key].offset for key in keys}
         return {key[1]: told[key].offset if told[key].offset >= 0 else ends[key].offset for key in keys}, began

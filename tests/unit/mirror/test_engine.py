@@ -17,6 +17,7 @@ from kmigrate.mirror import engine as module
 from kmigrate.mirror.copy.copier import Copier
 from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.lease_holder import Leader
@@ -48,7 +49,8 @@ SHARED = AssignmentRecord("l", 5, ("me", "you"), {"t": (0, 1)})
 def engine(log: MemoryLog, settings: MirrorSettings | None = None) -> MirrorEngine:
     nowhere = ClusterClient(ClusterSettings("nowhere", (("127.0.0.1", 1),)))
     admin = cast("Admin", None)
-    return MirrorEngine("l", nowhere, nowhere, admin, admin, cast("StateLog", log), "me", settings or MirrorSettings())
+    own = cast("StateLog", log), "me", settings or MirrorSettings()
+    return MirrorEngine(MirroredLink(nowhere, nowhere, admin, admin, "l", *own))
 
 
 def said(log: MemoryLog) -> list[MirrorPresence]:
@@ -197,7 +199,7 @@ def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytes
         it._moved(lanes["t", 0])
         it._moved(lanes["fenced", 0])
         await asyncio.sleep(0.1)
-        it._speak_at_once()
+        it._announce_now()
         await asyncio.sleep(0.02)
         speaking.cancel()
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
+from kmigrate.mirror.link import MirroredLink
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.activation import NOT_RAISED, activate, remembers_long
 from kmigrate.model.records import ClusterRef, LinkRecord
 from tests.fakes.state_log import MemoryLog
@@ -46,9 +48,10 @@ class Cluster:
         return 0
 
 
-def activated(log: MemoryLog, target: Any) -> str:
+def activated(log: MemoryLog, target: Any, *, raises: bool = True) -> str:
     source: Any = Cluster("source")
-    return asyncio.run(activate("l", source, target, target, log))  # type: ignore[arg-type]
+    settings = MirrorSettings(raise_expiration=raises)
+    return asyncio.run(activate(MirroredLink(source, target, target, target, "l", cast("Any", log), "me", settings)))
 
 
 @pytest.mark.parametrize(
@@ -106,9 +109,8 @@ def test_what_an_earlier_version_set_there_is_not_believed_either() -> None:
 
 
 def test_a_setting_that_is_to_be_left_alone_is_neither_raised_nor_written_down() -> None:
-    log, target, source = MemoryLog(LINK), Cluster("target", ConfigValue("86400000", False)), Cluster("source")
-    why = asyncio.run(activate("l", source, target, target, log, raises=False))  # type: ignore[arg-type]
-    assert why == NOT_RAISED
+    log, target = MemoryLog(LINK), Cluster("target", ConfigValue("86400000", False))
+    assert activated(log, target, raises=False) == NOT_RAISED
     assert target.shown == ConfigValue("86400000", False)
     link = log.state.link("l")
     assert link is not None

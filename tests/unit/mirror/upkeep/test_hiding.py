@@ -11,6 +11,7 @@ import pytest
 from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import Unreachable
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep import hiding
 from kmigrate.mirror.upkeep.hiding import wait_hidden
@@ -79,9 +80,8 @@ class _Aligner:
 )
 def test_a_topic_is_filled_up_only_once_it_is_hidden(record: TopicRecord, waited: bool) -> None:
     log, aligner, nobody = MemoryLog(LINK, record, ONE), _Aligner(), cast("Any", None)
-    leader = Leader(
-        "l", cast("StateLog", log), "me", nobody, nobody, nobody, cast("Any", aligner), MirrorSettings(), lambda: None
-    )
+    link = MirroredLink(nobody, nobody, nobody, nobody, "l", cast("StateLog", log), "me", MirrorSettings())
+    leader = Leader(link, nobody, nobody, nobody, cast("Any", aligner), on_change=lambda: None)
     if waited:
         with pytest.raises(Unreachable):
             asyncio.run(leader._align(record))
@@ -104,7 +104,7 @@ def test_a_later_partition_is_hidden_before_clients_can_see_it() -> None:
             done.append(total)
 
     kept = upkeep(log, Widens(), cast("Any", Source()))
-    kept._target = cast("Any", Source())
+    kept._link = replace(kept._link, target=cast("Any", Source()))
     kept._aligner = cast("Any", _Aligner())
     with pytest.raises(Unreachable, match="router one"):
         asyncio.run(kept._follow_partitions(record, 3, 1))

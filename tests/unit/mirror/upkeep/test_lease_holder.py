@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from kmigrate.errors import Diverged, StateLogBroken, Unreachable, WaitTimedOut
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.sharing.lease import Lease
 from kmigrate.mirror.sharing.membership import Membership
@@ -48,7 +49,9 @@ class Stage:
         aligner = cast("Aligner", _NothingForgotten())
         lease = Lease(log, "l", "me", members)
         maker = cast("TopicMaker", None)
-        self.leader = Leader("l", log, "me", lease, members, maker, aligner, MirrorSettings(), on_word=lambda: None)
+        nobody = cast("Any", None)
+        link = MirroredLink(nobody, nobody, nobody, nobody, "l", log, "me", MirrorSettings())
+        self.leader = Leader(link, lease, members, maker, aligner, on_change=lambda: None)
 
     @property
     def made(self) -> AssignmentRecord | None:
@@ -246,7 +249,7 @@ def looked_at(stage: Stage, starts: Starts, monkeypatch: pytest.MonkeyPatch, loo
         told.append(dict(stage.leader.problems))
         if len(told) == looks:
             enough.set()
-        await asyncio.sleep(0 if len(told) < looks and seconds < stage.leader._settings.follow_s else 60)
+        await asyncio.sleep(0 if len(told) < looks and seconds < stage.leader._link.settings.follow_s else 60)
 
     monkeypatch.setattr(leading, "sleep", sleep)
     stage.leader._aligner = cast("Aligner", starts)

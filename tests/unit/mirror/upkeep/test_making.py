@@ -16,6 +16,7 @@ import pytest
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import LogOffset
 from kmigrate.errors import Failed
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.lease_holder import Leader
 from kmigrate.mirror.upkeep.topics import TopicMaker
@@ -103,9 +104,9 @@ class Stage:
         return cast("TopicRecord", self.log.state.topic("l", "t", forgotten=True))
 
     def make(self) -> None:
-        maker = TopicMaker(self.source, self.target, self.source, self.target, self.settings)
+        link = MirroredLink(self.source, self.target, self.source, self.target, "l", self.log, "me", self.settings)
         nobody: Any = None
-        leader = Leader("l", self.log, "me", nobody, nobody, maker, nobody, self.settings, on_word=lambda: None)
+        leader = Leader(link, nobody, nobody, TopicMaker(link, self.settings), nobody, on_change=lambda: None)
         asyncio.run(leader._prepare(self.record))
 
     def as_it_will_be(self) -> dict[str, str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from kmigrate.mirror.link import MirroredLink
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.patterns import Pickup
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
@@ -41,8 +43,8 @@ class Cluster:
 
 
 def look(log: MemoryLog, source: Cluster, target: Cluster, link: LinkRecord = LINK) -> tuple[str, ...]:
-    parts: list[Any] = [source, target, source, target, log]
-    return asyncio.run(Pickup("l", *parts).look(link))
+    parts: list[Any] = [source, target, source, target, "l", log, "me", MirrorSettings()]
+    return asyncio.run(Pickup(MirroredLink(*parts)).look(link))
 
 
 def test_a_name_that_an_expression_chooses_is_mirrored_from_its_beginning() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.upkeep.patterns import Pickup
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import ClusterRef, LinkRecord
@@ -23,7 +24,7 @@ class Source:
 def test_an_expression_kept_by_an_older_version_that_may_take_for_ever_is_named_and_picks_nothing_up() -> None:
     log = MemoryLog(LINK)
     nobody = cast("Any", None)
-    pickup = Pickup("l", cast("Any", Source()), nobody, nobody, nobody, cast("Any", log))
-    notes = asyncio.run(pickup.look(LINK))
+    mirrored = MirroredLink(cast("Any", Source()), nobody, nobody, nobody, "l", cast("Any", log), "me", nobody)
+    notes = asyncio.run(Pickup(mirrored).look(LINK))
     assert [note.split(" ")[:2] for note in notes] == [["slow-regex:", SLOW.include]]
     assert log.state.topics() == []

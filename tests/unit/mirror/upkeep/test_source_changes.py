@@ -15,6 +15,7 @@ from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, Unreachable
+from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.upkeep import acls as access
 from kmigrate.mirror.upkeep.acls import difference
@@ -146,9 +147,9 @@ def upkeep(
     log: MemoryLog, admin: Admin, source: Cluster, *, held: bool = True, settings: MirrorSettings = QUIET
 ) -> Upkeep:
     absent = cast("Any", None)
-    maker = TopicMaker(absent, absent, absent, absent, settings)
-    parts: list[Any] = ["l", source, Cluster(), admin, admin, log, maker, absent, settings]
-    return Upkeep(*parts, may_act=lambda: held, added=dict, on_word=lambda: None)
+    parts: list[Any] = [source, Cluster(), admin, admin, "l", log, "me", settings]
+    link = MirroredLink(*parts)
+    return Upkeep(link, TopicMaker(link, settings), absent, may_act=lambda: held, added=dict, on_change=lambda: None)
 
 
 def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_waiting(

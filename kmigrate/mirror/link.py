@@ -1,0 +1,53 @@
+"""A link as a mirror process knows the link: both clusters, the state log and the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.state.log import StateLog
+
+__all__ = ["Clusters", "MirroredLink"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """The clients of a link's source and target, and their admin clients."""
+
+    source: ClusterClient
+    target: ClusterClient
+    source_admin: Admin
+    target_admin: Admin
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredLink(Clusters):
+    """A link and one of its mirror processes; the records are those of the newest known state."""
+
+    name: str
+    log: StateLog
+    instance: str
+    settings: MirrorSettings
+
+    @property
+    def state(self) -> State:
+        return self.log.state
+
+    @property
+    def record(self) -> LinkRecord | None:
+        return self.state.link(self.name)
+
+    @property
+    def topics(self) -> list[TopicRecord]:
+        return self.state.topics(self.name)
+
+    @property
+    def groups(self) -> list[GroupRecord]:
+        return self.state.groups(self.name)
+
+    def topic(self, topic: str) -> TopicRecord | None:
+        return self.state.topic(self.name, topic)
