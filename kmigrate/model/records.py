@@ -56,6 +56,7 @@ __all__ = [
     "Revoked",
     "RouterRecord",
     "Seal",
+    "SourceAccess",
     "StrayRecord",
     "TopicRecord",
     "TransactionRecord",
@@ -268,6 +269,15 @@ class Closed:
     """The source's reason for not letting kmigrate close the topic, which stays open; or ''."""
 
 
+class SourceAccess(StrEnum):
+    """The state of a promoted topic's source topic: whether the source takes writes to the topic."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+    OPENING = "opening"
+
+
 @dataclass(frozen=True, slots=True)
 class ProvenTopic:
     """The facts that the flip of a topic needs, proven while the topic stands at its barrier."""
@@ -387,6 +397,19 @@ class TopicRecord:
     @property
     def on_late(self) -> OnLate:
         return self.late.on_late
+
+    @property
+    def source_access(self) -> SourceAccess | None:
+        """The state of the source topic after the promote; None before the promote."""
+        if self.phase is not TopicPhase.PROMOTED:
+            return None
+        if self.closed is None:
+            return SourceAccess.CLOSING if self.late.seal else SourceAccess.OPEN
+        if not self.late.seal:
+            return SourceAccess.OPENING
+        if self.closed.denied:
+            return SourceAccess.OPEN
+        return SourceAccess.CLOSED if self.closed.proven else SourceAccess.CLOSING
 
     @property
     def hindrance(self) -> str:

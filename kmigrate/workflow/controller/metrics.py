@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import LateWrites
+from kmigrate.model.records import LateWrites, SourceAccess
 from kmigrate.observe.registry import Kind, Metric, Registry, Sample
 from kmigrate.state.log import StateLog
 
@@ -58,6 +57,5 @@ def _late(log: StateLog, read: Callable[[LateWrites], int]) -> Iterator[Sample]:
 
 def _closed(log: StateLog) -> Iterator[Sample]:
     for record in log.state.topics():
-        if record.phase is TopicPhase.PROMOTED:
-            proven = record.closed is not None and record.closed.proven
-            yield (record.link, record.topic), int(proven and record.late.seal)
+        if record.source_access is not None:
+            yield (record.link, record.topic), int(record.source_access is SourceAccess.CLOSED)

@@ -24,7 +24,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.append import Takes
 from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import CLOSED_SIZE, Closed, TopicRecord
+from kmigrate.model.records import CLOSED_SIZE, Closed, SourceAccess, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import together
@@ -146,12 +146,7 @@ async def reopen(admin: Admin, record: TopicRecord) -> None:
 
 def _due(record: TopicRecord) -> bool:
     """Return whether a promoted topic's source has to be closed or opened (E)."""
-    if record.phase is not TopicPhase.PROMOTED or record.seal is not None:
-        return False
-    closed = record.closed
-    if record.late.seal:
-        return closed is None or not (closed.proven or closed.denied)
-    return closed is not None
+    return record.seal is None and record.source_access in (SourceAccess.CLOSING, SourceAccess.OPENING)
 
 
 def closed_topics(records: Iterable[TopicRecord]) -> list[TopicRecord]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.brokers import read_log_dirs, topic_bytes
@@ -36,6 +36,7 @@ from kmigrate.model.records import (
     MisplacedMember,
     OnLate,
     RouterRecord,
+    SourceAccess,
     TopicRecord,
     VerifiedRange,
 )
@@ -48,7 +49,7 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.admission import refused_members
 from kmigrate.workflow.groups.lag import UNKNOWN, GroupLag, group_lag
-from kmigrate.workflow.groups.membership import reports_on
+from kmigrate.workflow.groups.membership import members_at_routers, reports_on
 from kmigrate.workflow.groups.misplaced import late_commits, members_at_target, not_former, seen_members
 from kmigrate.workflow.groups.readers import read_logs
 from kmigrate.workflow.groups.withheld import WithheldTopic, names_of, unnamed, withheld_topics
@@ -184,7 +185,7 @@ class GroupStatus:
     """Members at the wrong cluster now: at the target before the promote, at the source after the promote."""
     misplaced_before: tuple[MisplacedMember, ...] = ()
     """Members that were seen at the wrong cluster during this link, and have gone."""
-    late_commits: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
+    late_commits: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Positions that were committed on the source after the promote, by topic and partition."""
     lag_unplaced: tuple[tuple[str, int], ...] = ()
     """Partitions that hold records and have no committed position: their lag is unknown, and not in `lag`."""
@@ -229,7 +230,7 @@ class Snapshot:
     """Instances of routers that were heard of lately."""
     mirrors: tuple[MirrorPresence, ...]
     controllers: tuple[ControllerPresence, ...]
-    connected: Mapping[str, RouterPresence] = dataclasses.field(default_factory=dict)
+    connected: Mapping[str, RouterPresence] = field(default_factory=dict)
     """Newest report of each live router by instance, with the connected clients."""
     warnings: tuple[str, ...] = ()
     """Warnings about no single link: records that kmigrate did not write, routers that cannot read the state log."""
@@ -238,16 +239,16 @@ class Snapshot:
         return {
             "at_ms": self.at_ms,
             "epoch": self.epoch,
-            "links": [dataclasses.asdict(link) for link in self.links],
+            "links": [asdict(link) for link in self.links],
             "topics": [
-                dataclasses.asdict(t)
+                asdict(t)
                 | {"lag": t.lag, "lag_bytes": t.lag_bytes, "lag_seconds": t.lag_seconds, "unverified": t.unverified}
                 | {"late": [late.as_json() for late in t.late]}
                 for t in self.topics
             ],
-            "groups": [dataclasses.asdict(g) for g in self.groups],
+            "groups": [asdict(g) for g in self.groups],
             "routers": [
-                {**dataclasses.asdict(r), "alive": r.instance in self.routers_alive, **self._connected(r.instance)}
+                {**asdict(r), "alive": r.instance in self.routers_alive, **self._connected(r.instance)}
                 for r in self.routers
             ],
             "mirrors": [
@@ -267,10 +268,10 @@ class Snapshot:
         word = self.connected.get(instance)
         return {
             "on_brokers": word.on_brokers if word else -1,
-            "clients": [dataclasses.asdict(client) for client in word.clients] if word else [],
+            "clients": [asdict(client) for client in word.clients] if word else [],
             "more_clients": word.more_clients if word else -1,
             "connections": word.connections if word else -1,
-            "limits": dataclasses.asdict(word.limits) if word and word.limits else None,
+            "limits": asdict(word.limits) if word and word.limits else None,
         }
 
 
@@ -280,62 +281,19 @@ async def snapshot(connections: Connections, *, figures: bool = True) -> Snapsho
     Without `figures` no cluster is asked: phases and running processes are known from the state log.
     """
     log = connections.log
+    routers, controllers = log.alive(RouterPresence), log.alive(ControllerPresence)
+    mirrors = log.alive(MirrorPresence)
     links: list[LinkStatus] = []
     topics: list[TopicStatus] = []
     groups: list[GroupStatus] = []
-    mirrors = log.alive(MirrorPresence)
-    routers = log.alive(RouterPresence)
-    controllers = log.alive(ControllerPresence)
     for link in log.state.links():
-        records = log.state.topics(link.name, forgotten=True)
-        keys = [key for record in records for key in _keys(record)]
-        names = [r.topic for r in records]
-        trouble, away = "", ""
-        source: ClusterClient | None = None
-        mine = theirs = _unknown(keys)
-        if figures:  # the target first: otherwise records written in between would seem to have passed the source
-            mine, away = await _of_target(connections, link, names, keys)
-            source, theirs, trouble = await _of_source(connections, link, names, keys)
-        ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
-        said = [note for m in mirrors if m.link == link.name for note in m.notes]
-        said += [router.trouble for router in routers if router.trouble]
-        said += [f"late writes are not looked for now: {c.waits[link.key]}" for c in controllers if link.key in c.waits]
-        notes = tuple(dict.fromkeys([*ending, *said]))
-        links.append(
-            LinkStatus(
-                link.name,
-                link.source.name,
-                link.target.name,
-                "; ".join(filter(None, (trouble, away))),
-                link.throttle,
-                notes,
-                link.finished_ms,
-                *(await _disk_of(connections, link, records, mirrors, ask=figures and not away)),
-                tuple(dict.fromkeys(m.disk_low for m in mirrors if m.link == link.name and m.disk_low)),
-            )
-        )
-        mirrored = [key for r in records if r.phase is not TopicPhase.PROMOTED for key in _keys(r)]
-        waits = await _waits(source, mirrored, theirs)
-        words = [word for word, _ in log.presence.values() if isinstance(word, MirrorPresence)]
-        lags = await lags_of(records, theirs[1], mine[1], words, source)
-        for record in records:
-            verified = standing(log.state.verified(link.name, record.topic), link, record)
-            told = _topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified)
-            writers = tuple(writer for _, writer in sorted(seen_direct_writers(log, record).items()))
-            known = log.state.direct(link.name, record.topic)
-            topics.append(
-                dataclasses.replace(
-                    told,
-                    promote_waits_for=connections.waits_for(record),
-                    direct_writers=writers,
-                    more_direct_writers=known.more if known is not None else 0,
-                    late=await _late(log.state, record, theirs[1], source),
-                    on_late=record.on_late,
-                    source_closed=_closed(record),
-                )
-            )
+        look = _LinkLook(connections, link, mirrors, routers)
+        if figures:
+            await look.ask()
+        links.append(await look.link_status(controllers, ask_disk=figures and not look.target_trouble))
+        topics += await look.topic_statuses()
         of_link = log.state.groups(link.name, forgotten=True)
-        groups += [await _group_status(connections, link, group, trouble, figures=figures) for group in of_link]
+        groups += [await look.group_status(group, figures=figures) for group in of_link]
     return Snapshot(
         now_ms(),
         log.state.epoch,
@@ -355,7 +313,7 @@ def _warnings(
     log: StateLog, routers: Iterable[RouterPresence], controllers: Iterable[ControllerPresence]
 ) -> tuple[str, ...]:
     strays = [each.told(topic) for topic, each in log.strays().items()]
-    deaf = [
+    unread = [
         f"router {r.name} cannot read the state log and goes on with what it knew at state {r.applied}: {r.deaf}"
         for r in routers
         if r.deaf
@@ -366,155 +324,299 @@ def _warnings(
         for key, why in each.waits.items()
         if key.startswith(DUTY)
     ]
-    return tuple(filter(None, (*strays, *deaf, *failed)))
+    return tuple(filter(None, (*strays, *unread, *failed)))
 
 
-async def _of_target(
-    connections: Connections, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
-) -> tuple[tuple[Offsets, Offsets], str]:
-    try:
-        await connections.target.refresh(names)
-        return await _bounds(connections.target, keys), ""
-    except KmigrateError as error:
-        return _unknown(keys), f"target {link.target.name}: {error.what}"
+class _Bounds(NamedTuple):
+    """The log starts and log ends of partitions on one cluster; −1 where unknown."""
+
+    starts: Offsets
+    ends: Offsets
 
 
-async def _disk_of(
-    connections: Connections,
-    link: LinkRecord,
-    records: Iterable[TopicRecord],
-    mirrors: Iterable[MirrorPresence],
-    *,
-    ask: bool,
-) -> tuple[int | None, int | None]:
-    """Return what the link's topics take on the target, and the growth in an hour; None where unknown.
+@dataclass(slots=True)
+class _LinkLook:
+    """One look at a link: the records and reports about the link, and the answers of both clusters."""
 
-    The mirror that holds the lease reports both. Without such a report the brokers are asked, which know no growth.
-    """
-    told = next((m.disk for m in mirrors if m.link == link.name and m.disk is not None), DiskUse())
-    if told.bytes >= 0:
-        return told.bytes, told.per_hour
-    topics = {record.topic: range(record.partitions) for record in records if record.starts}
-    if not topics:
-        return 0, None
-    sizes = topic_bytes(await read_log_dirs(connections.target, topics), topics) if ask else None
-    return (sum(sizes.values()) if sizes is not None else None), None
+    connections: Connections
+    link: LinkRecord
+    mirrors: Sequence[MirrorPresence]
+    routers: Sequence[RouterPresence]
+    records: list[TopicRecord] = field(init=False)
+    source: ClusterClient | None = None
+    """The source, where the source answers."""
+    source_trouble: str = ""
+    target_trouble: str = ""
+    at_source: _Bounds = field(init=False)
+    at_target: _Bounds = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.mirrors = [mirror for mirror in self.mirrors if mirror.link == self.link.name]
+        self.records = self.state.topics(self.link.name, forgotten=True)
+        self.at_source = self.at_target = _Bounds(*[dict.fromkeys(self._keys(), LogOffset(-1, -1, -1))] * 2)
 
-async def _of_source(
-    connections: Connections, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
-) -> tuple[ClusterClient | None, tuple[Offsets, Offsets], str]:
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            source, _ = await connections.source(link)
-            await source.refresh(names)
-            return source, await _bounds(source, keys), ""
-    except KmigrateError as error:
-        return None, _unknown(keys), error.what
-    except TimeoutError:
-        return None, _unknown(keys), f"source {link.source.name} has not answered within {_PATIENCE_S:g} s"
+    @property
+    def state(self) -> State:
+        return self.connections.log.state
 
+    def _keys(self) -> list[tuple[str, int]]:
+        return [(record.topic, partition) for record in self.records for partition in range(record.partitions)]
 
-def _unknown(keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
-    unknown = LogOffset(-1, -1, -1)
-    return dict.fromkeys(keys, unknown), dict.fromkeys(keys, unknown)
+    # the clusters
 
+    async def ask(self) -> None:
+        """Ask both clusters, the target first: otherwise records written in between would seem to have passed the
+        source."""
+        try:
+            self.at_target = await self._bounds(self.connections.target)
+        except KmigrateError as error:
+            self.target_trouble = f"target {self.link.target.name}: {error.what}"
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                source, _ = await self.connections.source(self.link)
+                self.at_source = await self._bounds(source)
+                self.source = source
+        except KmigrateError as error:
+            self.source_trouble = error.what
+        except TimeoutError:
+            self.source_trouble = f"source {self.link.source.name} has not answered within {_PATIENCE_S:g} s"
 
-async def _bounds(client: ClusterClient, keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
-    if not keys:
-        return _unknown(keys)
-    return (
-        await client.list_offsets(dict.fromkeys(keys, EARLIEST)),
-        await client.list_offsets(dict.fromkeys(keys, LATEST)),
-    )
+    async def _bounds(self, client: ClusterClient) -> _Bounds:
+        await client.refresh([record.topic for record in self.records])
+        keys = self._keys()
+        if not keys:
+            return _Bounds({}, {})
+        starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST))
+        return _Bounds(starts, await client.list_offsets(dict.fromkeys(keys, LATEST)))
 
+    async def _open_transactions(self) -> Mapping[tuple[str, int], OpenTransaction]:
+        """Return the open transactions of partitions whose last stable offset lies before their log end."""
+        copied = {record.topic for record in self.records if record.phase is not TopicPhase.PROMOTED}
+        keys = [key for key in self._keys() if key[0] in copied]
+        if self.source is None or not keys:
+            return {}
+        try:
+            stable = await self.source.list_offsets(dict.fromkeys(keys, LATEST), read_committed=True)
+            behind = [key for key in keys if 0 <= stable[key].offset < self.at_source.ends[key].offset]
+            return await open_transactions(self.source, behind)
+        except KmigrateError:  # the figures that matter are there; the next look names the transactions
+            return {}
 
-def _keys(record: TopicRecord) -> list[tuple[str, int]]:
-    return [(record.topic, partition) for partition in range(record.partitions)]
+    # the link
 
-
-async def _waits(
-    client: ClusterClient | None, keys: list[tuple[str, int]], bounds: tuple[Offsets, Offsets]
-) -> Mapping[tuple[str, int], OpenTransaction]:
-    """Return the open transactions of partitions whose last stable offset lies before their log end."""
-    if client is None or not keys:
-        return {}
-    try:
-        stable = await client.list_offsets(dict.fromkeys(keys, LATEST), read_committed=True)
-        return await open_transactions(client, [key for key in keys if 0 <= stable[key].offset < bounds[1][key].offset])
-    except KmigrateError:  # the figures that matter are there; the next look names the transactions
-        return {}
-
-
-def _topic_status(
-    state: State,
-    record: TopicRecord,
-    mine: tuple[Offsets, Offsets],
-    theirs: tuple[Offsets, Offsets],
-    waits: Mapping[tuple[str, int], OpenTransaction],
-    mirrors: list[MirrorPresence],
-    routers: list[RouterPresence],
-    lags: Mapping[tuple[str, int], Lag],
-    verified: Mapping[int, VerifiedRange],
-) -> TopicStatus:
-    topic = record.topic
-    progress = progress_of(state, record, mirrors)
-    copied = record.phase in COPIED and not record.forgotten_ms
-    holds: dict[int, float] = {}
-    for router in routers:
-        for partition, held in router.holds_ms.get(record.key, {}).items():
-            holds[partition] = max(held, holds.get(partition, -1.0))
-    rows: list[PartitionStatus] = []
-    for partition in range(record.partitions):
-        key = (record.topic, partition)
-        seen = progress.get(partition)
-        stop = record.stops.get(partition)
-        absent = absence(state, record, partition, mirrors) if copied and not stop else ""
-        said = seen.trouble if seen and not stop else ""
-        rows.append(
-            PartitionStatus(
-                partition,
-                theirs[0][key].offset,
-                theirs[1][key].offset,
-                mine[0][key].offset,
-                mine[1][key].offset,
-                lags[key].records,
-                stop.text if stop else seen.problem if seen else "",
-                holds.get(partition, -1.0),
-                absent or said or lost_beginning(record, key, mine[0], theirs[0]),
-                stop,
-                record.losses.get(partition, ()),
-                waits.get(key),
-                lags[key].bytes,
-                lags[key].seconds,
-                "" if absent or not copied else owner_of(state, record, partition),
-                *_verified(record, partition, verified.get(partition), theirs[1][key].offset),
-            )
+    async def link_status(self, controllers: Iterable[ControllerPresence], *, ask_disk: bool) -> LinkStatus:
+        link = self.link
+        notes = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
+        notes += [note for mirror in self.mirrors for note in mirror.notes]
+        notes += [router.trouble for router in self.routers if router.trouble]
+        unwatched = [controller.waits[link.key] for controller in controllers if link.key in controller.waits]
+        notes += [f"late writes are not looked for now: {why}" for why in unwatched]
+        disk_bytes, disk_growth = await self._disk(ask=ask_disk)
+        return LinkStatus(
+            link.name,
+            link.source.name,
+            link.target.name,
+            "; ".join(filter(None, (self.source_trouble, self.target_trouble))),
+            link.throttle,
+            tuple(dict.fromkeys(notes)),
+            link.finished_ms,
+            disk_bytes,
+            disk_growth,
+            tuple(dict.fromkeys(mirror.disk_low for mirror in self.mirrors if mirror.disk_low)),
         )
-    return TopicStatus(
-        record.link,
-        record.topic,
-        record.phase,
-        record.since_ms,
-        record.hindrance,
-        _mapped(record, progress) if record.mapped else _offsets(record, rows),
-        tuple(rows),
-        record.paused,
-        next((m.upkeep[topic].problem for m in mirrors if m.link == record.link and topic in m.upkeep), ""),
-        tuple(sorted(set(record.seal.routers.values()))) if record.seal is not None else (),
-    )
+
+    async def _disk(self, *, ask: bool) -> tuple[int | None, int | None]:
+        """Return what the link's topics take on the target, and the growth in an hour; None where unknown.
+
+        The mirror that holds the lease reports both. Without such a report the brokers are asked, which know no growth.
+        """
+        reported = next((mirror.disk for mirror in self.mirrors if mirror.disk is not None), DiskUse())
+        if reported.bytes >= 0:
+            return reported.bytes, reported.per_hour
+        topics = {record.topic: range(record.partitions) for record in self.records if record.starts}
+        if not topics:
+            return 0, None
+        sizes = topic_bytes(await read_log_dirs(self.connections.target, topics), topics) if ask else None
+        return (sum(sizes.values()) if sizes is not None else None), None
+
+    # topics
+
+    async def topic_statuses(self) -> list[TopicStatus]:
+        transactions = await self._open_transactions()
+        presences = self.connections.log.presence.values()
+        reports = [presence for presence, _ in presences if isinstance(presence, MirrorPresence)]
+        lags = await lags_of(self.records, self.at_source.ends, self.at_target.ends, reports, self.source)
+        return [await self._topic_status(record, transactions, lags) for record in self.records]
+
+    async def _topic_status(
+        self,
+        record: TopicRecord,
+        transactions: Mapping[tuple[str, int], OpenTransaction],
+        lags: Mapping[tuple[str, int], Lag],
+    ) -> TopicStatus:
+        progress = progress_of(self.state, record, self.mirrors)
+        rows = self.partition_statuses(record, progress, transactions, lags)
+        direct = self.state.direct(record.link, record.topic)
+        upkeep = (mirror.upkeep[record.topic].problem for mirror in self.mirrors if record.topic in mirror.upkeep)
+        late = late_of(self.state, record, {p: self.at_source.ends[record.topic, p].offset for p in record.barrier})
+        return TopicStatus(
+            record.link,
+            record.topic,
+            record.phase,
+            record.since_ms,
+            record.hindrance,
+            _mapped(progress) if record.mapped else _offsets(record, rows),
+            tuple(rows),
+            paused=record.paused,
+            upkeep=next(upkeep, ""),
+            sealed_for=tuple(sorted(set(record.seal.routers.values()))) if record.seal is not None else (),
+            promote_waits_for=self.connections.waits_for(record),
+            direct_writers=tuple(w for _, w in sorted(seen_direct_writers(self.connections.log, record).items())),
+            more_direct_writers=direct.more if direct is not None else 0,
+            late=await with_unread(self.source, late) if self.source is not None else late,
+            on_late=record.on_late,
+            source_closed=_source_access(record),
+        )
+
+    def partition_statuses(
+        self,
+        record: TopicRecord,
+        progress: Mapping[int, PartitionProgress],
+        transactions: Mapping[tuple[str, int], OpenTransaction],
+        lags: Mapping[tuple[str, int], Lag],
+    ) -> list[PartitionStatus]:
+        copied = record.phase in COPIED and not record.forgotten_ms
+        verified = standing(self.state.verified(record.link, record.topic), self.link, record)
+        rows: list[PartitionStatus] = []
+        for partition in range(record.partitions):
+            key = (record.topic, partition)
+            seen = progress.get(partition)
+            stop = record.stops.get(partition)
+            absent = absence(self.state, record, partition, self.mirrors) if copied and not stop else ""
+            trouble = seen.trouble if seen and not stop else ""
+            cut = lost_beginning(record, key, self.at_target.starts, self.at_source.starts)
+            held = [r.holds_ms[record.key].get(partition, -1.0) for r in self.routers if record.key in r.holds_ms]
+            verified_to, verified_ms, unverified = _verified(
+                record, partition, verified.get(partition), self.at_source.ends[key].offset
+            )
+            rows.append(
+                PartitionStatus(
+                    partition,
+                    self.at_source.starts[key].offset,
+                    self.at_source.ends[key].offset,
+                    self.at_target.starts[key].offset,
+                    self.at_target.ends[key].offset,
+                    lags[key].records,
+                    stop.text if stop else seen.problem if seen else "",
+                    max(held, default=-1.0),
+                    absent or trouble or cut,
+                    stop,
+                    record.losses.get(partition, ()),
+                    transactions.get(key),
+                    lags[key].bytes,
+                    lags[key].seconds,
+                    "" if absent or not copied else owner_of(self.state, record, partition),
+                    verified_to,
+                    verified_ms,
+                    unverified,
+                )
+            )
+        return rows
+
+    # groups
+
+    async def group_status(self, group: GroupRecord, *, figures: bool) -> GroupStatus:
+        log = self.connections.log
+        reports = reports_on(log, group.group)
+        found = _GroupFigures()
+        if figures:
+            with suppress(KmigrateError):  # the figures that are known by then are shown
+                await self._ask_group(group, reports, found)
+        known = members_at_routers(log, group.group)
+        direct = -1
+        if reports and found.members is not None:
+            direct = sum(member_mark(member.member_id) not in known for member in found.members)
+        unread, again = (sum(sum(of.values()) for of in each.values()) for each in (group.unread, group.read_again))
+        recorded = self.state.misplaced(self.link.name, group.group)
+        seen = seen_members(recorded, group, found.misplaced, log.now_ms())
+        late = found.commits if found.commits is not None else recorded.commits
+        return GroupStatus(
+            group.link,
+            group.group,
+            group.phase,
+            group.hindrance,
+            found.members,
+            len(found.at_target) if found.at_target is not None else -1,
+            found.lag.records,
+            group.mode,
+            direct,
+            self.connections.waits_for(group),
+            unread,
+            again,
+            *withheld_topics(self.state, group, reports, found.names),
+            misplaced=seen.there,
+            misplaced_before=seen.gone,
+            late_commits=late if group.phase is GroupPhase.PROMOTED else {},
+            lag_unplaced=found.lag.unplaced,
+            lag_beyond=found.lag.beyond,
+            held=found.held,
+            refused=tuple(refused_members(log, group.group)),
+        )
+
+    async def _ask_group(self, group: GroupRecord, reports: Iterable[GroupReport], found: _GroupFigures) -> None:
+        """Ask the clusters in the order of importance, and fill in the answers; a cluster that does not answer
+        raises."""
+        target = self.connections.target
+        if not self.source_trouble:
+            serving, source_admin = await self.connections.source(self.link)
+            if group.phase is GroupPhase.PROMOTED:
+                members = await group_members(serving, group.group)
+                found.members = without_hold(members)
+                found.held = len(found.members) < len(members)
+                found.misplaced = not_former(found.members, group)
+                found.commits = await late_commits(serving, group)
+                serving = target
+                described = await self.connections.target_admin.describe_groups([group.group])
+            else:
+                described = await source_admin.describe_groups([group.group])
+                found.members = described[group.group].members
+                if unnamed(reports):
+                    found.names = await names_of(serving, described[group.group].assigned)
+            found.lag = await self._lag_of_group(group.group, serving, described[group.group].assigned)
+        found.at_target = await members_at_target(target, group.group)
+        if group.phase is GroupPhase.MIRRORED:
+            found.misplaced = found.at_target
+
+    async def _lag_of_group(self, group: str, serving: ClusterClient, assigned: frozenset[str]) -> GroupLag:
+        """Return the lag over all partitions of the topics that the group has positions in, or is assigned."""
+        positions = await read_positions(serving, group, stable=False)
+        topics = {topic for topic, _ in positions} | assigned
+        known = (await serving.refresh(topics)).topics if topics else {}
+        partitions = {(topic, part) for topic in topics if topic in known for part in known[topic].partitions}
+        partitions |= positions.keys()
+        logs = partial(read_logs, self.state, self.link.name, source=serving, target=self.connections.target)
+        ends = await logs(dict.fromkeys(partitions, LATEST))
+        starts = await logs(dict.fromkeys(partitions - positions.keys(), EARLIEST))
+        return group_lag(positions, partitions, starts, ends)
 
 
-def _closed(record: TopicRecord) -> str:
-    """Say whether the source of a promoted topic refuses writes."""
-    if record.phase is not TopicPhase.PROMOTED:
-        return ""
-    closed, wanted = record.closed, record.late.seal
-    if closed is None:
-        return "closing" if wanted else "open"
-    if closed.denied:
-        return f"open: {closed.denied}"
-    return ("closed" if closed.proven else "closing") if wanted else "opening"
+@dataclass(slots=True)
+class _GroupFigures:
+    """The figures of one group from the two clusters; an unknown figure keeps its default."""
+
+    members: tuple[GroupMember, ...] | None = None
+    at_target: tuple[GroupMember, ...] | None = None
+    lag: GroupLag = UNKNOWN
+    names: Mapping[str, str] = field(default_factory=dict)
+    misplaced: tuple[GroupMember, ...] | None = None
+    held: bool | None = None
+    commits: Mapping[str, Mapping[int, int]] | None = None
+
+
+def _source_access(record: TopicRecord) -> str:
+    denied = record.closed.denied if record.closed is not None else ""
+    access = record.source_access
+    return f"{access}: {denied}" if access is SourceAccess.OPEN and denied else access or ""
 
 
 def _verified(
@@ -524,13 +626,12 @@ def _verified(
     promoted = record.phase is TopicPhase.PROMOTED and partition in record.barrier
     limit = record.barrier[partition].offset if promoted else source_end
     done = record.starts.get(partition, 0) if known is None else known.end
-    left = max(0, limit - done) if limit >= 0 else -1
-    return (-1, 0, left) if known is None else (known.end, known.at_ms, left)
+    unverified = max(0, limit - done) if limit >= 0 else -1
+    return (-1, 0, unverified) if known is None else (known.end, known.at_ms, unverified)
 
 
-def _mapped(record: TopicRecord, progress: Mapping[int, PartitionProgress]) -> str:
-    """Return "mapped" with the number of runs that the mirror reports; without a running mirror the number is
-    unknown."""
+def _mapped(progress: Mapping[int, PartitionProgress]) -> str:
+    """Return "mapped" with the number of runs that the mirror reports, where a mirror runs."""
     runs = sum(seen.runs for seen in progress.values())
     return f"mapped ({runs} run{'' if runs == 1 else 's'})" if runs else "mapped"
 
@@ -541,123 +642,12 @@ def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
     if record.phase in NOT_COPIED_YET:
         return "not yet"
     for row in rows:
-        limit = record.barrier[row.partition].offset if record.phase is TopicPhase.PROMOTED else row.source_end
         start = record.starts.get(row.partition, 0)
         if record.phase is TopicPhase.PROMOTED:
-            begins = row.target_start >= start  # after the promote the target's own retention decides
-            passed = False
+            begins, passed = row.target_start >= start, False  # the target's own retention decides now
         else:
             begins = start <= row.target_start <= max(start, row.source_start)
-            passed = row.target_end > limit >= 0
+            passed = row.target_end > row.source_end >= 0
         if row.problem or passed or row.target_start < 0 or not begins:
             return "unknown"
     return "identical"
-
-
-@dataclass(slots=True)
-class _GroupFigures:
-    """The figures of one group from the two clusters; an unknown figure keeps its default."""
-
-    members: tuple[GroupMember, ...] | None = None
-    at_target: tuple[GroupMember, ...] | None = None
-    lag: GroupLag = UNKNOWN
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    misplaced: tuple[GroupMember, ...] | None = None
-    held: bool | None = None
-    commits: Mapping[str, Mapping[int, int]] | None = None
-
-
-async def _ask_group(
-    connections: Connections,
-    link: LinkRecord,
-    group: GroupRecord,
-    words: list[GroupReport],
-    found: _GroupFigures,
-    trouble: str,
-) -> None:
-    """Ask the clusters in the order of importance, and fill in the answers. Raises where a cluster does not answer."""
-    if not trouble:
-        source, source_admin = await connections.source(link)
-        assigned: frozenset[str] = frozenset()
-        if group.phase is GroupPhase.PROMOTED:
-            told = await group_members(source, group.group)
-            found.members = without_hold(told)
-            found.held = len(found.members) < len(told)
-            found.misplaced = not_former(found.members, group)
-            found.commits = await late_commits(source, group)
-            assigned = (await connections.target_admin.describe_groups([group.group]))[group.group].assigned
-        else:
-            described = (await source_admin.describe_groups([group.group]))[group.group]
-            found.members = described.members
-            assigned = described.assigned
-            if unnamed(words):
-                found.names = await names_of(source, described.assigned)
-        serving = connections.target if group.phase is GroupPhase.PROMOTED else source
-        found.lag = await _lag_of_group(connections, link, group.group, serving, assigned)
-    found.at_target = await members_at_target(connections.target, group.group)
-    if group.phase is GroupPhase.MIRRORED:
-        found.misplaced = found.at_target
-
-
-async def _lag_of_group(
-    connections: Connections, link: LinkRecord, group: str, serving: ClusterClient, assigned: frozenset[str]
-) -> GroupLag:
-    """Return the lag over all partitions of the topics that the group has positions in, or is assigned."""
-    positions = await read_positions(serving, group, stable=False)
-    topics = {topic for topic, _ in positions} | assigned
-    known = (await serving.refresh(topics)).topics if topics else {}
-    partitions = {(topic, part) for topic in topics if topic in known for part in known[topic].partitions}
-    partitions |= positions.keys()
-    state = connections.log.state
-    ends = await read_logs(state, link.name, dict.fromkeys(partitions, LATEST), serving, connections.target)
-    unplaced = dict.fromkeys(partitions - positions.keys(), EARLIEST)
-    starts = await read_logs(state, link.name, unplaced, serving, connections.target)
-    return group_lag(positions, partitions, starts, ends)
-
-
-async def _late(
-    state: State, record: TopicRecord, ends: Mapping[tuple[str, int], LogOffset], source: ClusterClient | None
-) -> tuple[LateFound, ...]:
-    """Return the late writes of a topic, read as far as the source answers."""
-    found = late_of(state, record, {p: ends[record.topic, p].offset for p in record.barrier})
-    return await with_unread(source, found) if source is not None else found
-
-
-async def _group_status(
-    connections: Connections, link: LinkRecord, group: GroupRecord, trouble: str, *, figures: bool
-) -> GroupStatus:
-    words = reports_on(connections.log, group.group)
-    found = _GroupFigures()
-    if figures:
-        with suppress(KmigrateError):  # the figures that are known by then are shown
-            await _ask_group(connections, link, group, words, found, trouble)
-    known = {mark for word in words for mark in word.members}
-    direct = -1
-    if words and found.members is not None:
-        direct = sum(member_mark(member.member_id) not in known for member in found.members)
-    unread, again = (sum(sum(of.values()) for of in each.values()) for each in (group.unread, group.read_again))
-    recorded = connections.log.state.misplaced(link.name, group.group)
-    seen = seen_members(recorded, group, found.misplaced, connections.log.now_ms())
-    late = found.commits if found.commits is not None else recorded.commits
-    return GroupStatus(
-        group.link,
-        group.group,
-        group.phase,
-        group.hindrance,
-        found.members,
-        len(found.at_target) if found.at_target is not None else -1,
-        found.lag.records,
-        group.mode,
-        direct,
-        connections.waits_for(group),
-        unread,
-        again,
-        *withheld_topics(connections.log.state, group, words, found.names),
-        misplaced=seen.there,
-        misplaced_before=seen.gone,
-        late_commits=late if group.phase is GroupPhase.PROMOTED else {},
-        lag_unplaced=found.lag.unplaced,
-        lag_beyond=found.lag.beyond,
-        held=found.held,
-        refused=tuple(refused_members(connections.log, group.group)),
-    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,10 @@ from kmigrate.cluster.client import LogOffset
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import AssignmentRecord, LeaseRecord, PartitionBarrier, TopicRecord, VerifiedRange
-from kmigrate.model.state import State
-from kmigrate.workflow.status.lags import lags_of
-from kmigrate.workflow.status.snapshot import TopicStatus, _topic_status
+from kmigrate.model.verified import _nothing
+from kmigrate.workflow.status.snapshot import TopicStatus, _Bounds, _LinkLook
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.promote.test_topic import LINK
 
 KEY = ("t", 0)
 RECORD = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 10})
@@ -26,13 +29,20 @@ def status(
     seen: PartitionProgress | None = None,
     verified: VerifiedRange | None = None,
 ) -> TopicStatus:
-    mine, theirs = ((({KEY: LogOffset(0, first, 0)}), {KEY: LogOffset(0, end, 0)}) for first, end in (target, source))
+    at_target, at_source = (
+        _Bounds({KEY: LogOffset(0, first, 0)}, {KEY: LogOffset(0, end, 0)}) for first, end in (target, source)
+    )
     presence = MirrorPresence("m", "l", 1, True, 500, {"t": {0: seen}}) if seen is not None else None
-    words = [presence] if presence is not None else []
-    lags = asyncio.run(lags_of([record], theirs[1], mine[1], words, None))
     lease, shared = LeaseRecord("mirror/l", "m", 1), AssignmentRecord("l", 2, ("m",), {"t": (0,)})
-    state = State().with_record(lease.key, lease, 1).with_record(shared.key, shared, 2)
-    return _topic_status(state, record, mine, theirs, {}, words, [], lags, {} if verified is None else {0: verified})
+    kept = () if verified is None else (replace(_nothing(LINK, record), ranges={0: verified}),)
+    log = MemoryLog(LINK, lease, shared, record, *kept)
+    if presence is not None:
+        log.say(presence)
+    connections: Any = SimpleNamespace(log=log, waits_for=lambda _: "")
+    look = _LinkLook(connections, LINK, log.alive(MirrorPresence), [])
+    look.at_source, look.at_target = at_source, at_target
+    (made,) = asyncio.run(look.topic_statuses())
+    return made
 
 
 @pytest.mark.parametrize(
