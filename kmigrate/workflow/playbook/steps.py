@@ -241,21 +241,22 @@ class Playbook:
 
 def parse_playbook(text: str, file: str) -> Playbook:
     """Parse the playbook of a TOML text; `file` names the playbook in errors."""
+    at_file = _Place(file)
     try:
         data = tomli.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
-        raise _bad(file, 0, "", str(error), "TOML (docs/playbooks.md)") from error
+        raise at_file.bad("", str(error), "TOML (docs/playbooks.md)") from error
     for key in data:
         if key not in ("title", "defaults", "step"):
-            raise _bad(file, 0, key, "no such key", "title, [defaults] and [[step]]")
-    title = data.get("title", "")
-    if not isinstance(title, str):
-        raise _bad(file, 0, "title", f"found {title!r}", "a text")
-    defaults = _defaults(data.get("defaults", {}), file)
+            raise at_file.bad(key, "no such key", "title, [defaults] and [[step]]")
+    title = at_file.text(data, "title")
+    defaults = data.get("defaults", {})  # the link of every step that could name a link
+    if not isinstance(defaults, dict) or not set(defaults) <= {"link"} or not all(map(_is_text, defaults.values())):
+        raise at_file.bad("defaults", f"found {defaults!r}", 'a table that holds nothing but link = "NAME"')
     steps = data.get("step", [])
     if not isinstance(steps, list) or not steps or not all(isinstance(each, dict) for each in steps):
-        raise _bad(file, 0, "step", "there is no step", "one or more [[step]] tables")
-    book = Playbook(file, title, tuple(_step(each, n, file, defaults) for n, each in enumerate(steps, start=1)))
+        raise at_file.bad("step", "there is no step", "one or more [[step]] tables")
+    book = Playbook(file, title, tuple(_Place(file, n, defaults).step(each) for n, each in enumerate(steps, start=1)))
     _refuse_begin_anew(book)
     return book
 
@@ -271,86 +272,79 @@ def _refuse_begin_anew(book: Playbook) -> None:
     for step in steps:
         if step.verb == "link delete" and step.options["name"] in made:
             what = f"another step makes link {step.options['name']}: when it is run again, all would begin anew"
-            raise _bad(book.file, step.number, "run", what, "link delete in a playbook of its own")
+            raise _Place(book.file, step.number).bad("run", what, "link delete in a playbook of its own")
 
 
-def _defaults(table: Any, file: str) -> dict[str, str]:
-    """Return `[defaults] link = …`: the link of every step that could name a link."""
-    if not isinstance(table, dict) or not set(table) <= {"link"} or not all(_is_text(v) for v in table.values()):
-        raise _bad(file, 0, "defaults", f"found {table!r}", 'a table that holds nothing but link = "NAME"')
-    return table
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place in a playbook: the whole file, or one step, with the defaults of its keys. Parses, and names mistakes."""
 
+    file: str
+    number: int = 0
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
-def _step(table: Mapping[str, Any], number: int, file: str, defaults: Mapping[str, str]) -> Step:
-    kinds = [kind for kind in ("run", "exec", "wait") if kind in table]
-    if len(kinds) != 1:
-        found = " and ".join(kinds) or f"only {', '.join(table) or 'nothing'}"
-        raise _bad(file, number, "", f"found {found}", "exactly one of run, exec, wait")
-    kind = kinds[0]
-    word = table[kind]
-    if not _is_text(word):
-        raise _bad(file, number, kind, f"found {word!r}", "a text")
-    title = table.get("title", "")
-    if not isinstance(title, str):
-        raise _bad(file, number, "title", f"found {title!r}", "a text")
-    rest = {key: value for key, value in table.items() if key not in (kind, "title")}
-    if kind == "run":
-        return _run(word, title, rest, number, file, defaults)
-    options = _checked(rest, _EXEC if kind == "exec" else _CHOICE, number, file, defaults)
-    scope = Scope(options.get("link"), tuple(options.get("topics", ())), tuple(options.get("groups", ())))
-    if kind == "wait":
-        condition = _condition(word, "wait", number, file)
-        return WaitStep(number, title, condition, float(options.get("timeout", 120.0)), scope)
-    unless = _condition(options["unless"], "unless", number, file) if "unless" in options else None
-    return ExecStep(number, title, _words(word, number, file), float(options.get("timeout", 600.0)), unless, scope)
+    def bad(self, key: str, what: str, expected: str) -> UsageError:
+        place = f"{self.file}, step {self.number}" if self.number else self.file
+        return UsageError(
+            "bad-playbook",
+            f"{place}: {f'{key}: ' if key else ''}{what}",
+            still_true="no step was run",
+            next_step=f"expected: {expected}",
+        )
 
+    def text(self, table: Mapping[str, Any], key: str) -> str:
+        value = table.get(key, "")
+        if not isinstance(value, str):
+            raise self.bad(key, f"found {value!r}", "a text")
+        return value
 
-def _run(
-    verb: str, title: str, rest: Mapping[str, Any], number: int, file: str, defaults: Mapping[str, str]
-) -> RunStep:
-    fields = VERBS.get(verb)
-    if fields is None:
-        raise _bad(file, number, "run", f"there is no verb {verb!r}", f"one of: {', '.join(VERBS)}")
-    return RunStep(number, title, verb, _checked(rest, fields, number, file, defaults))
+    def step(self, table: Mapping[str, Any]) -> Step:
+        kinds = [kind for kind in ("run", "exec", "wait") if kind in table]
+        if len(kinds) != 1:
+            found = " and ".join(kinds) or f"only {', '.join(table) or 'nothing'}"
+            raise self.bad("", f"found {found}", "exactly one of run, exec, wait")
+        kind = kinds[0]
+        sentence = table[kind]
+        if not _is_text(sentence):
+            raise self.bad(kind, f"found {sentence!r}", "a text")
+        title = self.text(table, "title")
+        rest = {key: value for key, value in table.items() if key not in (kind, "title")}
+        if kind == "run":
+            if sentence not in VERBS:
+                raise self.bad("run", f"there is no verb {sentence!r}", f"one of: {', '.join(VERBS)}")
+            return RunStep(self.number, title, sentence, self._options(rest, VERBS[sentence]))
+        options = self._options(rest, _EXEC if kind == "exec" else _CHOICE)
+        scope = Scope(options.get("link"), tuple(options.get("topics", ())), tuple(options.get("groups", ())))
+        if kind == "wait":
+            timeout = float(options.get("timeout", 120.0))
+            return WaitStep(self.number, title, self._condition(sentence, "wait"), timeout, scope)
+        unless = self._condition(options["unless"], "unless") if "unless" in options else None
+        timeout = float(options.get("timeout", 600.0))
+        return ExecStep(self.number, title, self._command(sentence), timeout, unless, scope)
 
+    def _options(self, given: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+        """Return the options of a step, with every key known and every value of its type, defaults filled in."""
+        for key, value in given.items():
+            if key not in fields:
+                raise self.bad(key, "no such key in this step", f"one of: {', '.join(fields)}")
+            if not fields[key].check(value):
+                raise self.bad(key, f"found {value!r}", fields[key].expected)
+        for key, known in fields.items():
+            if known.required and key not in given:
+                raise self.bad(key, "is missing", known.expected)
+        return {**{key: value for key, value in self.defaults.items() if key in fields}, **given}
 
-def _checked(
-    given: Mapping[str, Any], fields: Mapping[str, Field], number: int, file: str, defaults: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the options of a step, with every key known and every value of its type, defaults filled in."""
-    for key, value in given.items():
-        if key not in fields:
-            raise _bad(file, number, key, "no such key in this step", f"one of: {', '.join(fields)}")
-        if not fields[key].check(value):
-            raise _bad(file, number, key, f"found {value!r}", fields[key].expected)
-    for key, one in fields.items():
-        if one.required and key not in given:
-            raise _bad(file, number, key, "is missing", one.expected)
-    return {**{key: value for key, value in defaults.items() if key in fields}, **given}
+    def _condition(self, text: str, key: str) -> Condition:
+        condition = parse_condition(text)
+        if condition is None:
+            raise self.bad(key, f"found {text!r}", EXPECTED)
+        return condition
 
-
-def _condition(text: str, key: str, number: int, file: str) -> Condition:
-    condition = parse_condition(text)
-    if condition is None:
-        raise _bad(file, number, key, f"found {text!r}", EXPECTED)
-    return condition
-
-
-def _words(command: str, number: int, file: str) -> tuple[str, ...]:
-    try:
-        words = tuple(shlex.split(command))
-    except ValueError as error:
-        raise _bad(file, number, "exec", f"{error} in {command!r}", "a command line") from error
-    if not words or "\0" in command:
-        raise _bad(file, number, "exec", "the command is empty, or holds a NUL", "a command line")
-    return words
-
-
-def _bad(file: str, number: int, key: str, what: str, expected: str) -> UsageError:
-    place = f"{file}, step {number}" if number else file
-    return UsageError(
-        "bad-playbook",
-        f"{place}: {f'{key}: ' if key else ''}{what}",
-        still_true="no step was run",
-        next_step=f"expected: {expected}",
-    )
+    def _command(self, command: str) -> tuple[str, ...]:
+        try:
+            words = tuple(shlex.split(command))
+        except ValueError as error:
+            raise self.bad("exec", f"{error} in {command!r}", "a command line") from error
+        if not words or "\0" in command:
+            raise self.bad("exec", "the command is empty, or holds a NUL", "a command line")
+        return words
