@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
@@ -57,126 +56,70 @@ _ASSIGNOR = re.compile(r"org\.apache\.kafka\.coordinator\.group\.assignor\.(\w+)
 _Harm = Literal["lower", "higher", "missing words", "switched off"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """One setting, and what a harmful difference means; `dynamic` where it can be changed while brokers run."""
-
-    key: str
-    scope: Scope
-    harm: _Harm
-    effect: str
-    dynamic: bool = False
-    unlimited: int | None = None
-    """The value that means no limit."""
-
-
-def _lower(key: str, scope: Scope, effect: str, *, dynamic: bool = False, unlimited: int | None = None) -> _Rule:
-    return _Rule(key, scope, "lower", effect, dynamic, unlimited)
-
-
-_RULES: tuple[_Rule, ...] = (
-    _lower(
-        "group.max.session.timeout.ms",
-        Scope.GROUPS,
-        "a consumer with a longer session.timeout.ms is refused (INVALID_SESSION_TIMEOUT)",
-    ),
-    _Rule(
-        "group.min.session.timeout.ms",
-        Scope.GROUPS,
-        "higher",
-        "a consumer with a shorter session.timeout.ms is refused (INVALID_SESSION_TIMEOUT)",
-    ),
-    _lower("group.max.size", Scope.GROUPS, "members beyond that number are refused (GROUP_MAX_SIZE_REACHED)"),
-    _lower(
-        "group.consumer.max.size",
-        Scope.GROUPS,
-        "members of the new protocol beyond that number are refused (GROUP_MAX_SIZE_REACHED)",
-    ),
-    _lower(
+_EFFECTS: Mapping[tuple[Scope, _Harm], Mapping[str, str]] = {
+    (Scope.GROUPS, "lower"): {
+        "group.max.session.timeout.ms": "a consumer with a longer session.timeout.ms is refused "
+        "(INVALID_SESSION_TIMEOUT)",
+        "group.max.size": "members beyond that number are refused (GROUP_MAX_SIZE_REACHED)",
+        "group.consumer.max.size": "members of the new protocol beyond that number are refused "
+        "(GROUP_MAX_SIZE_REACHED)",
+        "group.consumer.session.timeout.ms": "members of the new protocol that are silent for longer lose their "
+        "partitions",
+        "group.consumer.max.session.timeout.ms": "a group's own longer session timeout is cut",
+        "offsets.retention.minutes": "the positions of a group without members are deleted sooner",
+        "offset.metadata.max.bytes": "a commit with longer metadata is refused (OFFSET_METADATA_TOO_LARGE)",
+    },
+    (Scope.GROUPS, "higher"): {
+        "group.min.session.timeout.ms": "a consumer with a shorter session.timeout.ms is refused "
+        "(INVALID_SESSION_TIMEOUT)",
+        "group.consumer.heartbeat.interval.ms": "members of the new protocol hear of a new assignment later",
+    },
+    (Scope.GROUPS, "missing words"): {
+        "group.consumer.assignors": "a member of the new protocol that names such an assignor is refused "
+        "(UNSUPPORTED_ASSIGNOR)",
+        _PROTOCOLS: "members of such a protocol cannot join a group",
+    },
+    (Scope.TRANSACTIONS, "lower"): {
+        "transaction.max.timeout.ms": "a producer with a longer transaction.timeout.ms is refused "
+        "(INVALID_TRANSACTION_TIMEOUT)",
+        "transactional.id.expiration.ms": "a producer that is idle for longer loses its transactional id "
+        "(INVALID_PRODUCER_ID_MAPPING)",
+    },
+    (Scope.CONNECTIONS, "lower"): {
+        "max.connections": "connections beyond that number wait",
+        "max.connections.per.ip": "connections beyond that number are closed; all clients of a router come from the "
+        "router's address",
+        "max.connection.creation.rate": "new connections beyond that rate wait, as when clients are restarted together",
+        "connections.max.idle.ms": "idle connections are closed sooner",
+    },
+    (Scope.MESSAGES, "lower"): {
+        "message.max.bytes": "a topic without a max.message.bytes of its own takes smaller batches only "
+        "(MESSAGE_TOO_LARGE)",
+        "socket.request.max.bytes": "the connection of a client that sends a larger request is closed",
+        "fetch.max.bytes": "one Fetch response holds less",
+        "max.incremental.fetch.session.cache.slots": "consumers beyond that number send whole Fetch requests, which "
+        "costs processor time",
+    },
+    (Scope.TOPICS, "switched off"): {
+        "auto.create.topics.enable": "a topic that a client uses for the first time is not created",
+        "delete.topic.enable": "an application that deletes topics is refused",
+    },
+}
+"""The effect of a harmful difference in a setting, by the setting's scope and the direction that does harm."""
+_DYNAMIC = frozenset(
+    {
         "group.consumer.session.timeout.ms",
-        Scope.GROUPS,
-        "members of the new protocol that are silent for longer lose their partitions",
-        dynamic=True,
-    ),
-    _lower("group.consumer.max.session.timeout.ms", Scope.GROUPS, "a group's own longer session timeout is cut"),
-    _Rule(
         "group.consumer.heartbeat.interval.ms",
-        Scope.GROUPS,
-        "higher",
-        "members of the new protocol hear of a new assignment later",
-        dynamic=True,
-    ),
-    _Rule(
-        "group.consumer.assignors",
-        Scope.GROUPS,
-        "missing words",
-        "a member of the new protocol that names such an assignor is refused (UNSUPPORTED_ASSIGNOR)",
-    ),
-    _Rule(
-        _PROTOCOLS,
-        Scope.GROUPS,
-        "missing words",
-        "members of such a protocol cannot join a group",
-    ),
-    _lower(
-        "offsets.retention.minutes",
-        Scope.GROUPS,
-        "the positions of a group without members are deleted sooner",
-    ),
-    _lower(
-        "offset.metadata.max.bytes",
-        Scope.GROUPS,
-        "a commit with longer metadata is refused (OFFSET_METADATA_TOO_LARGE)",
-    ),
-    _lower(
-        "transaction.max.timeout.ms",
-        Scope.TRANSACTIONS,
-        "a producer with a longer transaction.timeout.ms is refused (INVALID_TRANSACTION_TIMEOUT)",
-    ),
-    _lower(
-        "transactional.id.expiration.ms",
-        Scope.TRANSACTIONS,
-        "a producer that is idle for longer loses its transactional id (INVALID_PRODUCER_ID_MAPPING)",
-    ),
-    _lower("max.connections", Scope.CONNECTIONS, "connections beyond that number wait", dynamic=True),
-    _lower(
+        "max.connections",
         "max.connections.per.ip",
-        Scope.CONNECTIONS,
-        "connections beyond that number are closed; all clients of a router come from the router's address",
-        dynamic=True,
-    ),
-    _lower(
         "max.connection.creation.rate",
-        Scope.CONNECTIONS,
-        "new connections beyond that rate wait, as when clients are restarted together",
-        dynamic=True,
-    ),
-    _lower("connections.max.idle.ms", Scope.CONNECTIONS, "idle connections are closed sooner", unlimited=-1),
-    _lower(
         "message.max.bytes",
-        Scope.MESSAGES,
-        "a topic without a max.message.bytes of its own takes smaller batches only (MESSAGE_TOO_LARGE)",
-        dynamic=True,
-    ),
-    _lower(
-        "socket.request.max.bytes",
-        Scope.MESSAGES,
-        "the connection of a client that sends a larger request is closed",
-    ),
-    _lower("fetch.max.bytes", Scope.MESSAGES, "one Fetch response holds less", dynamic=False),
-    _lower(
-        "max.incremental.fetch.session.cache.slots",
-        Scope.MESSAGES,
-        "consumers beyond that number send whole Fetch requests, which costs processor time",
-    ),
-    _Rule(
-        "auto.create.topics.enable",
-        Scope.TOPICS,
-        "switched off",
-        "a topic that a client uses for the first time is not created",
-    ),
-    _Rule("delete.topic.enable", Scope.TOPICS, "switched off", "an application that deletes topics is refused"),
+    }
 )
+"""Settings that can be changed while brokers run."""
+_UNLIMITED = {"connections.max.idle.ms": -1}
+"""Values that mean no limit."""
+_KEYS = frozenset(key for effects in _EFFECTS.values() for key in effects)
 
 
 async def read_settings(client: ClusterClient, admin: Admin) -> BrokerSettings:
@@ -184,30 +127,22 @@ async def read_settings(client: ClusterClient, admin: Admin) -> BrokerSettings:
     if not client.metadata.brokers:
         await client.refresh([])
     nodes = sorted(client.metadata.brokers)[:_MOST_BROKERS]
-    told = await together(*(admin.broker_configs(node) for node in nodes))
-    keys = {rule.key for rule in _RULES}
-    return {key: tuple(sorted({each[key].value for each in told if key in each and each[key].value})) for key in keys}
+    configs = await together(*(admin.broker_configs(node) for node in nodes))
+    return {key: tuple(sorted({each[key].value for each in configs if key in each} - {""})) for key in _KEYS}
 
 
 def compare_settings(source: BrokerSettings, target: BrokerSettings, scopes: Collection[Scope] = ALL) -> list[Finding]:
     """Return a warning for each setting that does harm on the target. An unknown value is not compared."""
-    found: list[Finding] = []
     served = any(_NEW_PROTOCOL in _words(value) for value in source.get(_PROTOCOLS, ()))
-    for rule in _RULES:
-        here, there = source.get(rule.key, ()), target.get(rule.key, ())
-        unused = rule.key.startswith(_OF_NEW_PROTOCOL) and not served
-        if rule.scope not in scopes or unused or not here or not there:
-            continue
-        if (difference := _COMPARED[rule.harm](rule, here, there)) is not None:
-            on_source, on_target, wanted = difference
-            found.append(
-                Finding(
-                    "warn",
-                    "broker-setting",
-                    f"{rule.key} is {on_source} on the source and {on_target} on the target: {rule.effect}",
-                    _change(rule, wanted),
-                )
-            )
+    found: list[Finding] = []
+    for (scope, harm), effects in _EFFECTS.items():
+        for key, effect in effects.items() if scope in scopes else ():
+            here, there = source.get(key, ()), target.get(key, ())
+            unused = key.startswith(_OF_NEW_PROTOCOL) and not served
+            if not unused and here and there and (difference := _COMPARED[harm](key, here, there)) is not None:
+                on_source, on_target, wanted = difference
+                what = f"{key} is {on_source} on the source and {on_target} on the target: {effect}"
+                found.append(Finding("warn", "broker-setting", what, _change(key, wanted)))
     return found
 
 
@@ -241,39 +176,46 @@ def limit(settings: BrokerSettings, key: str) -> int | None:
     return min((int(value) for value in settings.get(key, ()) if value.isdigit()), default=None)
 
 
-def _change(rule: _Rule, value: str) -> str:
-    if rule.dynamic:
+def _change(key: str, value: str) -> str:
+    if key in _DYNAMIC:
         return (
-            "on the target: kafka-configs.sh --alter --entity-type brokers --entity-default "
-            f"--add-config {rule.key}={value}"
+            f"on the target: kafka-configs.sh --alter --entity-type brokers --entity-default --add-config {key}={value}"
         )
-    return f"set {rule.key}={value} in the target brokers' server.properties, and restart these one by one"
+    return f"set {key}={value} in the target brokers' server.properties, and restart these one by one"
 
 
 _Difference = tuple[str, str, str]
 """The value on the source, the value on the target, and the value that the target should have."""
 
 
-def _numbers(rule: _Rule, values: Sequence[str]) -> list[float]:
-    found = [int(value) for value in values if value.lstrip("-").isdigit()]
-    return [float("inf") if number == rule.unlimited else number for number in found]
-
-
-def _is_lower(rule: _Rule, here: Sequence[str], there: Sequence[str]) -> _Difference | None:
-    ours, theirs = _numbers(rule, here), _numbers(rule, there)
+def _is_lower(key: str, here: Sequence[str], there: Sequence[str]) -> _Difference | None:
+    ours, theirs = _numbers(key, here), _numbers(key, there)
     if not ours or not theirs or min(theirs) >= max(ours):
         return None
-    return _number(max(ours)), _number(min(theirs)), _plain(max(ours), rule)
+    return _number(max(ours)), _number(min(theirs)), _plain(key, max(ours))
 
 
-def _is_higher(rule: _Rule, here: Sequence[str], there: Sequence[str]) -> _Difference | None:
-    ours, theirs = _numbers(rule, here), _numbers(rule, there)
+def _is_higher(key: str, here: Sequence[str], there: Sequence[str]) -> _Difference | None:
+    ours, theirs = _numbers(key, here), _numbers(key, there)
     if not ours or not theirs or max(theirs) <= min(ours):
         return None
-    return _number(min(ours)), _number(max(theirs)), _plain(min(ours), rule)
+    return _number(min(ours)), _number(max(theirs)), _plain(key, min(ours))
 
 
-def _lacks_words(_: _Rule, here: Sequence[str], there: Sequence[str]) -> _Difference | None:
+def _numbers(key: str, values: Sequence[str]) -> list[float]:
+    found = [int(value) for value in values if value.lstrip("-").isdigit()]
+    return [float("inf") if number == _UNLIMITED.get(key) else number for number in found]
+
+
+def _number(value: float) -> str:
+    return "without limit" if value == float("inf") else f"{value:,.0f}"
+
+
+def _plain(key: str, value: float) -> str:
+    return str(_UNLIMITED[key]) if value == float("inf") else f"{value:.0f}"
+
+
+def _lacks_words(_: str, here: Sequence[str], there: Sequence[str]) -> _Difference | None:
     ours = {word for value in here for word in _words(value)}
     theirs = [_words(value) for value in there]
     if all(ours <= each for each in theirs):
@@ -290,21 +232,13 @@ def _words(value: str) -> set[str]:
     return {_ASSIGNOR.sub(lambda found: found[1].lower(), word.strip()) for word in value.split(",")}
 
 
-def _is_off(_: _Rule, here: Sequence[str], there: Sequence[str]) -> _Difference | None:
+def _is_off(_: str, here: Sequence[str], there: Sequence[str]) -> _Difference | None:
     return ("true", "false", "true") if "true" in here and "false" in there else None
 
 
-_COMPARED: Mapping[_Harm, Callable[[_Rule, Sequence[str], Sequence[str]], _Difference | None]] = {
+_COMPARED: Mapping[_Harm, Callable[[str, Sequence[str], Sequence[str]], _Difference | None]] = {
     "lower": _is_lower,
     "higher": _is_higher,
     "missing words": _lacks_words,
     "switched off": _is_off,
 }
-
-
-def _number(value: float) -> str:
-    return "without limit" if value == float("inf") else f"{value:,.0f}"
-
-
-def _plain(value: float, rule: _Rule) -> str:
-    return str(rule.unlimited) if value == float("inf") else f"{value:.0f}"
