@@ -27,7 +27,7 @@ from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.status.remaining import copied_up_to
+from kmigrate.workflow.status.lags import copied_up_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,7 +34,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base.broker_settings import OF_CLUSTERS, setting_findings
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import AT_THE_TARGET
-from kmigrate.workflow.status.remaining import copied_up_to, padding_left
+from kmigrate.workflow.status.lags import copied_up_to, padding_left
 
 __all__ = ["TopicOutlook", "app", "plan"]
 

@@ -5,7 +5,6 @@ promoted groups until `link finish`.
 
     readers           what groups read, and the groups that a topic has to wait for
     membership        members of a source group: through routers or direct
-    lag               the lag of a group
     admission         the check that the target would admit a group's members
     handover          committed offsets, carried from the source to the target
     following         the promote of a group that follows

@@ -11,10 +11,8 @@ answer. `late_writes` watches the source after the flip.
     revoking        identities of transactional producers, revoked at the source
     barrier_table   the last sequence of each producer below the barrier
     final_check     the last questions to both clusters before the flip
-    settling        ACLs before the flip, configs after the flip
-    outcome         the end of a promote in the topic's record
+    outcome         the end of a promote: the records, ACLs before the flip, configs after the flip
     closing         the seal of the source topic after the flip
     late_writes     the watch on the source after the flip
-    late_batches    batches at or beyond the barrier, read from the source
     late_findings   late writes, named for `status`, `verify` and `link finish`
 """

@@ -34,8 +34,7 @@ from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.promote.late_batches import read_late, reads_of_late
-from kmigrate.workflow.promote.late_findings import promoted
+from kmigrate.workflow.promote.late_findings import promoted, read_late, reads_of_late
 
 __all__ = ["LateWatch", "late_producer_id", "quarantine_topic", "watched"]
 

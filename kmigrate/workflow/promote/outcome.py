@@ -1,4 +1,4 @@
-"""Writes the end of a promote into its topic's record: promoted, or mirroring as before, with the reason.
+"""Brings a promote to its end, promoted or mirroring as before: the records, and ACLs and configs around the flip.
 
 A promote without a way back goes forward with the target alone, whatever has become of the source. Two kinds of topics
 have no way back: a topic whose flip another topic's flip has decided (`unit`, rule C), and a topic that is flipped and
@@ -7,19 +7,33 @@ not settled.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 
+from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.record_json import Record
 from kmigrate.model.records import ProvenTopic, TopicRecord
 from kmigrate.model.state import State
-from kmigrate.net.clock import now_ms
+from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.unit import decided
-from kmigrate.workflow.promote.settling import settle
 
-__all__ = ["flipped", "flipped_as_decided", "given_up", "go_forward", "no_way_back"]
+__all__ = [
+    "flipped",
+    "flipped_as_decided",
+    "given_up",
+    "go_forward",
+    "no_way_back",
+    "put_in_force",
+    "settle",
+    "with_promote_rules",
+]
 
 
 def no_way_back(state: State, record: TopicRecord) -> bool:
@@ -72,3 +86,67 @@ def given_up(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecord:
         terms=None,
         barrier={},
     )
+
+
+async def with_promote_rules(record: TopicRecord, target: ClusterClient) -> tuple[Acl, ...]:
+    """Return the ACLs that kmigrate answers for once the topic's own ACLs are put on the target.
+
+    ACLs that the target has already were set by somebody else, and are left alone.
+    """
+    if not record.promote_acls:
+        return record.granted_acls
+    at_target = await read_acls(target) or frozenset()
+    return tuple(sorted({*record.granted_acls, *(rule for rule in record.promote_acls if rule not in at_target)}))
+
+
+async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin, deadline: float) -> None:
+    """Put the topic's own ACLs in force on every broker of the target.
+
+    A producer that a single broker still refuses is lost.
+    """
+    wanted = set(record.promote_acls)
+    if not wanted:
+        return
+    await admin.create_acls(record.promote_acls)
+    for node in list(target.metadata.brokers):
+        while not await _knows(target, node, wanted):
+            if monotonic() > deadline:
+                raise Refused("acls-not-in-force", f"broker {node} of the target does not know the topic's ACLs yet")
+            await sleep(0.005)
+
+
+async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
+    """Return True if a broker has all the ACLs.
+
+    A broker that has left the cluster counts, too: that broker reads the ACLs before serving again.
+    """
+    try:
+        return wanted <= (await read_acls(target, node) or frozenset())
+    except Unreachable:
+        return node not in (await target.refresh([])).brokers
+
+
+async def settle(record: TopicRecord, log: StateLog, admin: Admin) -> None:
+    """Give the flipped topic its own configs, and delete the ACLs that were only for the time of mirroring.
+
+    A new controller settles again until the record says that the topic is settled; the record also names a refusal. The
+    state log is read to its end first. While this process stood still, another process may have settled the topic, and
+    a person may have given the topic other configs since.
+    """
+    if (await log.read_to_end()).records.get(record.key) != record:
+        return
+    spare = [rule for rule in record.granted_acls if rule not in record.promote_acls]
+    try:
+        await admin.alter_topic_configs(record.topic, record.restore_configs, record.drop_configs)
+        await admin.delete_acls(spare)
+        settled = replace(record, unsettled=False, reason="")
+    except KmigrateError as error:
+        settled = replace(record, reason=f"not-settled: {error.what}")
+
+    def decide(state: State) -> Record | None:
+        return settled if state.records.get(record.key) == record else None
+
+    if settled != record:
+        await log.append(decide)
+    if settled.unsettled:
+        await sleep(1.0)

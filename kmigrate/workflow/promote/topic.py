@@ -54,9 +54,16 @@ from kmigrate.workflow.promote.barrier_table import BarrierTable
 from kmigrate.workflow.promote.direct_writers import direct_writers
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.final_check import FinalCheck
-from kmigrate.workflow.promote.outcome import flipped, flipped_as_decided, given_up, go_forward, no_way_back
+from kmigrate.workflow.promote.outcome import (
+    flipped,
+    flipped_as_decided,
+    given_up,
+    go_forward,
+    no_way_back,
+    put_in_force,
+    with_promote_rules,
+)
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
-from kmigrate.workflow.promote.settling import put_in_force, with_promote_rules
 
 __all__ = ["TopicPromotion"]
 

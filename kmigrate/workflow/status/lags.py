@@ -1,54 +1,83 @@
-"""Measures how far the copies are behind: in records by the two logs' ends, in bytes and seconds by the best report.
+"""Measures how far copies and groups are behind, and what copies that have begun have still to copy.
 
-The mirror's last report is best, even after the mirror has died: `fresh_ms` is a moment, so the seconds go on growing.
-A report counts only where the target holds the records that the report is about. Without a report in the last minute,
-or from a new mirror before its first batch, kmigrate reads the next batch on the source.
+A copy's lag is counted in records by the two logs' ends, and in bytes and seconds by the best report. The mirror's last
+report is best, even after the mirror has died: `fresh_ms` is a moment, so the seconds go on growing. A report counts
+only where the target holds the records that the report is about. Without a report in the last minute, or from a new
+mirror before its first batch, kmigrate reads the next batch on the source.
+
+In a group, a partition without a committed position, or with a position beyond the log's end, has no lag:
+`auto.offset.reset` decides where the consumer begins there. Such a partition is named apart, and never counted as a lag
+of 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.cluster.log_probes import look_ahead
 from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, TopicPhase
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import now_ms
+from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.base.offset_maps import Positions
 
-__all__ = ["Offsets", "lags_of", "lost_beginning"]
+__all__ = [
+    "UNKNOWN", "GroupLag", "Offsets", "copied_up_to", "group_lag", "lags_of", "lost_beginning", "padding_left",
+]  # fmt: skip
 
-Offsets = Mapping[tuple[str, int], LogOffset]
+Key = tuple[str, int]
+"""A topic and a partition."""
+Offsets = Mapping[Key, LogOffset]
 
 
 async def lags_of(
     records: Iterable[TopicRecord],
     source_ends: Offsets,
     target_ends: Offsets,
-    words: Iterable[MirrorPresence],
+    reports: Collection[MirrorPresence],
     source: ClusterClient | None,
-) -> dict[tuple[str, int], Lag]:
-    """Return the lag of every partition of one link's topics; `source` is None where the source does not answer."""
-    words = list(words)
-    behind: dict[tuple[str, int], int] = {}
-    paces: dict[tuple[str, int], Pace] = {}
-    unheard: dict[tuple[str, int], int] = {}
+) -> dict[Key, Lag]:
+    """Return the lag of every partition of one link's topics; `source` is None where the source does not answer.
+
+    With identical offsets the target's log end is the source offset up to which the target holds everything; with
+    mapped offsets the position that the mirror reports is. Reports of dead mirrors count, too.
+    """
+    behind: dict[Key, int] = {}
+    paces: dict[Key, Pace] = {}
+    unheard: dict[Key, int] = {}
     for record in records:
+        of_topic = [each.topics.get(record.topic, {}) for each in reports if each.link == record.link]
         for partition in range(record.partitions):
             key = (record.topic, partition)
-            at = _place(record, partition, target_ends[key].offset, words)
-            behind[key] = _behind(record, source_ends[key].offset, at)
-            paces[key] = _last_word(record, partition, at, words)
+            progress = [topic[partition] for topic in of_topic if partition in topic]
+            copied_to = target_ends[key].offset
+            if record.mapped:
+                copied_to = max((each.position for each in progress), default=-1)
+            behind[key] = _behind(record, source_ends[key].offset, copied_to)
+            known = [each.pace for each in progress if each.position <= copied_to]
+            paces[key] = max(known, key=lambda pace: pace.fresh_ms, default=UNPACED)
             if behind[key] > 0 and not paces[key].fresh_ms and record.phase not in NOT_COPIED_YET:
-                unheard[key] = at
+                unheard[key] = copied_to
     if source is not None and unheard:
         paces |= await look_ahead(source, unheard)
     now = now_ms()
     return {key: lag_of(missing, paces[key], now) for key, missing in behind.items()}
 
 
-def lost_beginning(record: TopicRecord, key: tuple[str, int], on_target: Offsets, on_source: Offsets) -> str:
+def _behind(record: TopicRecord, source_end: int, target_end: int) -> int:
+    if record.phase is TopicPhase.PROMOTED:
+        return 0
+    # unknown, too, if the copy holds records that the source does not hold
+    unknown = source_end < 0 or target_end < 0 or target_end > source_end
+    return -1 if unknown else source_end - target_end
+
+
+def lost_beginning(record: TopicRecord, key: Key, on_target: Offsets, on_source: Offsets) -> str:
     """Describe records that are gone at the beginning of a copy and still on the source; '' for none.
 
     Only a copy with identical offsets is judged. While a topic is mirrored, the target loses only what the source has
@@ -61,32 +90,58 @@ def lost_beginning(record: TopicRecord, key: tuple[str, int], on_target: Offsets
     return f"copy-cut: offsets {first} to {there - 1} are gone on the target, where somebody deletes records"
 
 
-def _place(record: TopicRecord, partition: int, target_end: int, words: Iterable[MirrorPresence]) -> int:
-    """Return the source offset up to which the target holds everything.
+async def copied_up_to(connections: Connections, record: TopicRecord) -> dict[int, int]:
+    """Return the source offset from which each partition is still to be copied; its start where no copy has begun.
 
-    With identical offsets that is the target's log end; with mapped offsets it is the position that the mirror reports.
+    With mapped offsets the offset map gives that offset, because the target's log ends do not. Raises Unreachable where
+    the target does not tell its log ends.
     """
-    if not record.mapped:
-        return target_end
-    told = (word.topics.get(record.topic, {}).get(partition) for word in words if word.link == record.link)
-    return max((progress.position for progress in told if progress is not None), default=-1)
+    found = dict(record.starts)
+    if record.phase not in NOT_COPIED_YET:
+        for partition, made in (await Positions(connections.target, connections.log).maps(record)).items():
+            found[partition] = max(found.get(partition, 0), made.covered)
+    return found
 
 
-def _behind(record: TopicRecord, source_end: int, target_end: int) -> int:
-    if record.phase is TopicPhase.PROMOTED:
+async def padding_left(connections: Connections, record: TopicRecord) -> int:
+    """Count the filler offsets that the target lacks below a topic's starts.
+
+    Where the topic does not exist yet, all of them count.
+    """
+    if record.mapped or record.phase not in NOT_COPIED_YET:
         return 0
-    # unknown, too, if the copy holds records that the source does not hold
-    unknown = source_end < 0 or target_end < 0 or target_end > source_end
-    return -1 if unknown else source_end - target_end
+    ends = await connections.target.log_ends((record.topic, partition) for partition in record.starts)
+    return sum(max(0, record.starts[partition] - max(0, end.offset)) for (_, partition), end in ends.items())
 
 
-def _last_word(record: TopicRecord, partition: int, target_end: int, words: Iterable[MirrorPresence]) -> Pace:
-    """Return the freshest pace that the link's mirrors have reported, dead mirrors included."""
-    said = [
-        progress.pace
-        for word in words
-        if word.link == record.link
-        and (progress := word.topics.get(record.topic, {}).get(partition)) is not None
-        and progress.position <= target_end
-    ]
-    return max(said, key=lambda pace: pace.fresh_ms, default=UNPACED)
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """The lag of one group."""
+
+    records: int = -1
+    """Records between committed positions and log ends; −1 where no partition's lag is known."""
+    unplaced: tuple[Key, ...] = ()
+    """Partitions with records and without a committed position."""
+    beyond: tuple[Key, ...] = ()
+    """Partitions with a committed position beyond the log's end."""
+
+
+UNKNOWN = GroupLag()
+
+
+def group_lag(
+    positions: Mapping[Key, CommittedOffset],
+    partitions: Collection[Key],
+    starts: Mapping[Key, LogOffset],
+    ends: Mapping[Key, LogOffset],
+) -> GroupLag:
+    """Return the lag over all partitions of the topics that the group reads; unknown where one log is unknown."""
+    if any(ends[key].error or ends[key].offset < 0 for key in partitions):
+        return UNKNOWN
+    empty = {key for key in partitions if key in starts and 0 <= ends[key].offset <= starts[key].offset}
+    unplaced = tuple(sorted(key for key in partitions if key not in positions and key not in empty))
+    placed = {key: ends[key].offset - positions[key].offset for key in partitions if key in positions}
+    beyond = tuple(sorted(key for key, behind in placed.items() if behind < 0))
+    known = [behind for behind in placed.values() if behind >= 0]
+    nothing_there = not unplaced and not beyond and bool(partitions)
+    return GroupLag(sum(known) if known or nothing_there else -1, unplaced, beyond)

@@ -48,14 +48,13 @@ from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.admission import refused_members
-from kmigrate.workflow.groups.lag import UNKNOWN, GroupLag, group_lag
 from kmigrate.workflow.groups.membership import members_at_routers, reports_on
 from kmigrate.workflow.groups.misplaced import late_commits, members_at_target, not_former, seen_members
 from kmigrate.workflow.groups.readers import read_logs
 from kmigrate.workflow.groups.withheld import WithheldTopic, names_of, unnamed, withheld_topics
 from kmigrate.workflow.promote.direct_writers import seen_direct_writers
 from kmigrate.workflow.promote.late_findings import LateFound, late_of, with_unread
-from kmigrate.workflow.status.lags import Offsets, lags_of, lost_beginning
+from kmigrate.workflow.status.lags import UNKNOWN, GroupLag, Offsets, group_lag, lags_of, lost_beginning
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
 

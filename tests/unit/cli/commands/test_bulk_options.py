@@ -16,7 +16,7 @@ from kmigrate.mirror.bulk.ranges import Caution, Choice, CopyRange
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.records import ClusterRef, CopyEngine, LinkRecord, TopicRecord
-from kmigrate.workflow.status import remaining as left_module
+from kmigrate.workflow.status import lags as left_module
 
 
 def given(engine: str, *conf: str, throttle: int = 0, continuous: bool = False, no_wait: bool = False) -> BulkOptions:

@@ -24,7 +24,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller
-from kmigrate.workflow.promote import settling, size_limit
+from kmigrate.workflow.promote import outcome, size_limit
 from kmigrate.workflow.promote.outcome import given_up
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK, PENDING, FakeAdmin, Stage
@@ -212,7 +212,7 @@ def test_a_seal_comes_off_also_while_the_target_refuses_what_settles_the_topic(m
 
         monkeypatch.setattr(size_limit, "asked_to_append", takes_writes)
         monkeypatch.setattr(stage.admin, "alter_topic_configs", refuses, raising=False)
-        monkeypatch.setattr(settling, "sleep", soon)
+        monkeypatch.setattr(outcome, "sleep", soon)
         controller = Controller(cast("Any", Lit(stage)), "c")
         async with asyncio.timeout(3):
             while (record := stage.log.state.topic("l", "t")) is None or record.seal is not None:

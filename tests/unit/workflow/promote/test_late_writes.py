@@ -22,7 +22,7 @@ from kmigrate.model.records import (
     TopicRecord,
 )
 from kmigrate.protocol.hot import FetchedPartition
-from kmigrate.workflow.promote import late_batches as late_read
+from kmigrate.workflow.promote import late_findings as late_read
 from kmigrate.workflow.promote import late_writes as late
 from kmigrate.workflow.promote.late_findings import LateFound, find_late, late_of
 from kmigrate.workflow.promote.late_writes import LateWatch, late_producer_id, quarantine_topic, watched

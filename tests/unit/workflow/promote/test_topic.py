@@ -37,7 +37,7 @@ from kmigrate.model.routes import id_shift
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.unit import PromoteProgress
-from kmigrate.workflow.promote import settling
+from kmigrate.workflow.promote import outcome
 from kmigrate.workflow.promote import topic as promote
 from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.promote.sealing import Sealer
@@ -441,7 +441,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch, **trouble: Any) -> Stage:
         asked.append(node)
         return frozenset(stage.admin.rules) - ({WRITE} if asked.count(node) < 3 else set())
 
-    monkeypatch.setattr(settling, "read_acls", told)
+    monkeypatch.setattr(outcome, "read_acls", told)
     return stage
 
 

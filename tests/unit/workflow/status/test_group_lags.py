@@ -6,7 +6,7 @@ import pytest
 
 from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.committed_offsets import CommittedOffset
-from kmigrate.workflow.groups.lag import UNKNOWN, GroupLag, group_lag
+from kmigrate.workflow.status.lags import UNKNOWN, GroupLag, group_lag
 
 A, B = ("t", 0), ("t", 1)
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord
-from kmigrate.workflow.promote.settling import settle
+from kmigrate.workflow.promote.outcome import settle
 from tests.fakes.state_log import MemoryLog
 
 FLIPPED = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, restore_configs={"retention.ms": "1"}, unsettled=True)
