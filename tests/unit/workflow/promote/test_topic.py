@@ -67,7 +67,7 @@ class FakeCluster:
     in_sync: tuple[int, ...] = (1, 2)
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
 
-    async def call(self, *_: Any) -> Any:
+    async def call(self, *_: Any, **__: Any) -> Any:
         raise Unreachable("away", "no broker is asked which transactions are open")
 
     @property
