@@ -86,13 +86,13 @@ class MirrorEngine:
         These writes may still arrive. This process announces nothing until it copies again, so that the other processes
         take over as from a dead process.
         """
-        self._speak = asyncio.Event()
-        self._at_once = False
-        self._of_all = True
+        self._news = asyncio.Event()
+        self._urgent = False
+        self._full = True
         """True if the next presence must cover more than the partitions behind a fence."""
-        self._said_at = -inf
+        self._announced_at = -inf
         """Time of the last full presence, or of the last attempt."""
-        self._told: dict[tuple[str, int], int] = {}
+        self._reported_barriers: dict[tuple[str, int], int] = {}
         self._topics: dict[str, tuple[_Follows, MirroredTopic]] = {}
         """The topics that the copier was last given, by name."""
         self.meter = LinkMeter(link.source.settings.name, link.target.settings.name)
@@ -164,7 +164,7 @@ class MirrorEngine:
         copier = Copier(context)
         age = 0 if forgets else OLD_MS
         clients = self._link.target, link.copy, self._link.settings, self._link.source
-        aligner = Aligner(*clients, filler_age_ms=age, place=copier.target_offset_of)
+        aligner = Aligner(*clients, filler_age_ms=age, target_offset=copier.target_offset_of)
         self._trouble = ""
         self._forgets = forgets
         self._applied = -1
@@ -245,7 +245,9 @@ class MirrorEngine:
         known = {lane.topic for lane in copier.lanes.values()}
         records = [record for record in state.topics(self._link.name) if record.phase in COPIED]
         self._topics = {record.topic: self._topic(state, record) for record in records}
-        self._told = {key: barrier for key, barrier in self._told.items() if key[0] in self._topics}
+        self._reported_barriers = {
+            key: barrier for key, barrier in self._reported_barriers.items() if key[0] in self._topics
+        }
         mirrored = [
             topic for _, topic in self._topics.values() if topic.starts or self._lease.held or topic.topic in known
         ]
@@ -256,9 +258,9 @@ class MirrorEngine:
         assignment = state.assignment(self._link.name)
         before, self._generation = self._generation, assignment.generation if assignment is not None else -1
         urgent = any(topic.urgent for topic in mirrored)
-        self._at_once = self._at_once or urgent
-        self._of_all = self._of_all or not urgent or self._generation != before
-        self._speak.set()
+        self._urgent = self._urgent or urgent
+        self._full = self._full or not urgent or self._generation != before
+        self._news.set()
 
     def _topic(self, state: State, record: TopicRecord) -> tuple[_Follows, MirroredTopic]:
         """Return the facts that a topic's copy follows from, and the copier's view of the topic.
@@ -312,17 +314,17 @@ class MirrorEngine:
         if not lane.urgent:
             return
         barrier = lane.at_barrier
-        if barrier != self._told.get(lane.key, -1):
-            self._told[lane.key] = barrier
-            self._at_once = True
-        self._speak.set()
+        if barrier != self._reported_barriers.get(lane.key, -1):
+            self._reported_barriers[lane.key] = barrier
+            self._urgent = True
+        self._news.set()
 
     def _announce_all(self) -> None:
-        self._of_all = True
-        self._speak.set()
+        self._full = True
+        self._news.set()
 
     def _announce_now(self) -> None:
-        self._at_once = True
+        self._urgent = True
         self._announce_all()
 
     async def _announce(self) -> None:
@@ -331,40 +333,40 @@ class MirrorEngine:
         With thousands of partitions, the announcement of the fenced partitions alone is much cheaper.
         """
         while True:
-            self._speak.clear()
+            self._news.clear()
             now = monotonic()
             fenced = self._fenced()
-            of_all = self._of_all or not fenced.topics or now >= self._due
-            self._at_once = self._of_all = False
-            if of_all:
-                self._said_at = now
+            full = self._full or not fenced.topics or now >= self._due
+            self._urgent = self._full = False
+            if full:
+                self._announced_at = now
             if self._copier is not None or not self._late_writes:
-                await self._say(now, self._presence() if of_all else fenced)
+                await self._send(now, self._presence() if full else fenced)
             await self._until_due(now)
 
-    async def _say(self, now: float, word: MirrorPresence | FencedProgress) -> None:
+    async def _send(self, now: float, presence: MirrorPresence | FencedProgress) -> None:
         sent = boottime()
         try:
-            await self._link.log.announce(word)
+            await self._link.log.announce(presence)
         except Unreachable:
             await sleep(0.1)  # a process that misses our presences for long takes over; nobody else needs to know
             return
-        if isinstance(word, MirrorPresence):
-            self._membership.said(sent)
-            self.meter.said_at = now
+        if isinstance(presence, MirrorPresence):
+            self._membership.announced(sent)
+            self.meter.announced_at = now
 
     @property
     def _due(self) -> float:
-        return self._said_at + self._presence_ms() / 1000
+        return self._announced_at + self._presence_ms() / 1000
 
     async def _until_due(self, sent: float) -> None:
         """Wait for the interval, an urgent change, or (a little longer) any change."""
         try:
             async with asyncio.timeout(max(0.0, self._due - monotonic())):
-                await self._speak.wait()
+                await self._news.wait()
         except TimeoutError:
             return
-        while not self._at_once and monotonic() < sent + _URGENT_GAP_S:
+        while not self._urgent and monotonic() < sent + _URGENT_GAP_S:
             await sleep(0.002)
 
     def _presence_ms(self) -> int:
@@ -396,18 +398,18 @@ class MirrorEngine:
             active=self._lease.held,
             interval_ms=self._presence_ms(),
             topics=topics,
-            upkeep=self._upkeep.words if self._upkeep is not None else {},
+            upkeep=self._upkeep.reports if self._upkeep is not None else {},
             notes=self._notes(),
             shares=copier is not None,
             generation=self._generation,
             problems=self._topic_problems(topics) if self._lease.held else {},
             said_ms=steady_ms(),
-            let_go=self._let_go(topics),
+            let_go=self._released_epoch(topics),
             disk=self._gauge.use if self._gauge is not None else None,
             disk_low=copier.disks.low if copier is not None else "",
         )
 
-    def _let_go(self, copied: Collection[str]) -> int:
+    def _released_epoch(self, copied: Collection[str]) -> int:
         """Return the epoch of the known state if no forgotten topic or group has work in progress, else −1.
 
         All new work starts from that state, or checks that state once more before it acts.

@@ -50,7 +50,7 @@ class LinkMeter:
         self.disk_sizes: Callable[[], Mapping[str, int] | None] = lambda: None
         """Bytes on the target with all replicas, by topic; None if unknown, or not asked for by this process."""
         self.disk_use: Callable[[], DiskUse | None] = lambda: None
-        self.said_at: float | None = None
+        self.announced_at: float | None = None
         """Time when our presence was last in the log, on the monotonic clock."""
         self._latency = Histogram(_LATENCY_BOUNDS_S)
         self.slowed_s = dict.fromkeys(Slowed, 0.0)
@@ -195,7 +195,7 @@ _OF_LINKS: tuple[_LinkRow, ...] = (
         _link_metric(
             "mirror_presence_age_seconds", Kind.GAUGE, "Time since this process last told the others that it lives."
         ),
-        lambda meter: [] if meter.said_at is None else [((), monotonic() - meter.said_at)],
+        lambda meter: [] if meter.announced_at is None else [((), monotonic() - meter.announced_at)],
     ),
     (
         _link_metric(

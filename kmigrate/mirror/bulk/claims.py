@@ -5,7 +5,7 @@ an owner. The owner of a partition also records that the partition has stopped. 
 topic's record. A claim is a compare-and-set write under a term above all earlier terms (V3). A try claims a partition
 only if no other process may still own the partition:
 
-    no owner, or a silent owner ──claim──▶ this try ──let_go──▶ no owner
+    no owner, or a silent owner ──claim──▶ this try ──release──▶ no owner
 
 A second try of the same task (speculation, or a worker that was thought lost) copies in parallel. The second try claims
 a partition once the first try has released the partition or is silent. Silence is measured by the same clocks as among
@@ -32,7 +32,7 @@ def claimable(
     record: TopicRecord,
     wanted: Iterable[int],
     instance: str,
-    words: Iterable[MirrorPresence],
+    presences: Iterable[MirrorPresence],
     silent: Callable[[str], bool],
 ) -> list[int]:
     """Return the wanted partitions that this process does not own yet and that no other process may still own."""
@@ -40,10 +40,10 @@ def claimable(
         return []
     assignment = state.assignment(record.link)
     generation = assignment.generation if assignment is not None else -1
-    daemons = [word for word in words if word.engine is CopyEngine.DAEMON]
-    if any(word.shares and word.generation < generation for word in daemons):
+    daemons = [presence for presence in presences if presence.engine is CopyEngine.DAEMON]
+    if any(presence.shares and presence.generation < generation for presence in daemons):
         return []  # a mirror process may not have read yet that Spark copies the topic now
-    held = {partition for word in daemons for partition in word.topics.get(record.topic, {})}
+    held = {partition for presence in daemons for partition in presence.topics.get(record.topic, {})}
 
     def free(partition: int) -> bool:
         claim = record.claims.get(partition)
@@ -68,13 +68,13 @@ class Claims:
 
     async def claim(self, topic: str, wanted: Collection[int]) -> None:
         """Claim the partitions that can be claimed now; raise the errors of the state log."""
-        silent, words = self._membership.silent, self._membership.words()
+        silent, presences = self._membership.silent, self._membership.presences()
 
         def decide(state: State) -> TopicRecord | None:
             record = state.topic(self._link, topic)
             if record is None:
                 return None
-            free = claimable(state, record, wanted, self._instance, words, silent)
+            free = claimable(state, record, wanted, self._instance, presences, silent)
             if not free:
                 return None
             assignment, lease = state.assignment(self._link), state.lease(lease_of(self._link))
@@ -90,7 +90,7 @@ class Claims:
         if decide(self._log.state) is not None:
             await self._log.append(decide)
 
-    async def let_go(self, topic: str) -> None:
+    async def release(self, topic: str) -> None:
         """Release this process's claims on a topic, so that no other process waits until this process is silent."""
 
         def decide(state: State) -> TopicRecord | None:

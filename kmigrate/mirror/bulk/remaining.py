@@ -1,4 +1,4 @@
-"""A survey of the remaining copy: the target's position, the end of the source's stable log, and the bytes between."""
+"""The remaining copy: the target's position, the end of the source's stable log, and the bytes between."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def left_to_copy(
     at = dict(starts)
     if target is not None:
         await target.refresh({topic for topic, _ in starts})
-        at |= {key: max(at[key], told.offset) for key, told in (await target.log_ends(starts)).items()}
+        at |= {key: max(at[key], end.offset) for key, end in (await target.log_ends(starts)).items()}
     slots, found = asyncio.Semaphore(_AT_ONCE), dict[Key, CopyRange]()
 
     async def look(key: Key, start: int, end: int) -> None:
@@ -55,7 +55,7 @@ async def left_to_copy(
         found[key] = CopyRange(*key, start, end, int(size * (end - start)), caution)
 
     await together(
-        *(look(key, at[key], told.offset) for key, told in ends.items() if not told.error and told.offset > at[key])
+        *(look(key, at[key], end.offset) for key, end in ends.items() if not end.error and end.offset > at[key])
     )
     return [found[key] for key in sorted(found)]
 
@@ -64,7 +64,7 @@ async def _look_at(source: ClusterClient, key: Key, start: int) -> tuple[float, 
     """Return the bytes per offset and the newest time of the first batch at one place; the records behind are newer."""
     try:
         answer = await fetch_one(
-            source, source.leader(*key), FetchPartition(*key, start, _LOOKED_BYTES), purpose="survey"
+            source, source.leader(*key), FetchPartition(*key, start, _LOOKED_BYTES), purpose="remaining"
         )
         batches = [batch for batch in walk_all(answer.records) if batch.next_offset > start]
     except KmigrateError:

@@ -142,7 +142,7 @@ class BulkTry:
             self._claim(),
             stops.run(copier.lanes),
         )
-        await self._let_go()
+        await self._release()
         return [self._ended[key] for key in sorted(self._ended)]
 
     async def _follow(self) -> None:
@@ -216,10 +216,10 @@ class BulkTry:
     def _open(self, topic: str) -> list[int]:
         return [partition for name, partition in self._ends if name == topic and (name, partition) not in self._ended]
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         for topic in self._topics:
             try:
-                await self._claims.let_go(topic)
+                await self._claims.release(topic)
             except StateLogBroken:
                 raise
             except KmigrateError:
@@ -231,7 +231,7 @@ class BulkTry:
             sent = boottime()
             try:
                 await self._log.announce(self._presence())
-                self._membership.said(sent)
+                self._membership.announced(sent)
             except Unreachable:
                 await sleep(0.1)
                 continue

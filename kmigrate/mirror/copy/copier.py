@@ -171,7 +171,7 @@ class Copier:
                 self._drop_released(lane)
         for topic in wanted.values():
             if self._topics.get(topic.topic) is not topic:  # with thousands of partitions, most topics stay unchanged
-                self._place(topic)
+                self._update_lanes(topic)
         for key in [key for key in self.direct if key[0] not in wanted]:
             del self.direct[key]
         self._topics = wanted
@@ -196,7 +196,7 @@ class Copier:
         if lane.released and self.lanes.get(lane.key) is lane:
             self._drop(lane)
 
-    def _place(self, topic: MirroredTopic) -> None:
+    def _update_lanes(self, topic: MirroredTopic) -> None:
         """Give each partition of a topic a lane with the state of the state log; a resumed lane begins anew."""
         for partition, start in topic.starts.items():
             key, stop = (topic.topic, partition), topic.stops.get(partition)
@@ -227,7 +227,7 @@ class Copier:
                 paused=topic.paused,
                 losses=topic.losses.get(partition, ()),
             )
-            lane.wait_for_room(self.disks.held(lane.key))
+            lane.wait_for_room(self.disks.lack_of_room(lane.key))
 
     def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
         identity = self._context.identity
@@ -264,7 +264,7 @@ class Copier:
     def _room_changed(self) -> None:
         """Make lanes wait for room on the target, or let them continue."""
         for lane in self.lanes.values():
-            lane.wait_for_room(self.disks.held(lane.key))
+            lane.wait_for_room(self.disks.lack_of_room(lane.key))
         self._signals.wake()
 
     @property
@@ -332,7 +332,7 @@ class Copier:
             self.added = {}
         for topic in self._topics.values():
             self._check_topic(topic, side)
-            self._place(topic)
+            self._update_lanes(topic)
         for lane in list(self.lanes.values()):
             node = side.client.leader(*lane.key)
             if node >= 0 and node not in side.staffed:

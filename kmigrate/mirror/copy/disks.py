@@ -33,12 +33,12 @@ _UNWATCHED = "target-disk-unwatched"
 _WINDOW_S = 3600.0
 _LEAST_SPAN_S = 3.0
 """Shortest time from which an hourly rate is calculated."""
-_MOST_TOLD = 5
+_MOST_NAMED = 5
 """Maximum number of log directories in a text."""
 _SOON_S = 5.0
 """Delay of the second reading of sizes: a rate needs two readings."""
 
-Place = tuple[int, str]
+LogDirKey = tuple[int, str]
 """Broker and path of a log directory."""
 
 
@@ -48,34 +48,36 @@ class RoomRule:
     def __init__(self, percent: float, size: int) -> None:
         self._percent = percent
         self._size = size
-        self.low: dict[Place, LogDir] = {}
-        self.known: dict[Place, LogDir] = {}
+        self.low: dict[LogDirKey, LogDir] = {}
+        self.known: dict[LogDirKey, LogDir] = {}
         """Newest figures of every log directory that reports its room."""
 
     def least(self, total: int) -> int:
         """Return the number of bytes that must be free in a volume of that size."""
         return max(self._size, round(total * self._percent / 100))
 
-    def hear(self, broker: int, dirs: Iterable[LogDir]) -> None:
+    def update(self, broker: int, dirs: Iterable[LogDir]) -> None:
         """Add a broker's figures; a broker that does not answer keeps its former figures."""
-        told = {(broker, each.path): each for each in dirs if each.total >= 0 and each.usable >= 0 and not each.error}
-        self.known = {place: known for place, known in self.known.items() if place[0] != broker} | told
-        low = {place: each for place, each in told.items() if each.usable < self._wanted(place, each.total)}
-        self.low = {place: each for place, each in self.low.items() if place[0] != broker} | low
+        answers = {
+            (broker, each.path): each for each in dirs if each.total >= 0 and each.usable >= 0 and not each.error
+        }
+        self.known = {key: known for key, known in self.known.items() if key[0] != broker} | answers
+        low = {key: each for key, each in answers.items() if each.usable < self._wanted(key, each.total)}
+        self.low = {key: each for key, each in self.low.items() if key[0] != broker} | low
 
     def keep(self, brokers: Iterable[int]) -> None:
         """Forget all brokers but these."""
         kept = set(brokers)
-        self.known = {place: each for place, each in self.known.items() if place[0] in kept}
-        self.low = {place: each for place, each in self.low.items() if place[0] in kept}
+        self.known = {key: each for key, each in self.known.items() if key[0] in kept}
+        self.low = {key: each for key, each in self.low.items() if key[0] in kept}
 
-    def _wanted(self, place: Place, total: int) -> int:
+    def _wanted(self, key: LogDirKey, total: int) -> int:
         """Return the limit.
 
         For a log directory that was below the limit, return a fifth more, as far as its volume allows.
         """
         least = self.least(total)
-        more = max(0, min(least, total - least)) // 5 if place in self.low else 0
+        more = max(0, min(least, total - least)) // 5 if key in self.low else 0
         return least + more
 
     def text(self, each: LogDir) -> str:
@@ -101,17 +103,17 @@ class DiskGuard:
     def low(self) -> str:
         """Names of the log directories with too little room, and the remedy; '' if there is none."""
         low = [self.rule.text(each) for _, each in sorted(self.rule.low.items())]
-        more = [f"and {len(low) - _MOST_TOLD} more"] if len(low) > _MOST_TOLD else []
+        more = [f"and {len(low) - _MOST_NAMED} more"] if len(low) > _MOST_NAMED else []
         if not low:
             return ""
         return (
-            f"{DISK_LOW}: cluster {self._target.settings.name}: {'; '.join([*low[:_MOST_TOLD], *more])}. The copy of "
+            f"{DISK_LOW}: cluster {self._target.settings.name}: {'; '.join([*low[:_MOST_NAMED], *more])}. The copy of "
             "partitions with a replica there waits, and nothing is lost. The copy goes on by itself once a fifth more "
             "than the limit is free: make room, or lower disk_min_free_percent and disk_min_free_bytes of [mirror] and "
             "start the mirror anew"
         )
 
-    def held(self, key: Key) -> str:
+    def lack_of_room(self, key: Key) -> str:
         """Say in few words why a partition's copy has to wait; '' if the copy may continue."""
         if not self.rule.low:
             return ""
@@ -130,12 +132,12 @@ class DiskGuard:
     async def look(self) -> None:
         """Ask every broker once; never raise."""
         before, unwatched = set(self.rule.low), self.unwatched
-        told = await read_log_dirs(self._target)
-        self.rule.keep(told)
-        for broker, dirs in told.items():
+        answers = await read_log_dirs(self._target)
+        self.rule.keep(answers)
+        for broker, dirs in answers.items():
             if not isinstance(dirs, Failed):
-                self.rule.hear(broker, dirs)
-        self.unwatched = _why_unwatched(self._target.settings.name, told)
+                self.rule.update(broker, dirs)
+        self.unwatched = _why_unwatched(self._target.settings.name, answers)
         if self.unwatched != unwatched and self.unwatched:
             _log.warning("mirror: %s", self.unwatched)
         if set(self.rule.low) != before:
@@ -206,13 +208,13 @@ class DiskGauge:
             pause = self._settings.disk_size_s
 
 
-def _why_unwatched(cluster: str, told: Mapping[int, list[LogDir] | Failed]) -> str:
+def _why_unwatched(cluster: str, answers: Mapping[int, list[LogDir] | Failed]) -> str:
     """Say why the limit cannot be watched at some brokers; a broker that is only away is no reason."""
-    refused = {n: dirs for n, dirs in told.items() if isinstance(dirs, Failed) and dirs.ref.startswith("log-dirs-")}
-    silent = [n for n, dirs in told.items() if not isinstance(dirs, Failed) and all(each.total < 0 for each in dirs)]
+    refused = {n: dirs for n, dirs in answers.items() if isinstance(dirs, Failed) and dirs.ref.startswith("log-dirs-")}
+    silent = [n for n, dirs in answers.items() if not isinstance(dirs, Failed) and all(each.total < 0 for each in dirs)]
     why = [next(iter(refused.values())).what] if refused else []
     if silent:
-        brokers = ", ".join(map(str, silent[:_MOST_TOLD])) + (", …" if len(silent) > _MOST_TOLD else "")
+        brokers = ", ".join(map(str, silent[:_MOST_NAMED])) + (", …" if len(silent) > _MOST_NAMED else "")
         why.append(f"broker {brokers} does not tell how much room is left (Kafka 3.3 and later do)")
     if not why:
         return ""

@@ -67,7 +67,7 @@ class HoleMaker:
         self.filler = filler
 
     @property
-    def portion(self) -> int:
+    def batch_offsets(self) -> int:
         """Number of offsets of a long hole that are filled at once.
 
         The number is less than a second's work, because the lease is checked in between (M2).

@@ -20,7 +20,7 @@ LOOK_S = 1.0
 
 _log = logging.getLogger(__name__)
 _WARN_S = 60.0
-_MOST_TOLD = 10
+_MOST_NAMED = 10
 """Number of losses that a presence names: the presence of all partitions must fit into one message."""
 
 
@@ -64,8 +64,8 @@ class Lanes(MutableMapping[Key, Lane]):
             shown = {topic: self.shown(client, topic) for topic in {topic for topic, _ in self._lanes}}
             for (topic, partition), lane in self._lanes.items():
                 leader = client.leader(topic, partition) if shown[topic] else -1
-                place = (leader, (crc32(topic.encode()) + partition) % slots)
-                led.setdefault(place, []).append(lane)
+                slot_key = (leader, (crc32(topic.encode()) + partition) % slots)
+                led.setdefault(slot_key, []).append(lane)
             known = self._led[(id(client), slots)] = (client.metadata, led)
         return known[1].get((node, slot), ())
 
@@ -75,9 +75,9 @@ def target_losses(lanes: Iterable[Lane]) -> tuple[str, ...]:
 
     If there are many losses, as after a broker comes back empty, only the first few are named.
     """
-    told = [lane.report.target_loss for lane in lanes if lane.report.target_loss]
-    more = len(told) - _MOST_TOLD
-    return (*told[:_MOST_TOLD], *([f"target-truncated: and of {more} more partitions"] if more > 0 else ()))
+    losses = [lane.report.target_loss for lane in lanes if lane.report.target_loss]
+    more = len(losses) - _MOST_NAMED
+    return (*losses[:_MOST_NAMED], *([f"target-truncated: and of {more} more partitions"] if more > 0 else ()))
 
 
 class Signals:

@@ -54,12 +54,12 @@ A thread does the rest. The interpreter switches threads every 5 ms, so the othe
 
 
 @dataclass(slots=True)
-class _Talk:
+class _SourceConnection:
     """A connection of a reader to a source broker; each reader has two."""
 
     node: int
     session: FetchSession
-    portion: AdaptiveRequestSize
+    request_size: AdaptiveRequestSize
     asked: dict[Key, FetchPartition] = field(default_factory=dict)
     slowed: bool = False
     """True while a quota delays the responses of this connection."""
@@ -119,7 +119,7 @@ class SourceReader:
         self._suspected: dict[Lane, float] = {}
         self._leaders = 0
         """Number of brokers that are read from."""
-        self._rests = 0
+        self._rest_bytes = 0
         """Bytes of the responses whose rest a thread has still to read."""
         self._waiting: list[_Rest] = []
         self._at_work = False
@@ -133,45 +133,45 @@ class SourceReader:
     async def _read(self, node: int) -> None:
         """Fetch for the lanes that no writer waits for."""
         settings = self._settings
-        talk = self._talk(node, "mirror-read")
+        connection = self._connect(node, "mirror-read")
         while True:
             moved = self._signals.moved
             lanes = [lane for lane in self._lanes.led_by(self._source, node) if not lane.urgent]
-            held = self._held(lanes) + self._rests
+            held = self._held(lanes) + self._rest_bytes
             full = held >= _FULL * self._share
             reading = [lane for lane in lanes if lane.reads]
             now = monotonic()
             room = self._room(reading, held)
-            owed = self._throttle.wait_s(now)
+            debt_s = self._throttle.wait_s(now)
             chosen = [
                 lane
                 for lane in reading
                 if lane.target.queued_bytes < room
                 and lane.source.retry_at <= now
-                and (not (owed or full) or lane.promoting)
+                and (not (debt_s or full) or lane.promoting)
             ]
             if not chosen:
-                await self._signals.wait(moved, min([LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
-                if owed and reading:
+                await self._signals.wait(moved, min([LOOK_S, *([debt_s] if debt_s else []), *_until(reading, now)]))
+                if debt_s and reading:
                     self._meter.slowed_s[Slowed.LINK_THROTTLE] += monotonic() - now
                 continue
-            waits = len(chosen) == len(reading) and not self._rests
+            waits = len(chosen) == len(reading) and not self._rest_bytes
             most_ms = settings.fetch_wait_ms if waits else _SHORT_WAIT_MS
-            await self._fetch(talk, chosen, room, most_ms, exempt=bool(owed))
+            await self._fetch(connection, chosen, room, most_ms, exempt=bool(debt_s))
 
     async def _read_fenced(self, node: int) -> None:
         """Fetch for the lanes behind a fence: asked each time, idle or not, over a connection of their own.
 
         That connection is open before the fence.
         """
-        talk = self._talk(node, "mirror-read-fenced")
+        connection = self._connect(node, "mirror-read-fenced")
         while True:
             moved, assigned = self._signals.moved, self._signals.assigned
             lanes = self._lanes.led_by(self._source, node)
             fenced = [lane for lane in lanes if lane.urgent]
             if not fenced:
                 if any(lane.promoting for lane in lanes):
-                    await talk.open()
+                    await connection.open()
                 await assigned.wait()
                 continue
             now = monotonic()
@@ -182,46 +182,54 @@ class SourceReader:
                 if lane.reads and lane.target.queued_bytes < room and lane.source.retry_at <= now
             ]
             if chosen:
-                await self._fetch(talk, chosen, room, _SHORT_WAIT_MS, full=True, exempt=True)
+                await self._fetch(connection, chosen, room, _SHORT_WAIT_MS, full=True, exempt=True)
             else:
                 await self._signals.wait(moved, min([LOOK_S, *_until(fenced, now)]))
 
-    def _talk(self, node: int, purpose: str) -> _Talk:
+    def _connect(self, node: int, purpose: str) -> _SourceConnection:
         most = self._settings.fetch_max_bytes
         session = FetchSession(self._source, node, purpose, max_bytes=most, meant=self._meant)
-        return _Talk(node, session, AdaptiveRequestSize(most, self._source.settings.request_timeout_s, in_turn=True))
+        patience_s = self._source.settings.request_timeout_s
+        return _SourceConnection(node, session, AdaptiveRequestSize(most, patience_s, in_turn=True))
 
     async def _fetch(
-        self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
+        self,
+        connection: _SourceConnection,
+        lanes: Sequence[Lane],
+        room: int,
+        max_wait_ms: int,
+        *,
+        full: bool = False,
+        exempt: bool,
     ) -> None:
         """Send a fetch for these lanes, and hand each lane its part of the response."""
-        session, portion = talk.session, talk.portion
-        session.max_bytes = self._throttle.most(portion.size)
-        most = self._throttle.most(min(self._settings.partition_max_bytes, room, portion.size))
-        talk.asked = asked = _questions(lanes, most, talk.asked)
+        session, request_size = connection.session, connection.request_size
+        session.max_bytes = self._throttle.most(request_size.size)
+        most = self._throttle.most(min(self._settings.partition_max_bytes, room, request_size.size))
+        connection.asked = asked = _questions(lanes, most, connection.asked)
         began = monotonic()
         try:
             answer = await session.fetch(asked, max_wait_ms=max_wait_ms, full=full)
         except Failed as error:
             if error.ref == "no-answer":
-                portion.late()
+                request_size.late()
             self._signals.failed(self._source, error)
             self._signals.call_for_look()
             await sleep(0.1)
             return
         took = monotonic() - began
         size = self.take(asked, answer.partitions)
-        portion.answered(size, took)
-        talk.heard(lanes, answer)
+        request_size.answered(size, took)
+        connection.heard(lanes, answer)
         if answer.error and answer.error not in SESSION_ERRORS:
             self._refused_whole(lanes, answer.error)
         self._throttle.charge(size, monotonic(), exempt=exempt)
-        if answer.throttle_ms or talk.slowed:
-            talk.slowed = answer.throttle_ms > 0
+        if answer.throttle_ms or connection.slowed:
+            connection.slowed = answer.throttle_ms > 0
             self._meter.slowed_s[Slowed.SOURCE_QUOTA] += answer.throttle_ms / 1000
             for lane in lanes:
-                lane.slow(Asked.FETCH, talk.node, answer.throttle_ms)
-        if answer.error or talk.slowed:
+                lane.slow(Asked.FETCH, connection.node, answer.throttle_ms)
+        if answer.error or connection.slowed:
             await sleep(max(answer.throttle_ms / 1000, 0.05))
 
     @property
@@ -281,7 +289,7 @@ class SourceReader:
     def _begin_rest(self, lane: Lane, size: int) -> None:
         if lane.source.rest is None:
             return
-        self._rests += size
+        self._rest_bytes += size
         self._waiting.append(_Rest(lane, lane.source.rest, lane.source.read_at, size))
         if not self._at_work:
             self._at_work = True
@@ -296,7 +304,7 @@ class SourceReader:
                 try:
                     await self._read_rest(rest)
                 finally:
-                    self._rests -= rest.size
+                    self._rest_bytes -= rest.size
         finally:
             self._at_work = False
 

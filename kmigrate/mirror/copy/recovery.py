@@ -216,7 +216,7 @@ class Recovery:
             if end != hole.start or self._owner_term(lane.key) != term:
                 lane.fill_failed("the target's log moved", unknown=False)
                 return
-        hole = Hole(hole.start, min(hole.end, hole.start + self._context.holes.portion))
+        hole = Hole(hole.start, min(hole.end, hole.start + self._context.holes.batch_offsets))
         made = await self._context.holes.make(*lane.key, hole, term)
         if made.error:
             if reaction_to(Asked.MARKERS, made.error).action is Action.READ_TAIL:
@@ -265,10 +265,10 @@ def _is_same(one: Batch | OldMessages, other: Batch | OldMessages | None) -> boo
     """Return whether two batches are the same, byte for byte in their records."""
     if isinstance(one, OldMessages) or not isinstance(other, Batch) or len(one.view) != len(other.view):
         return False
-    told, shown = (
+    first_header, second_header = (
         (b.codec, b.attributes & LOG_APPEND_TIME, b.base_timestamp, b.last_offset_delta, b.count) for b in (one, other)
     )
-    if told != shown or one.attributes & LOG_APPEND_TIME:
+    if first_header != second_header or one.attributes & LOG_APPEND_TIME:
         return False
     return all(  # in pieces, and as bytes: views are compared number by number
         bytes(one.view[at : at + _COMPARED_BYTES]) == bytes(other.view[at : at + _COMPARED_BYTES])

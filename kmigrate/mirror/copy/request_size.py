@@ -32,19 +32,19 @@ class AdaptiveRequestSize:
         """True if requests go singly."""
         self.size = most
         self._before: tuple[int, float] | None = None
-        """Size and seconds of the last transfer before the portion changed."""
+        """Size and seconds of the last transfer before the size changed."""
         self._same = 0
         """Number of answers since then that have changed nothing."""
 
     def answered(self, size: int, seconds: float) -> None:
-        """Note the size and the seconds of a transfer; only a transfer that fills its portion counts."""
+        """Note the size and the seconds of a transfer; only a transfer that fills its size counts."""
         part = seconds / self._patience_s
         if size < self.size // 2:
             return
         if part < _QUICK or (self._in_turn and self._is_no_matter(size, seconds)):
             self._become(2 * self.size, (size, seconds))
         elif size > _OTHER * self.size:
-            return  # sent when the portion was larger, or a single batch
+            return  # sent when the size was larger, or a single batch
         elif part > _SLOW and self.size > _LEAST:
             self._become(self.size // 2, (size, seconds))
         elif part < _EASY or self.size <= _LEAST:

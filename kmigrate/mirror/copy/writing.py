@@ -40,7 +40,7 @@ _REQUEST_HEAD = 64 << 10
 """Upper bound of a request's bytes beside its batches."""
 
 
-class _Owed(NamedTuple):
+class _Request(NamedTuple):
     """A request without an answer yet."""
 
     connection: BrokerConnection
@@ -48,7 +48,7 @@ class _Owed(NamedTuple):
     batches: list[Sent]
 
 
-class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
+class _Unanswered(dict[asyncio.Future[bytearray], _Request]):
     """Requests without an answer yet, oldest first.
 
     A connection with an overdue request is given up. The connection is given up sooner if `moved` says that other
@@ -57,13 +57,13 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, portion: AdaptiveRequestSize, moved: Callable[[list[Sent]], bool]
+        self, loop: asyncio.AbstractEventLoop, request_size: AdaptiveRequestSize, moved: Callable[[list[Sent]], bool]
     ) -> None:
         super().__init__()
         self._loop = loop
-        self._portion = portion
+        self._request_size = request_size
         self._moved = moved
-        self._looked_after = False
+        self._watched = False
         self._full = False
 
     def take_more(self, most: int) -> bool:
@@ -79,33 +79,33 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
         return not self._full
 
     def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection, batches: list[Sent]) -> None:
-        self[future] = _Owed(connection, monotonic(), batches)
-        if not self._looked_after:
-            self._looked_after = True
+        self[future] = _Request(connection, monotonic(), batches)
+        if not self._watched:
+            self._watched = True
             self._loop.call_later(_MOVED_S, self._look)
 
     def answered(self, future: asyncio.Future[bytearray], size: int) -> None:
         """Remove a request whose answer has come, or will never come."""
-        owed = self.pop(future)
+        request = self.pop(future)
         if not future.cancelled() and future.exception() is None:
-            self._portion.answered(size, monotonic() - owed.sent)
+            self._request_size.answered(size, monotonic() - request.sent)
 
     def _look(self) -> None:
         oldest = next(iter(self.values()), None)
-        self._looked_after = oldest is not None
+        self._watched = oldest is not None
         if oldest is None:
             return
         waited = monotonic() - oldest.sent
         if not oldest.connection.lost:
             if waited >= _OVERDUE_S:
-                self._portion.late()
+                self._request_size.late()
                 oldest.connection.abort()
-            elif any(self._stands_still(owed) for owed in self.values()):
+            elif any(self._stands_still(request) for request in self.values()):
                 oldest.connection.abort()
         self._loop.call_later(max(_LEAST_WAIT_S, min(_MOVED_S, _OVERDUE_S - waited)), self._look)
 
-    def _stands_still(self, owed: _Owed) -> bool:
-        return monotonic() - owed.sent >= _MOVED_S and self._moved(owed.batches)
+    def _stands_still(self, request: _Request) -> bool:
+        return monotonic() - request.sent >= _MOVED_S and self._moved(request.batches)
 
 
 class TargetWriter:
@@ -131,10 +131,10 @@ class TargetWriter:
         self._left_out: dict[tuple[int, int], Lane | None] = {}
         """The first lane without room in the last request, by connection."""
         most = settings.request_max_bytes
-        self._portions: dict[tuple[int, int], AdaptiveRequestSize] = defaultdict(
+        self._sizes: dict[tuple[int, int], AdaptiveRequestSize] = defaultdict(
             lambda: AdaptiveRequestSize(most, _OVERDUE_S)
         )
-        self._held: dict[int, float] = {}
+        self._throttled_until: dict[int, float] = {}
         """Time until which a broker with an exceeded quota asks for a pause, by broker (KIP-219)."""
 
     async def run(self, node: int) -> None:
@@ -146,16 +146,16 @@ class TargetWriter:
         def led_elsewhere(batches: list[Sent]) -> bool:
             return any(self._target.leader(*lane.key) not in (node, -1) for lane, _ in batches)
 
-        in_flight = _Unanswered(asyncio.get_running_loop(), self._portions[node, slot], led_elsewhere)
+        in_flight = _Unanswered(asyncio.get_running_loop(), self._sizes[node, slot], led_elsewhere)
         connection: BrokerConnection | None = None
         while True:
             moved, assigned = self._signals.moved, self._signals.assigned
             if slot == _PROMOTED and not any(lane.promoting for lane in self._lanes.led_by(self._target, node)):
                 await assigned.wait()
                 continue
-            held = self._held.get(node)
+            throttled_until = self._throttled_until.get(node)
             # A broker with an exceeded quota reads no more from us meanwhile: answers would become overdue behind it.
-            most = self._settings.in_flight if held is None else 1
+            most = self._settings.in_flight if throttled_until is None else 1
             mine = self._mine(node, slot) if in_flight.take_more(most) else []
             if not mine and (slot != _PROMOTED or connection is not None):
                 await self._signals.wait(moved)
@@ -171,8 +171,8 @@ class TargetWriter:
                     self._signals.call_for_look()
                     await sleep(0.1)
                 continue
-            if held is not None and held > monotonic():
-                await sleep(held - monotonic())
+            if throttled_until is not None and throttled_until > monotonic():
+                await sleep(throttled_until - monotonic())
                 continue
             batches = self._gather(node, slot, mine, connection)
             if not batches:
@@ -187,8 +187,8 @@ class TargetWriter:
         Otherwise the first of many lagging lanes would be in every request, for as long as they lag.
         """
         promoted = slot == _PROMOTED
-        place = () if promoted else (slot, self._settings.write_connections)
-        lanes = self._lanes.led_by(self._target, node, *place)
+        slots = () if promoted else (slot, self._settings.write_connections)
+        lanes = self._lanes.led_by(self._target, node, *slots)
         mine = [lane for lane in lanes if lane.target.queue and lane.promoting == promoted]
         first = self._left_out.get((node, slot))
         if first is None or first not in mine:
@@ -199,7 +199,7 @@ class TargetWriter:
     def _gather(self, node: int, slot: int, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
         """Return at most one batch of each lane, for as many lanes as have room."""
         out: list[Sent] = []
-        most = self._portions[node, slot].size
+        most = self._sizes[node, slot].size
         size, now = 0, now_ms()
         left_out: Lane | None = None
         for lane in lanes:
@@ -277,9 +277,9 @@ class TargetWriter:
     def _hold(self, node: int, batches: list[Sent], throttle_ms: int) -> None:
         """Send nothing to a broker for as long as its quota asks, and report the pause."""
         if throttle_ms:
-            self._held[node] = monotonic() + throttle_ms / 1000
+            self._throttled_until[node] = monotonic() + throttle_ms / 1000
             self._meter.slowed_s[Slowed.TARGET_QUOTA] += throttle_ms / 1000
-        elif self._held.pop(node, None) is None:
+        elif self._throttled_until.pop(node, None) is None:
             return
         for sent in batches:
             sent.lane.slow(Asked.PRODUCE, node, throttle_ms)

@@ -33,7 +33,7 @@ def next_assignment(
     before: AssignmentRecord | None,
     members: Collection[str],
     wanted: Mapping[str, int],
-    words: Iterable[MirrorPresence] = (),
+    presences: Iterable[MirrorPresence] = (),
     *,
     term: int,
     pinned: Collection[str] = (),
@@ -46,15 +46,15 @@ def next_assignment(
     of `Releases.since`.
     """
     names = sorted(members)
-    place = {name: number for number, name in enumerate(names)}
+    index = {name: number for number, name in enumerate(names)}
     keys = [(topic, partition) for topic, count in wanted.items() for partition in range(count)]
-    now = {key: owner for key in keys for owner in [assigned(before, *key)] if owner in place}
-    moving = _moving(before, place, words, since or {})
+    now = {key: owner for key in keys for owner in [assigned(before, *key)] if owner in index}
+    moving = _moving(before, index, presences, since or {})
     aim = balanced(names, keys, now, pinned)
 
     def next_place(key: Key) -> int:
         leaves = moving.get(key, now.get(key, aim[key]))
-        return place[aim[key]] if leaves == aim[key] and key not in moving else ~place[leaves]
+        return index[aim[key]] if leaves == aim[key] and key not in moving else ~index[leaves]
 
     owners = {topic: tuple(next_place((topic, p)) for p in range(count)) for topic, count in wanted.items()}
     if before is not None and (before.members, before.owners) == (tuple(names), owners):
@@ -92,26 +92,26 @@ def _asked(assignment: AssignmentRecord | None) -> dict[Key, str]:
     return {
         (topic, partition): releasing(assignment, topic, partition)
         for topic, owners in (assignment.owners.items() if assignment is not None else ())
-        for partition, place in enumerate(owners)
-        if place < 0
+        for partition, index in enumerate(owners)
+        if index < 0
     }
 
 
 def _moving(
     before: AssignmentRecord | None,
     members: Container[str],
-    words: Iterable[MirrorPresence],
+    presences: Iterable[MirrorPresence],
     since: Mapping[Key, int],
 ) -> dict[Key, str]:
     """Return the partitions that a live member was asked to release and may still hold (rule B)."""
     if before is None:
         return {}
-    told = {word.instance: word for word in words}
+    presence_of = {presence.instance: presence for presence in presences}
 
     def holds(member: str, topic: str, partition: int) -> bool:
-        word = told.get(member)
-        acted = word is not None and word.generation >= since.get((topic, partition), before.generation)
-        return word is None or not acted or partition in word.topics.get(topic, {})
+        presence = presence_of.get(member)
+        acted = presence is not None and presence.generation >= since.get((topic, partition), before.generation)
+        return presence is None or not acted or partition in presence.topics.get(topic, {})
 
     return {key: member for key, member in _asked(before).items() if member in members and holds(member, *key)}
 

@@ -43,17 +43,17 @@ class Membership:
         self._lease_s = lease_s
         self.sure_s = lease_s * _SURE
         """Seconds for which the own last presence can be relied on."""
-        self._said = -inf
+        self._announced = -inf
         self._back = -inf
         """Time of the first presence after a silence in which others may have replaced us; −inf once that is clear."""
         self._began = monotonic()
 
-    def said(self, sent: float) -> None:
+    def announced(self, sent: float) -> None:
         """Note that the others have this process's presence, which was sent at this time of `boottime`."""
         now = boottime()
-        if self._said > -inf and now - self._said >= self.sure_s:
+        if self._announced > -inf and now - self._announced >= self.sure_s:
             self._back = now
-        self._said = sent
+        self._announced = sent
 
     def sure(self) -> bool:
         """Return whether no other process can have replaced this process, as far as clocks run evenly.
@@ -61,7 +61,7 @@ class Membership:
         The time in which this machine sleeps counts, because the others go on. The caller compares the owner that the
         known state names. This method tells only whether that state may lack a replacement.
         """
-        return self._back == -inf and boottime() - self._said < self.sure_s
+        return self._back == -inf and boottime() - self._announced < self.sure_s
 
     async def come_back(self) -> None:
         """Learn after each silence the others' decisions, for ever; raise the errors of the state log."""
@@ -87,16 +87,16 @@ class Membership:
         """Return whether a process was not heard for the lease time; `since`: the time when we first watched for it."""
         if not self.hears_itself():
             return False
-        word = self._log.presence.get(mirror_key(self._link, instance))
+        presence = self._log.presence.get(mirror_key(self._link, instance))
         watched = self._began if since is None else since
-        heard = max(watched, word[1]) if word is not None else watched
+        heard = max(watched, presence[1]) if presence is not None else watched
         return monotonic() - heard >= self._lease_s
 
-    def words(self) -> list[MirrorPresence]:
+    def presences(self) -> list[MirrorPresence]:
         """Return the presences of this link's mirror processes that are not silent."""
         now = monotonic()
         return [
-            word
-            for word, heard in self._log.presence.values()
-            if isinstance(word, MirrorPresence) and word.link == self._link and now - heard < self._lease_s
+            presence
+            for presence, heard in self._log.presence.values()
+            if isinstance(presence, MirrorPresence) and presence.link == self._link and now - heard < self._lease_s
         ]

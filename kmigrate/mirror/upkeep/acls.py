@@ -100,13 +100,13 @@ class Difference:
     afterwards: tuple[Acl, ...]
 
 
-def difference(granted: Collection[Acl], wanted: Collection[Acl], standing: Collection[Acl]) -> Difference:
-    """Return the changes that bring the target from its standing ACLs to the wanted ACLs.
+def difference(granted: Collection[Acl], wanted: Collection[Acl], present: Collection[Acl]) -> Difference:
+    """Return the changes that bring the target from its present ACLs to the wanted ACLs.
 
     A wanted ACL that already stands and is not in `granted` was set by somebody else. kmigrate does not take over such
     an ACL.
     """
-    create = tuple(rule for rule in wanted if rule not in standing)
+    create = tuple(rule for rule in wanted if rule not in present)
     delete = tuple(rule for rule in granted if rule not in wanted)
     meanwhile = {*granted, *create}
     return Difference(create, delete, tuple(sorted(meanwhile)), tuple(sorted(meanwhile - set(delete))))

@@ -92,8 +92,8 @@ async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
             still_true="nothing was copied or changed",
             next_step=f"correct the bootstrap address of [clusters.{ref.name}] in kmigrate.toml",
         )
-    told = sorted(f"{host}:{port}" for host, port in client.metadata.brokers.values())
-    return replace(ref, cluster_id=found, brokers=ref.brokers or tuple(told[:_MOST_BROKERS]))
+    addresses = sorted(f"{host}:{port}" for host, port in client.metadata.brokers.values())
+    return replace(ref, cluster_id=found, brokers=ref.brokers or tuple(addresses[:_MOST_BROKERS]))
 
 
 async def remembers_long(target: ClusterClient, admin: Admin) -> bool:
@@ -107,5 +107,5 @@ async def request_limit(target: ClusterClient, admin: Admin) -> int:
 
     If a broker does not report the setting, return Kafka's default (A6).
     """
-    told = await admin.broker_config(next(iter(target.metadata.brokers)), "socket.request.max.bytes")
-    return int(told.value) if told is not None and told.value.isdigit() else 100 << 20
+    limit = await admin.broker_config(next(iter(target.metadata.brokers)), "socket.request.max.bytes")
+    return int(limit.value) if limit is not None and limit.value.isdigit() else 100 << 20

@@ -56,14 +56,14 @@ class Aligner:
         source: ClusterClient | None = None,
         *,
         filler_age_ms: int = 0,
-        place: Callable[[tuple[str, int], int], int] = lambda key, offset: -1,
+        target_offset: Callable[[tuple[str, int], int], int] = lambda key, offset: -1,
     ) -> None:
         """Create an aligner.
 
         `place` maps a source offset of a mapped partition to its target offset; −1 if unknown.
         """
         self._target = target
-        self._place = place
+        self._target_offset = target_offset
         self._source = source
         self._identity = identity
         self._settings = settings
@@ -85,12 +85,12 @@ class Aligner:
         A broker may have forgotten a log start (W6), or the source's log start may have moved. `before` holds the
         source's log starts of the last look.
         """
-        theirs = await self._at_source(record)
+        source_starts = await self._at_source(record)
         if not record.mapped:
-            await self._cut(record.topic, record.starts, theirs)
+            await self._cut(record.topic, record.starts, source_starts)
         if self._settings.follow_log_start:
-            await self._follow(record, {p: min(start, before.get(p, -1)) for p, start in theirs.items()})
-        return theirs
+            await self._follow(record, {p: min(start, before.get(p, -1)) for p, start in source_starts.items()})
+        return source_starts
 
     async def _at_source(self, record: TopicRecord) -> dict[int, int]:
         """Return the log starts that the source reports for the mirrored topic."""
@@ -99,15 +99,15 @@ class Aligner:
         info = await self._source.topic(record.topic)
         if info is None or info.is_other_than(record.source_topic_id):
             return {}
-        told = await self._source.list_offsets({(record.topic, partition): EARLIEST for partition in record.starts})
-        return {partition: answer.offset for (_, partition), answer in told.items() if not answer.error}
+        answers = await self._source.list_offsets({(record.topic, partition): EARLIEST for partition in record.starts})
+        return {partition: answer.offset for (_, partition), answer in answers.items() if not answer.error}
 
-    async def _follow(self, record: TopicRecord, theirs: Mapping[int, int]) -> None:
+    async def _follow(self, record: TopicRecord, source_starts: Mapping[int, int]) -> None:
         """Delete the records below these source log starts from the copy."""
-        moved = {(record.topic, p): start for p, start in theirs.items() if start > record.starts[p]}
+        moved = {(record.topic, p): start for p, start in source_starts.items() if start > record.starts[p]}
         if record.mapped:
-            places = {key: self._place(key, start) for key, start in moved.items()}
-            moved = {key: place for key, place in places.items() if place >= 0}
+            target_offsets = {key: self._target_offset(key, start) for key, start in moved.items()}
+            moved = {key: target_offset for key, target_offset in target_offsets.items() if target_offset >= 0}
         if not moved:
             return
         begins = await self._target.list_offsets(dict.fromkeys(moved, EARLIEST))
@@ -124,11 +124,11 @@ class Aligner:
                 what = "%s-%d: the target does not delete what the source has deleted: %s"
                 _log.warning(what, record.topic, partition, row(code).name)
 
-    async def _cut(self, topic: str, starts: Mapping[int, int], theirs: Mapping[int, int] | None = None) -> None:
+    async def _cut(self, topic: str, starts: Mapping[int, int], source_starts: Mapping[int, int] | None = None) -> None:
         """Move each log start that lies below its intended offset."""
         deadline = monotonic() + _PATIENCE_S
         while True:
-            low = await self._too_low(topic, starts, theirs or {})
+            low = await self._too_low(topic, starts, source_starts or {})
             if not low:
                 return
             answers = await self._target.delete_records(topic, low)
@@ -146,24 +146,24 @@ class Aligner:
                 raise Failed("log-start-late", f"the log start of {topic} on the target does not move")
             await sleep(0.05)
 
-    async def _too_low(self, topic: str, starts: Mapping[int, int], theirs: Mapping[int, int]) -> dict[int, int]:
+    async def _too_low(self, topic: str, starts: Mapping[int, int], source_starts: Mapping[int, int]) -> dict[int, int]:
         """Return the starts of the partitions whose target log begins too low; `theirs`: log starts of the source."""
-        told = await self._target.list_offsets({(topic, partition): EARLIEST for partition in starts})
+        answers = await self._target.list_offsets({(topic, partition): EARLIEST for partition in starts})
         for partition, start in starts.items():
-            answer = told[(topic, partition)]
+            answer = answers[(topic, partition)]
             if answer.error:
                 await self._target.refresh([topic])
                 raise Unreachable(
                     "no-log-start",
                     f"where {topic}-{partition} begins on the target cannot be read: {row(answer.error).name}",
                 )
-            if answer.offset > max(start, theirs.get(partition, 0)):
+            if answer.offset > max(start, source_starts.get(partition, 0)):
                 raise Diverged(
                     "log-start-too-high",
                     f"{topic}-{partition} on the target begins at {answer.offset}, its mirror at {start}",
                     next_step="somebody deletes records on the target; stop that, then mirror the topic anew",
                 )
-        return {partition: start for partition, start in starts.items() if told[(topic, partition)].offset < start}
+        return {partition: start for partition, start in starts.items() if answers[(topic, partition)].offset < start}
 
     async def _fill(self, topic: str, partition: int, start: int) -> None:
         async with self._turn:

@@ -129,19 +129,19 @@ async def broker_defaults(target: ClusterClient, admin: Admin) -> dict[str, str]
     return topic_defaults(await admin.broker_configs(next(iter(target.metadata.brokers))))
 
 
-def topic_defaults(told: Mapping[str, ConfigValue]) -> dict[str, str]:
+def topic_defaults(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
     """Return the carried configs that a topic inherits from a broker, as far as the broker's configs show them."""
-    said = {name: entry.value for name, entry in told.items() if entry.value}
+    broker_values = {name: entry.value for name, entry in configs.items() if entry.value}
     names = {**_BROKER_NAMES, _DIFFERENCE: f"log.{_DIFFERENCE}"}
-    values = {key: said[name] for key, name in names.items() if name in said}
-    times = [int(said[name]) * ms for name, ms in _RETENTION_MS.items() if name in said]
+    values = {key: broker_values[name] for key, name in names.items() if name in broker_values}
+    times = [int(broker_values[name]) * ms for name, ms in _RETENTION_MS.items() if name in broker_values]
     if times:
         values["retention.ms"] = str(max(-1, times[0]))
     return _both_limits(values)
 
 
 def own_configs(
-    told: Mapping[str, ConfigValue], seal: Seal | None = None, kept: Mapping[str, str] | None = None
+    configs: Mapping[str, ConfigValue], seal: Seal | None = None, kept: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return a source topic's own configs.
 
@@ -149,7 +149,7 @@ def own_configs(
     topic, if the topic's record still knows the former limit. `kept` holds the configs that the record restores. A seal
     also hides the brokers' own limit.
     """
-    own = _set_on(told)
+    own = _set_on(configs)
     if own.get(SIZE_LIMIT) == SEALED_SIZE:
         del own[SIZE_LIMIT]
         before = (seal.before if seal is not None else "") or (kept or {}).get(SIZE_LIMIT, "")
@@ -158,21 +158,21 @@ def own_configs(
     return own
 
 
-def carried_configs(told: Mapping[str, ConfigValue], defaults: Mapping[str, str]) -> dict[str, str]:
+def carried_configs(configs: Mapping[str, ConfigValue], defaults: Mapping[str, str]) -> dict[str, str]:
     """Return the values that a source topic inherits and that a target topic with these defaults would not have.
 
     If the target wants more in-sync replicas than the source, the target's value stays, because that loses nothing.
     """
-    own = _set_on(told)
-    values = _both_limits({key: entry.value for key, entry in told.items()})
+    own = _set_on(configs)
+    values = _both_limits({key: entry.value for key, entry in configs.items()})
     carried = {key: values[key] for key in _BROKER_NAMES if key in values and key not in own}
     if _IN_SYNC in carried and int(carried[_IN_SYNC]) < int(defaults.get(_IN_SYNC, 0)):
         del carried[_IN_SYNC]
     return {key: value for key, value in carried.items() if value != defaults.get(key)}
 
 
-def _set_on(told: Mapping[str, ConfigValue]) -> dict[str, str]:
-    return _both_limits({key: entry.value for key, entry in told.items() if entry.own})
+def _set_on(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
+    return _both_limits({key: entry.value for key, entry in configs.items() if entry.own})
 
 
 def _both_limits(values: Mapping[str, str]) -> dict[str, str]:
@@ -193,12 +193,12 @@ def target_configs(
     *,
     exclude: Collection[str] = (),
     known: Collection[str] = (),
-    standing: Mapping[str, str] | None = None,
+    before: Mapping[str, str] | None = None,
 ) -> Configs:
     """Return the configs of the target topic, from the topic's own configs after the promote.
 
     The topic's own configs are those set on the source topic and the carried configs. `exclude` holds expressions of
-    keys that are not replicated. `known` holds all keys that the target has (empty: all). `standing` holds the former
+    keys that are not replicated. `known` holds all keys that the target has (empty: all). `before` holds the former
     values of the other keys on the target topic, which promote restores.
     """
     relaxed = {key: value for key, value in _WHILE_MIRRORING.items() if not known or key in known}
@@ -210,7 +210,7 @@ def target_configs(
         relaxed["segment.bytes"] = str(_ROOM)
     if _IN_SYNC in copied:
         copied[_IN_SYNC] = str(min(int(copied[_IN_SYNC]), replicas))
-    later = {**{key: value for key, value in (standing or {}).items() if key not in keys}, **copied}
+    later = {**{key: value for key, value in (before or {}).items() if key not in keys}, **copied}
     return Configs(
         now={**copied, **relaxed},
         restore={key: later[key] for key in sorted(relaxed) if key in later},
@@ -235,9 +235,9 @@ def replicated(exclude: Collection[str], known: Collection[str]) -> frozenset[st
 
 
 def changes(
-    wanted: Mapping[str, str], standing: Mapping[str, str], exclude: Collection[str] = ()
+    wanted: Mapping[str, str], present: Mapping[str, str], exclude: Collection[str] = ()
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the configs to set and to remove, so that a topic with the `standing` configs gets the wanted configs."""
-    put = {key: value for key, value in wanted.items() if standing.get(key) != value}
+    """Return the configs to set and to remove, so that a topic with the `present` configs gets the wanted configs."""
+    put = {key: value for key, value in wanted.items() if present.get(key) != value}
     keys = replicated(exclude, ())
-    return put, tuple(sorted(key for key in standing if key in keys and key not in wanted))
+    return put, tuple(sorted(key for key in present if key in keys and key not in wanted))

@@ -88,7 +88,7 @@ class DirectLog:
     async def write(self, topic: str, seen: Mapping[Key, DirectSeen]) -> None:
         """Add the unsaved batches of a topic's direct writers to the record."""
         self._written[topic] = monotonic()
-        ahead_ms = self.log.now_ms() - steady_ms()
+        clock_offset_ms = self.log.now_ms() - steady_ms()
         of_topic = {partition: direct for (name, partition), direct in seen.items() if name == topic}
         found: _Found = {
             (partition, producer): DirectWriter(
@@ -96,8 +96,8 @@ class DirectLog:
                 partition,
                 writer.unsaved,
                 writer.offset,
-                writer.first_ms + ahead_ms,
-                writer.last_ms + ahead_ms,
+                writer.first_ms + clock_offset_ms,
+                writer.last_ms + clock_offset_ms,
                 writer.slowest_ms,
             )
             for partition, direct in of_topic.items()

@@ -22,8 +22,8 @@ async def wait_hidden(log: StateLog, topic: str, epoch: int) -> None:
     missing: list[RouterRecord] = []
 
     def all_follow(state: State) -> bool | None:
-        told = {word.instance: word.applied for word in log.alive(RouterPresence)}
-        missing[:] = [router for router in state.routers() if told.get(router.instance, -1) < epoch]
+        applied = {presence.instance: presence.applied for presence in log.alive(RouterPresence)}
+        missing[:] = [router for router in state.routers() if applied.get(router.instance, -1) < epoch]
         return True if not missing else None
 
     try:

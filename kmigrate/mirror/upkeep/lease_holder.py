@@ -65,11 +65,11 @@ class Leader:
         self._work = TaskOwner(self._on_failure)
         self._failure: BaseException | None = None
         self._applied = -1
-        self._unready: list[str] = []
+        self._not_copied_yet: list[str] = []
         """Topics that are still to be created or aligned."""
         self._releases = Releases()
         self._shared_at = -_COMING_UP_S
-        self._judged: object = None
+        self._decided_on: object = None
         """The input of the last assignment: the same input gives the same assignment."""
         self._claimed: list[TopicRecord] = []
         """Topics with partitions that Spark tasks hold."""
@@ -101,15 +101,15 @@ class Leader:
         """Write the assignment that follows from the live members and the mirrored topics, if changed."""
         if not self._membership.hears_itself():
             return
-        if self._unready and monotonic() - self._shared_at < _COMING_UP_S:
+        if self._not_copied_yet and monotonic() - self._shared_at < _COMING_UP_S:
             return
         members = self._members(self._link.state)
-        words = self._membership.words()
+        presences = self._membership.presences()
         held = self._held_by_spark()
-        judged = self._link.state.epoch, members, held
-        if judged == self._judged and not _is_moving(self._link.state.assignment(self._link.name)):
+        decided_on = self._link.state.epoch, members, held
+        if decided_on == self._decided_on and not _is_moving(self._link.state.assignment(self._link.name)):
             return
-        self._judged = judged
+        self._decided_on = decided_on
 
         def decide(state: State) -> AssignmentRecord | None:
             lease = state.lease(self._lease.what)
@@ -127,7 +127,7 @@ class Leader:
                 before,
                 members,
                 {topic: record.partitions for topic, record in shared.items()},
-                words,
+                presences,
                 term=max(terms),
                 pinned={topic for topic, record in shared.items() if record.phase in PROMOTING},
                 since=self._releases.since(lease.term, before),
@@ -144,7 +144,7 @@ class Leader:
             raise
         except (Failed, WaitTimedOut) as error:
             self.trouble = f"{error.ref}: {error.what}"
-            self._judged = None
+            self._decided_on = None
             await sleep(_RETRY_S)
 
     def _held_by_spark(self) -> frozenset[str]:
@@ -166,25 +166,25 @@ class Leader:
         silent.
         """
         before = state.assignment(self._link.name)
-        told = {word.instance: word.shares for word in self._membership.words()}
+        shares = {presence.instance: presence.shares for presence in self._membership.presences()}
         stay = {m for m in before.members if not self._membership.silent(m)} if before is not None else set()
         return {
             self._link.instance,
-            *(m for m, shares in told.items() if shares),
-            *(m for m in stay if told.get(m, True)),
+            *(m for m, asks in shares.items() if asks),
+            *(m for m in stay if shares.get(m, True)),
         }
 
     # topics
 
     def _is_idle(self) -> bool:
         """Return whether a topic waits for work that is not in progress, because its last try failed."""
-        return any(topic not in self._working for topic in self._unready)
+        return any(topic not in self._working for topic in self._not_copied_yet)
 
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
         before = dict(self.problems)
         self._claimed = [r for r in state.topics(self._link.name) if r.claims]
-        self._unready = [r.topic for r in state.topics(self._link.name) if r.phase in NOT_COPIED_YET]
+        self._not_copied_yet = [r.topic for r in state.topics(self._link.name) if r.phase in NOT_COPIED_YET]
         for record in state.topics(self._link.name):
             if record.phase is TopicPhase.INITIALISING:
                 self._start(record.topic, self._prepare(record))
@@ -199,7 +199,7 @@ class Leader:
         for topic in [topic for topic in self._rechecking if topic not in copied]:
             self._rechecking.pop(topic).cancel()
             self.problems.pop(topic, None)
-        self._let_go(state)
+        self._cancel_forgotten(state)
         self._applied = state.epoch
         if self.problems != before:
             self._on_change()
@@ -209,7 +209,7 @@ class Leader:
         """Keys of the records of topics that are being created or aligned just now."""
         return {topic_key(self._link.name, topic) for topic in self._working}
 
-    def _let_go(self, state: State) -> None:
+    def _cancel_forgotten(self, state: State) -> None:
         """Stop aligning forgotten topics, and drop their problems.
 
         A topic that is being created is created to the end. Nobody can call a CreateTopics request back, and the
@@ -243,14 +243,14 @@ class Leader:
                 self.problems[topic] = f"{late.ref}: {late.what}"
                 await sleep(_RETRY_S)
             except Exception as error:  # an unforeseen error: the other topics go on, and the error is reported
-                self._foresaw_not(topic, error)
+                self._report_bug(topic, error)
                 await sleep(_RETRY_S)
             finally:
                 self._working.pop(topic, None)
 
         self._working[topic] = self._work.start(guarded(), f"topic-{topic}")
 
-    def _foresaw_not(self, topic: str, error: Exception) -> None:
+    def _report_bug(self, topic: str, error: Exception) -> None:
         problem = f"internal-error: {error!r}"
         if self.problems.get(topic) != problem:
             _log.error("topic %s: what the mirror does for it failed", topic, exc_info=error)
@@ -333,14 +333,14 @@ class Leader:
         problem would delay a promote until the next look, even behind its fence.
         """
         soon = _RETRY_S
-        theirs: Mapping[int, int] = {}
+        source_starts: Mapping[int, int] = {}
         while True:
             record = self._link.topic(record.topic) or record  # partitions may have been added
             pause = self._link.settings.recheck_s
             if self._link.settings.follow_log_start:
                 pause = min(pause, round_s(self._link.settings.follow_s, len(self._link.topics)))
             try:
-                theirs = await self._aligner.recheck(record, theirs)
+                source_starts = await self._aligner.recheck(record, source_starts)
                 self.problems.pop(record.topic, None)
                 soon = _RETRY_S
             except Unreachable:
@@ -351,7 +351,7 @@ class Leader:
             except KmigrateError as error:
                 self.problems[record.topic] = f"{error.ref}: {error.what}"
             except Exception as error:  # an unforeseen error is reported, and the look repeated
-                self._foresaw_not(record.topic, error)
+                self._report_bug(record.topic, error)
             await sleep(pause)
 
 

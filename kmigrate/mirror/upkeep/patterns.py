@@ -50,9 +50,9 @@ class Pickup:
             if owners.get(topic, self._link.name) != self._link.name
         ]
         new = [topic for topic in chosen if topic not in owners]
-        standing = (await self._link.target.refresh(new)).topics if new else {}
+        existing = (await self._link.target.refresh(new)).topics if new else {}
         for topic in new:
-            if topic in standing:
+            if topic in existing:
                 notes.append(
                     f"target-topic-exists: topic {topic} matches, and the target has a topic of that name: "
                     f"{advised('topic mirror', self._link.name, topic)} adopts it where it is empty"
@@ -79,9 +79,9 @@ class Pickup:
             if owners.get(group, self._link.name) != self._link.name
         ]
         new = [group for group in chosen if group not in owners]
-        standing = await self._link.target_admin.groups() if new else {}
+        existing = await self._link.target_admin.groups() if new else {}
         for group in new:
-            if group in standing:
+            if group in existing:
                 notes.append(
                     f"target-group-exists: group {group} matches, and the target has a group of that name: "
                     f"{advised('group mirror', self._link.name, group)} mirrors it all the same"

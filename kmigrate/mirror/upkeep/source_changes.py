@@ -87,27 +87,27 @@ class Upkeep:
         self._pickup = Pickup(link)
         self.working: set[str] = set()
         """Keys of the records of topics and groups that a round works on just now."""
-        self._words: dict[str, Upkept] = {}
+        self._reports: dict[str, Upkept] = {}
         self._missed: dict[tuple[str, int], float] = {}
         """Time when a topic was first found gone on the source, by topic and its record's `since_ms`."""
         self._grown: dict[str, int] = {}
-        self._judged: object = None
+        self._nothing_due: object = None
         """The known state when nothing was due: with the same state, nothing is due."""
         self._groups: set[str] = set()
         self._patterns: object = None
         self._notes: tuple[str, ...] = ()
 
     @property
-    def words(self) -> dict[str, Upkept]:
+    def reports(self) -> dict[str, Upkept]:
         """The reports to announce: those that a promote waits for, and every problem."""
-        told: dict[str, Upkept] = {}
-        for topic, word in self._words.items():
+        out: dict[str, Upkept] = {}
+        for topic, report in self._reports.items():
             record = self._link.topic(topic)
             if record is None or record.phase not in _LOOKED_AFTER:
                 continue
-            if word.problem or record.phase is TopicPhase.PROMOTE_PENDING:
-                told[topic] = word
-        return told
+            if report.problem or record.phase is TopicPhase.PROMOTE_PENDING:
+                out[topic] = report
+        return out
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -130,21 +130,21 @@ class Upkeep:
         """Return the topics that must not wait for the next round."""
         added = self._added()
         now = (self._link.state.epoch, tuple(added.items()))
-        if now == self._judged:
+        if now == self._nothing_due:
             return set()
         out: set[str] = set()
         for record in self._link.topics:
             if record.phase not in _LOOKED_AFTER:
                 continue
-            word = self._words.get(record.topic)
-            asked = word is None or word.since_ms != record.since_ms  # also after a promote that was given up
+            report = self._reports.get(record.topic)
+            asked = report is None or report.since_ms != record.since_ms  # also after a promote that was given up
             count = added.get(record.topic, 0)
             grown = record.partitions < count != self._grown.get(record.topic)
             if grown:
                 self._grown[record.topic] = count
             if asked or grown:
                 out.add(record.topic)
-        self._judged = None if out else now
+        self._nothing_due = None if out else now
         return out
 
     def _new_names(self) -> bool:
@@ -190,14 +190,14 @@ class Upkeep:
         topics = {record.topic: record.since_ms for record in self._link.topics}
         self._groups &= {record.group for record in self._link.groups}
         self._missed = {key: at for key, at in self._missed.items() if topics.get(key[0]) == key[1]}
-        for known in (self._words, self._grown):
+        for known in (self._reports, self._grown):
             for topic in known.keys() - topics.keys():
                 del known[topic]
 
     def _is_due(self, record: TopicRecord, only: Collection[str] | None) -> bool:
         if record.phase is TopicPhase.PROMOTE_PENDING:  # rule C
-            word = self._words.get(record.topic)
-            return word is None or word.since_ms != record.since_ms or bool(word.problem)
+            report = self._reports.get(record.topic)
+            return report is None or report.since_ms != record.since_ms or bool(report.problem)
         return record.phase is TopicPhase.MIRRORING and (only is None or record.topic in only)
 
     async def _see(self, topics: Sequence[str]) -> dict[str, _Seen]:
@@ -258,7 +258,7 @@ class Upkeep:
             problem = f"{error.ref}: {error.what}"
         finally:
             self.working.discard(record.key)
-        self._words[record.topic] = Upkept(record.since_ms, problem, gone_s)
+        self._reports[record.topic] = Upkept(record.since_ms, problem, gone_s)
 
     async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
         """Return the seconds since the topic was first found gone on the source; None if the topic is there.
@@ -344,11 +344,11 @@ class Upkeep:
 
     async def _first_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Return the source's log start of each partition."""
-        told = await self._link.source.list_offsets({(topic, partition): EARLIEST for partition in partitions})
-        for (_, partition), answer in told.items():
+        answers = await self._link.source.list_offsets({(topic, partition): EARLIEST for partition in partitions})
+        for (_, partition), answer in answers.items():
             if answer.error:
                 raise Unreachable("no-offsets", f"{topic}-{partition}: {row(answer.error).name}")
-        return {partition: answer.offset for (_, partition), answer in told.items()}
+        return {partition: answer.offset for (_, partition), answer in answers.items()}
 
     async def _leaders(self, topic: str, partitions: int) -> None:
         deadline = monotonic() + _LEADERS_S

@@ -37,11 +37,11 @@ class StopKeeper:
     async def run(self, lanes: Mapping[tuple[str, int], Lane]) -> None:
         """Write stops for ever; a state log that cannot be written now is tried again."""
         while True:
-            unsaid: dict[str, list[Lane]] = {}
+            unrecorded: dict[str, list[Lane]] = {}
             for lane in lanes.values():
                 if lane.stopped and not lane.report.recorded and not lane.retired:
-                    unsaid.setdefault(lane.topic, []).append(lane)
-            for topic, stopped in unsaid.items():
+                    unrecorded.setdefault(lane.topic, []).append(lane)
+            for topic, stopped in unrecorded.items():
                 try:
                     await self._write(topic, stopped)
                     self.trouble = ""

@@ -80,20 +80,20 @@ class TopicMaker:
             )
         await self._clusters.target.refresh([topic])
         replicas = min(len(info.partitions[0].replicas) or 1, len(self._clusters.target.metadata.brokers) or 1)
-        told = (await self._clusters.source_admin.topic_configs([topic]))[topic]
+        source_configs = (await self._clusters.source_admin.topic_configs([topic]))[topic]
         existing = self._clusters.target.metadata.topics.get(topic)
-        compacted = is_compacted(told)
+        compacted = is_compacted(source_configs)
         starts, began = await self._starts(record, info)
         ends = dict.fromkeys(starts, 0) if existing is None else await self._ends(existing, len(info.partitions))
-        standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
-        own = {key: entry.value for key, entry in standing.items() if entry.own} if existing is not None else {}
+        on_target = await self._known_configs(topic if existing is not None else STATE_TOPIC)
+        own = {key: entry.value for key, entry in on_target.items() if entry.own} if existing is not None else {}
         kept = as_found(own, record.restore_configs, record.drop_configs)
         if any(ends.values()):
             self._refuse_data(record, ends)
-            configs = self._relaxed(kept, replicas, standing, kept)  # a topic with data keeps its own configs
+            configs = self._relaxed(kept, replicas, on_target, kept)  # a topic with data keeps its own configs
         else:
             defaults = await broker_defaults(self._clusters.target, self._clusters.target_admin)
-            configs = self.configs(told, defaults, replicas, standing, kept, record.seal)
+            configs = self.configs(source_configs, defaults, replicas, on_target, kept, record.seal)
         mapped = await self._is_mapped(record, starts, compacted)
         if mapped:
             await ensure_map_topic(self._clusters.target, self._clusters.target_admin)
@@ -123,15 +123,15 @@ class TopicMaker:
         if not topics:
             return {}
         infos = (await self._clusters.source.refresh(topics)).topics
-        told = await self._clusters.source_admin.topic_configs([topic for topic in topics if topic in infos])
-        standing = await self._known_configs(STATE_TOPIC)
+        source_configs = await self._clusters.source_admin.topic_configs([topic for topic in topics if topic in infos])
+        on_target = await self._known_configs(STATE_TOPIC)
         defaults = await broker_defaults(self._clusters.target, self._clusters.target_admin)
         brokers = len(self._clusters.target.metadata.brokers) or 1
         return {
             topic: self.configs(
-                configs, defaults, min(len(infos[topic].partitions[0].replicas) or 1, brokers), standing, {}, None
+                configs, defaults, min(len(infos[topic].partitions[0].replicas) or 1, brokers), on_target, {}, None
             ).now
-            for topic, configs in told.items()
+            for topic, configs in source_configs.items()
         }
 
     def configs(
@@ -140,23 +140,23 @@ class TopicMaker:
         defaults: Mapping[str, str],
         replicas: int,
         target: Mapping[str, ConfigValue],
-        standing: Mapping[str, str],
+        before: Mapping[str, str],
         seal: Seal | None,
     ) -> Configs:
         """Return the configs of the target topic that follow from the source topic's configs.
 
-        `defaults` are the target's `broker_defaults`; `standing` is as in `target_configs`.
+        `defaults` are the target's `broker_defaults`; `before` is as in `target_configs`.
         """
-        own = own_configs(source, seal, standing)
+        own = own_configs(source, seal, before)
         if self._settings.use_defaults_from is DefaultsFrom.SOURCE:
             own |= carried_configs(source, defaults)
-        return self._relaxed(own, replicas, target, standing)
+        return self._relaxed(own, replicas, target, before)
 
     def _relaxed(
-        self, own: Mapping[str, str], replicas: int, target: Mapping[str, ConfigValue], standing: Mapping[str, str]
+        self, own: Mapping[str, str], replicas: int, target: Mapping[str, ConfigValue], before: Mapping[str, str]
     ) -> Configs:
         exclude = self._settings.config_exclude
-        return target_configs(own, replicas, exclude=exclude, known=target, standing=standing)
+        return target_configs(own, replicas, exclude=exclude, known=target, before=before)
 
     def changes(self, configs: Configs, target: Mapping[str, ConfigValue]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return the changes that bring an existing target topic to these configs."""
@@ -230,17 +230,17 @@ class TopicMaker:
         """Return the first mirrored offset of each partition, and the present log ends of the source."""
         keys = [(info.name, partition) for partition in sorted(info.partitions)]
         wanted = {"earliest": EARLIEST, "latest": LATEST}.get(record.start)
-        told = await self._clusters.source.list_offsets(
+        found = await self._clusters.source.list_offsets(
             dict.fromkeys(keys, int(record.start) if wanted is None else wanted)
         )
         ends = await self._clusters.source.list_offsets(dict.fromkeys(keys, LATEST))
         for key in keys:
-            error = told[key].error or ends[key].error
+            error = found[key].error or ends[key].error
             if error:
                 await self._clusters.source.refresh([info.name])
                 raise Unreachable("no-offsets", f"{key[0]}-{key[1]}: {row(error).name}")
         began = {key[1]: ends[key].offset for key in keys}
-        return {key[1]: told[key].offset if told[key].offset >= 0 else ends[key].offset for key in keys}, began
+        return {key[1]: found[key].offset if found[key].offset >= 0 else ends[key].offset for key in keys}, began
 
 
 def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:

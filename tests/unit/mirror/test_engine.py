@@ -129,7 +129,7 @@ def test_one_that_begins_anew_lets_the_tail_rest_of_a_partition_whose_markers_ma
 def test_what_is_not_compare_and_set_is_done_only_by_an_owner_that_is_sure_of_itself() -> None:
     it = engine(MemoryLog(LEASE, TOPIC, SHARED))
     assert it._owner_term(("t", 0)) == 0, "nobody has heard of it yet"
-    it._membership.said(monotonic())
+    it._membership.announced(monotonic())
     assert it._owner_term(("t", 0)) == SHARED.generation
     assert it._owner_term(("t", 1)) == 0
     assert it._owner_term(("other", 0)) == 0
@@ -141,7 +141,7 @@ def test_its_word_is_said_again_before_it_is_no_longer_good(lease_s: float, part
     it = engine(MemoryLog(LEASE, TOPIC, SHARED), MirrorSettings(lease_s=lease_s))
     it._copier = cast("Copier", SimpleNamespace(lanes=range(partitions)))
     interval_s = it._presence_ms() / 1000
-    it._membership.said(monotonic() - 1.6 * interval_s)
+    it._membership.announced(monotonic() - 1.6 * interval_s)
     assert it._membership.sure()
     assert interval_s <= (0.5 if partitions == 1 else 1.0)
 
@@ -157,7 +157,7 @@ def test_a_process_says_that_it_has_let_go_of_what_is_forgotten_once_nothing_of_
     assert it._presence().let_go == -1, "a batch of it is left until its last answer"
     it._copier = None
     for part in ("_leader", "_upkeep"):
-        setattr(it, part, SimpleNamespace(working={TOPIC.key}, trouble="", problems={}, words={}, notes=()))
+        setattr(it, part, SimpleNamespace(working={TOPIC.key}, trouble="", problems={}, reports={}, notes=()))
         assert it._presence().let_go == -1
         setattr(it, part, None)
     log._put(TOPIC.key, TOPIC)
@@ -165,7 +165,7 @@ def test_a_process_says_that_it_has_let_go_of_what_is_forgotten_once_nothing_of_
     assert it._presence().let_go == log.state.epoch, "it is mirrored"
     log._put(GROUP.key, GROUP)
     assert it._presence().let_go == log.state.epoch, "a topic may have a group's name"
-    it._upkeep = cast("Upkeep", SimpleNamespace(working={GROUP.key}, words={}, notes=()))
+    it._upkeep = cast("Upkeep", SimpleNamespace(working={GROUP.key}, reports={}, notes=()))
     assert it._presence().let_go == -1
 
 
@@ -215,7 +215,7 @@ def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytes
 def test_a_mapped_topic_is_the_lease_holders_under_the_term_of_its_lease() -> None:
     mapped = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, mapped=True)
     it = engine(MemoryLog(LEASE, mapped, SHARED))
-    it._membership.said(monotonic())
+    it._membership.announced(monotonic())
     assert it._owner_term(("t", 1)) == LEASE.term
 
 

@@ -85,7 +85,7 @@ def test_who_speaks_is_heard_however_far_the_clocks_are_apart(monkeypatch: pytes
     scene.hear("me")
     scene.hear("you")
     assert scene.membership.hears_itself()
-    assert [word.instance for word in scene.membership.words()] == ["me", "you"]
+    assert [word.instance for word in scene.membership.presences()] == ["me", "you"]
     assert scene.alive() == ["me", "you"]
 
 
@@ -95,7 +95,7 @@ def test_nobody_is_called_silent_while_he_may_be_sure_of_himself_though_the_cloc
     scene = Scene(monkeypatch, ahead_ms=-1300)
     scene.membership._began = 0.0
     owner = Membership(cast("StateLog", None), "l", "owner", LEASE_S)
-    owner.said(scene.now)
+    owner.announced(scene.now)
     scene.hear("owner")
     scene.now += 1.72
     scene.hear("me")
@@ -231,7 +231,7 @@ def test_a_process_that_mirrors_several_links_is_heard_of_each(monkeypatch: pyte
     scene.read(FencedProgress("you", "m", 7, {"of m": {0: PartitionProgress(2)}}))
     told = {word.link: (word.applied, set(word.topics)) for word in scene.log.alive(MirrorPresence)}
     assert told == {"l": (1, {"t", "u"}), "m": (7, {"of m"})}
-    assert [word.link for word in scene.membership.words()] == ["l"]
+    assert [word.link for word in scene.membership.presences()] == ["l"]
     scene.now += 2
     scene.read(MirrorPresence("you", "m", 3, False, 500))
     scene.hear("me")

@@ -122,11 +122,11 @@ def test_a_try_relies_on_its_claim_only_while_others_have_its_word() -> None:
     stage = Stage(TOPIC, GONE, LEASE)
     asyncio.run(stage.claims.claim("t", [0]))
     assert stage.claims.term("t", 0) == 0, "nobody has heard of it yet"
-    stage.membership.said(monotonic())
+    stage.membership.announced(monotonic())
     assert (stage.claims.term("t", 0), stage.claims.term("t", 1), stage.claims.term("other", 0)) == (8, 0, 0)
 
 
 def test_a_try_lets_go_of_its_own_claims_alone_and_the_term_stays_counted() -> None:
     stage = Stage(replace(TOPIC, claims={0: Claim("me", 8), 1: Claim("other", 9)}, claimed_term=9))
-    asyncio.run(stage.claims.let_go("t"))
+    asyncio.run(stage.claims.release("t"))
     assert (stage.record.claims, stage.record.claimed_term) == ({1: Claim("other", 9)}, 9)

@@ -150,7 +150,7 @@ def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() ->
     source = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
     copier = Copier(CopyContext(source, source, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings()))
     copier.assign([MirroredTopic("t", str(mirrored), "", {0: 0}), MirroredTopic("old", "", "", {0: 0})])
-    session = copier._reader._talk(1, "test").session
+    session = copier._reader._connect(1, "test").session
     known = {name: TopicInfo(name, other, {}) for name in ("t", "old")}
     source.layout.known = replace(source.layout.known, topics=known)
     wanted = {(topic, 0): FetchPartition(topic, 0, 10, 1) for topic in known}
@@ -210,8 +210,8 @@ def test_a_copy_from_the_start_begins_once_nothing_of_the_copy_before_is_on_its_
     client = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
     for side in scene.copier._sides:
         scene.copier._check_topic(anew, replace(side, client=client))
-    scene.copier._place(anew)
+    scene.copier._update_lanes(anew)
     assert KEY not in scene.copier.lanes
     lane.unanswered(sent.step, "the connection was lost")
-    scene.copier._place(anew)
+    scene.copier._update_lanes(anew)
     assert scene.copier.lanes[KEY].target.unknown, "what was not answered may still come"

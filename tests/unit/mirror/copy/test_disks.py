@@ -38,7 +38,7 @@ def log_dir(broker: int, usable: int, total: int = 100 * GB, path: str = "/data"
 
 
 def lows(rule: RoomRule, usable: int, **more: Any) -> bool:
-    rule.hear(1, [log_dir(1, usable, **more)])
+    rule.update(1, [log_dir(1, usable, **more)])
     return bool(rule.low)
 
 
@@ -63,8 +63,8 @@ def test_a_limit_near_the_size_of_the_volume_can_still_be_met() -> None:
 
 def test_what_a_broker_that_is_away_said_before_stays_and_other_figures_are_no_figures() -> None:
     rule = RoomRule(5, 0)
-    rule.hear(1, [log_dir(1, GB), log_dir(1, 50 * GB, path="/more")])
-    rule.hear(2, [log_dir(2, -1, -1)])
+    rule.update(1, [log_dir(1, GB), log_dir(1, 50 * GB, path="/more")])
+    rule.update(2, [log_dir(2, -1, -1)])
     rule.keep([1, 2])
     assert set(rule.low) == {(1, "/data")}
     assert set(rule.known) == {(1, "/data"), (1, "/more")}
@@ -99,11 +99,11 @@ def test_only_partitions_with_a_replica_on_a_broker_without_room_wait(
 ) -> None:
     scene = Scene(monkeypatch)
     scene.look(50 * GB, 50 * GB, 50 * GB)
-    assert (scene.guard.low, scene.guard.held(("t", 0)), scene.changes) == ("", "", 0)
+    assert (scene.guard.low, scene.guard.lack_of_room(("t", 0)), scene.changes) == ("", "", 0)
     scene.look(50 * GB, GB, 50 * GB)
-    assert scene.guard.held(("t", 0)) == "target-disk-low: waits for room on broker 2"
-    assert scene.guard.held(("t", 1)) == ""
-    assert scene.guard.held(("unknown", 0)) == ""
+    assert scene.guard.lack_of_room(("t", 0)) == "target-disk-low: waits for room on broker 2"
+    assert scene.guard.lack_of_room(("t", 1)) == ""
+    assert scene.guard.lack_of_room(("unknown", 0)) == ""
     said = "broker 2, log directory /data: 1.0 GB of 100.0 GB are free, the limit is 5.0 GB"
     assert said in scene.guard.low
     assert said in caplog.text
@@ -111,7 +111,7 @@ def test_only_partitions_with_a_replica_on_a_broker_without_room_wait(
     scene.look(50 * GB, GB, 50 * GB)
     assert scene.changes == 1
     scene.look(50 * GB, 7 * GB, 50 * GB)
-    assert (scene.guard.low, scene.guard.held(("t", 0)), scene.changes) == ("", "", 2)
+    assert (scene.guard.low, scene.guard.lack_of_room(("t", 0)), scene.changes) == ("", "", 2)
 
 
 def test_of_many_log_directories_without_room_a_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ TERM = 4
 class Target:
     """The leader of a single partition, with the connection for markers."""
 
-    portion = 5_000
+    batch_offsets = 5_000
 
     def __init__(self, end: int, *, is_ready: bool = True) -> None:
         self.end = end

@@ -277,12 +277,12 @@ class Scene:
         self.now = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
-        self.portion = AdaptiveRequestSize(16 * MIB, 35)
+        self.request_size = AdaptiveRequestSize(16 * MIB, 35)
         self.moved: set[str] = set()
         """Topics that have moved to another leader."""
         self.requests = _Unanswered(
             cast("asyncio.AbstractEventLoop", self),
-            self.portion,
+            self.request_size,
             lambda batches: any(lane.topic in self.moved for lane, _ in batches),
         )
 
@@ -329,7 +329,7 @@ def test_a_broker_that_stands_still_is_given_up_once_another_leads_what_it_has_l
     scene.moved = {"u"}
     scene.after(3)
     assert connection.given_up
-    assert scene.portion.size == 16 * MIB, "the line is as good as it was"
+    assert scene.request_size.size == 16 * MIB, "the line is as good as it was"
 
 
 def test_a_broker_that_stands_still_is_given_up_also_where_the_first_request_is_about_what_only_it_has(
@@ -389,8 +389,8 @@ def test_over_a_line_that_carries_no_request_in_time_less_is_sent_at_once(monkey
     for _ in range(20):
         connection = _Connection()
         request = scene.send(connection)
-        seconds = scene.portion.size / (50 << 10)
-        sizes.append(scene.portion.size)
+        seconds = scene.request_size.size / (50 << 10)
+        sizes.append(scene.request_size.size)
         scene.after(seconds)
         if not connection.given_up:
             scene.requests.answered(request, sizes[-1])
@@ -404,5 +404,5 @@ def test_a_request_has_no_more_than_the_line_has_carried_of_late() -> None:
     crowd = Crowd(40)
     assert len(crowd.request()) == 16
     for _ in range(3):
-        crowd.copier._writer._portions[1, 0].late()
+        crowd.copier._writer._sizes[1, 0].late()
     assert len(crowd.request()) == 1

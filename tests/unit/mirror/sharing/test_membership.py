@@ -47,10 +47,10 @@ def test_a_process_is_silent_once_it_was_not_heard_for_the_lease_time(scene: Sce
     scene.now += LEASE_S - 0.1
     scene.hear("me")
     assert not scene.membership.silent("other")
-    assert [word.instance for word in scene.membership.words()] == ["other", "me"]
+    assert [word.instance for word in scene.membership.presences()] == ["other", "me"]
     scene.now += 0.1
     assert scene.membership.silent("other")
-    assert [word.instance for word in scene.membership.words()] == ["me"]
+    assert [word.instance for word in scene.membership.presences()] == ["me"]
 
 
 def test_one_that_was_never_heard_is_given_the_lease_time_from_when_we_began_to_listen(scene: Scene) -> None:
@@ -71,7 +71,7 @@ def test_who_does_not_hear_itself_calls_nobody_silent(scene: Scene) -> None:
 
 def test_a_process_stops_being_sure_of_itself_before_others_call_it_silent(scene: Scene) -> None:
     assert not scene.membership.sure()
-    scene.membership.said(scene.now)
+    scene.membership.announced(scene.now)
     scene.now += LEASE_S * 0.5
     assert scene.membership.sure()
     scene.now += LEASE_S * 0.2
@@ -84,11 +84,11 @@ def test_a_process_whose_machine_has_slept_is_not_sure_of_itself(scene: Scene) -
     The monotonic clock stands still during sleep, so the last announcement looks recent. Without this rule the process
     could fill holes that its successor has filled.
     """
-    scene.membership.said(scene.now)
+    scene.membership.announced(scene.now)
     scene.now += 0.1
     scene.slept += 60
     assert not scene.membership.sure()
-    scene.membership.said(scene.now + scene.slept)
+    scene.membership.announced(scene.now + scene.slept)
     assert not scene.membership.sure(), "others may have taken its place while the machine slept"
 
 
@@ -103,16 +103,16 @@ class Returning:
         monkeypatch.setattr(membership, "sleep", self.sleep)
         monkeypatch.setattr(scene.log, "read_to_end", self.read_to_end, raising=False)
         monkeypatch.setattr(scene.log, "changed", self.changed)
-        scene.membership.said(scene.now)
+        scene.membership.announced(scene.now)
         scene.now += silent_s
         self.at = scene.now
-        scene.membership.said(scene.now)
+        scene.membership.announced(scene.now)
 
     async def sleep(self, seconds: float) -> None:
         until = self.scene.now + seconds
         while self.scene.now < until:  # the process keeps announcing itself
             self.scene.now = min(until, self.scene.now + 0.5)
-            self.scene.membership.said(self.scene.now)
+            self.scene.membership.announced(self.scene.now)
 
     async def changed(self, timeout: float) -> None:
         raise asyncio.CancelledError  # end the test: no more records arrive
@@ -123,7 +123,7 @@ class Returning:
         if self.speaks_at and self.scene.now >= self.at + self.speaks_at[0]:
             self.speaks_at.pop()
             self.scene.now += LEASE_S
-            self.scene.membership.said(self.scene.now)
+            self.scene.membership.announced(self.scene.now)
         if self.failing:
             self.failing -= 1
             raise Unreachable("no-answer", "the broker is away")
@@ -131,7 +131,7 @@ class Returning:
     def come_back(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             asyncio.run(self.scene.membership.come_back())
-        self.scene.membership.said(self.scene.now)
+        self.scene.membership.announced(self.scene.now)
 
 
 def test_who_was_silent_for_long_is_sure_again_once_it_has_read_what_others_decided_meanwhile(
@@ -168,14 +168,14 @@ def test_who_was_silent_for_less_goes_on(scene: Scene, monkeypatch: pytest.Monke
 
 
 def test_a_word_that_was_on_its_way_for_long_is_no_proof_that_the_others_had_it_in_time(scene: Scene) -> None:
-    scene.membership.said(scene.now)
+    scene.membership.announced(scene.now)
     sent = scene.now + 1.3
     scene.now += LEASE_S + 0.05
-    scene.membership.said(sent)
-    scene.membership.said(scene.now)
+    scene.membership.announced(sent)
+    scene.membership.announced(scene.now)
     assert not scene.membership.sure()
 
 
 def test_words_of_other_links_are_not_heard(scene: Scene) -> None:
     scene.hear("other", link="another")
-    assert scene.membership.words() == []
+    assert scene.membership.presences() == []

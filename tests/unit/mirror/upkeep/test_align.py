@@ -137,7 +137,7 @@ def followed_mapped(begins: dict[int, int], places: Mapping[int, int] = PLACES) 
         return places.get(key[1], -1)
 
     clients = cast("ClusterClient", target), cast("ClusterClient", source)
-    made = Aligner(clients[0], CopyIdentity(1, 0, 2, 0), MirrorSettings(), clients[1], place=place)
+    made = Aligner(clients[0], CopyIdentity(1, 0, 2, 0), MirrorSettings(), clients[1], target_offset=place)
     before: dict[int, int] = {}
     for _ in range(2):
         before = dict(asyncio.run(made.recheck(MAPPED, before)))

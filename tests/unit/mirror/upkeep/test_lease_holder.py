@@ -286,7 +286,9 @@ def test_a_look_at_log_starts_that_fails_otherwise_is_told_whatever_it_is(
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [failure], "with where it happened"
 
 
-def test_what_nobody_foresaw_of_a_topic_that_is_made_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_foresaw_of_a_topic_that_is_made_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     new = replace(TOPIC, topic="new", phase=TopicPhase.INITIALISING)
     told: list[dict[str, str]] = []
     tried_again = asyncio.Event()

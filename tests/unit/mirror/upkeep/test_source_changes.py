@@ -39,22 +39,22 @@ ANN, BOB, EVE = (Acl("topic", "t", f"User:{name}", "*", "READ") for name in ("an
 
 
 def test_a_rule_that_stands_already_is_not_taken_over() -> None:
-    changed = difference(granted=(), wanted=(ANN, BOB), standing={ANN})
+    changed = difference(granted=(), wanted=(ANN, BOB), present={ANN})
     assert (changed.create, changed.meanwhile, changed.afterwards) == ((BOB,), (BOB,), (BOB,))
 
 
 def test_a_rule_that_is_gone_on_the_source_is_answered_for_until_it_is_deleted() -> None:
-    changed = difference(granted=(ANN, BOB), wanted=(ANN,), standing={ANN, BOB, EVE})
+    changed = difference(granted=(ANN, BOB), wanted=(ANN,), present={ANN, BOB, EVE})
     assert (changed.delete, changed.meanwhile, changed.afterwards) == ((BOB,), (ANN, BOB), (ANN,))
 
 
 def test_a_rule_of_ours_that_somebody_deleted_on_the_target_comes_back() -> None:
-    assert difference(granted=(ANN,), wanted=(ANN,), standing=set()).create == (ANN,)
+    assert difference(granted=(ANN,), wanted=(ANN,), present=set()).create == (ANN,)
 
 
 def test_rules_of_a_promote_that_was_given_up_are_taken_back() -> None:
     write = Acl("topic", "t", "User:ann", "*", "WRITE")
-    assert difference(granted=(ANN, write), wanted=(ANN,), standing={ANN, write}).delete == (write,)
+    assert difference(granted=(ANN, write), wanted=(ANN,), present={ANN, write}).delete == (write,)
 
 
 def test_for_replicated_keys_the_source_decides_and_others_stay() -> None:
@@ -72,7 +72,7 @@ def test_a_target_as_it_shall_be_is_left_alone() -> None:
 
 
 def test_a_relaxed_key_that_is_not_replicated_is_put_back_as_the_target_had_it() -> None:
-    made = target_configs({"retention.ms": "5"}, 1, exclude=["retention.*"], standing={"retention.ms": "9"})
+    made = target_configs({"retention.ms": "5"}, 1, exclude=["retention.*"], before={"retention.ms": "9"})
     assert made.now["retention.ms"] == "-1"
     assert made.restore == {"retention.ms": "9"}
     assert "retention.bytes" in made.drop
@@ -163,7 +163,7 @@ def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_wait
     admin = Admin(refused="billing")
     kept = upkeep(MemoryLog(LINK, ADOPTED, BILLING, SHOP), admin, Cluster(*rules))
     asyncio.run(kept._guarded(None))
-    assert kept.words == {"t": Upkept(7, "")}, "what its promote waits for"
+    assert kept.reports == {"t": Upkept(7, "")}, "what its promote waits for"
     assert admin.created == [rules[1]], "the other group has its rule"
     (note,) = kept.notes
     assert note.startswith("admin-refused: group billing: create the ACL")
@@ -197,7 +197,7 @@ def test_what_is_known_of_topics_and_groups_goes_with_them(monkeypatch: pytest.M
                 await log.append(lambda _, record=record: record)  # type: ignore[misc]
             kept._grown[topic.topic] = 9
             await kept._guarded(None)
-            lengths.append([len(each) for each in (kept._words, kept._missed, kept._grown, kept._groups)])
+            lengths.append([len(each) for each in (kept._reports, kept._missed, kept._grown, kept._groups)])
             for key in (topic.key, group.key):
                 await log.append(lambda _, key=key: (key, None))  # type: ignore[misc]
 
@@ -370,8 +370,8 @@ def test_how_long_a_topic_is_gone_is_counted_from_when_no_broker_of_the_source_k
 
     def looked() -> float | None:
         asyncio.run(kept._look_after(record, lost))
-        assert kept.words["t"].problem.startswith("source-topic-gone")
-        return kept.words["t"].gone_s
+        assert kept.reports["t"].problem.startswith("source-topic-gone")
+        return kept.reports["t"].gone_s
 
     assert looked() is None, "the broker that was asked has just started"
     source.known = None
@@ -404,6 +404,6 @@ def test_new_names_that_cannot_be_read_keep_no_promote_waiting(monkeypatch: pyte
     link = replace(LINK, group_patterns=(NamePattern("orders-.*"),))
     kept = upkeep(MemoryLog(link, ADOPTED), Away(), Cluster())
     asyncio.run(kept._guarded(None))
-    assert kept.words == {"t": Upkept(7, "")}
+    assert kept.reports == {"t": Upkept(7, "")}
     assert kept.notes == ("broker-away: list consumer groups: broker 2 does not answer",)
     assert not kept._new_names(), "they are looked for again in the next round"
