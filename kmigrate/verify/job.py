@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import NOT_COPIED_YET
-from kmigrate.model.records import LinkRecord, TopicRecord
+from kmigrate.model.records import LinkRecord, TopicRecord, VerifiedRecord
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.model.verified import Looked, standing
+from kmigrate.model.state import State
+from kmigrate.model.verified import Looked, grown, standing
 from kmigrate.model.words import advised
+from kmigrate.net.clock import now_ms
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
 from kmigrate.verify.ranges import find_ranges
@@ -117,6 +120,16 @@ async def remember(caller: Caller, job: Job, report: ParityReport) -> None:
         looked[each.topic][each.partition] = Looked(each.start, each.end, each.equal)
     try:
         async with caller.connect() as connections:
-            await verbs.remember_verified(connections, job.link, job.topics, looked)
+            for topic in job.topics:
+                await connections.log.append(partial(_grown, job.link, topic, looked[topic.topic]))
     except KmigrateError as error:
         caller.note(f"not remembered, the next check reads all of it again: {error.what}")
+
+
+def _grown(link: LinkRecord, topic: TopicRecord, looked: Mapping[int, Looked], state: State) -> VerifiedRecord | None:
+    """Return the record of a copy's equal ranges after a check; `topic` is the record of the time of the check."""
+    if state.topic(link.name, topic.topic) is None:
+        return None
+    kept = state.verified(link.name, topic.topic)
+    now = grown(kept, link, topic, looked, now_ms())
+    return None if now == kept or (kept is None and not now.ranges) else now

@@ -8,7 +8,6 @@ output   a result on stdout, progress and errors on stderr
 words    text from outside, made harmless for a terminal
 wizard   questions to a person
 waiting  the wait for the result of an intent
-amounts  rates and ranges as a person types them
-times    `--from`: earliest, latest, or a moment
+values   rates, ranges and start positions as a person types them
 absent   known features that this version lacks
 """

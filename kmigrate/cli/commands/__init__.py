@@ -4,8 +4,7 @@ doctor           `kmigrate doctor`
 probes           what a cluster can do
 link             `kmigrate link`
 plan             `kmigrate plan`
-source_defaults  findings about configs that topics inherit from brokers
-creation         configs of target topics, for guards
+target_configs   configs of target topics, for guards and findings
 topic            `kmigrate topic`
 patterns         names by regular expression
 bulk             `kmigrate topic mirror --engine`

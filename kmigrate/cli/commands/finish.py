@@ -16,8 +16,8 @@ from kmigrate.cli.base.options import AcceptMisplaced, NoWait, PlanOnly, Timeout
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import interruptible
 from kmigrate.cli.commands.link import DeliveryTimeout, Name, app, delivery_seconds
-from kmigrate.cli.views.leaving import clients_table, ending
 from kmigrate.cli.views.plans import plan_answer, plan_view
+from kmigrate.cli.views.routers import clients_table, ending
 from kmigrate.model.routes import finished
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads, host_and_port

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from kmigrate.cli.base.amounts import byte_rate
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.options import Link, PlanOnly, Yes
 from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.values import byte_rate
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.tables import facts, links_table
 from kmigrate.errors import Refused

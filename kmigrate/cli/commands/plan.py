@@ -12,10 +12,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import Link, OffsetsMode, StartAt, Topics
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.base.times import start_position
+from kmigrate.cli.base.values import start_position
 from kmigrate.cli.base.words import SafeTable, Text
-from kmigrate.cli.commands.creation import creation_configs
-from kmigrate.cli.commands.source_defaults import default_findings
+from kmigrate.cli.commands.target_configs import creation_configs, default_findings
 from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cli.views.lags import bytes_text
 from kmigrate.cli.views.plans import findings_view

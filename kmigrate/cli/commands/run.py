@@ -12,7 +12,7 @@ import uvloop
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import Link, PlanOnly, Yes
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.process.engine_kinds import Engine
+from kmigrate.cli.process.engine_settings import Engine
 from kmigrate.cli.views.plans import plan_answer
 from kmigrate.errors import UsageError
 from kmigrate.workflow import verbs

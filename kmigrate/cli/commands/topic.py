@@ -9,18 +9,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 
-from kmigrate.cli.base.amounts import byte_rate, offset_range
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.options import Exclude, Link, NoWait, OffsetsMode, PlanOnly, Regex, StartAt, Timeout, Topics, Yes
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.base.times import start_position
+from kmigrate.cli.base.values import byte_rate, offset_range, start_position
 from kmigrate.cli.base.waiting import interruptible, need_mirror, watched_topics
 from kmigrate.cli.commands.bulk import BulkOptions, copy_by_spark, look_at_bulk
-from kmigrate.cli.commands.creation import creation_configs
 from kmigrate.cli.commands.link import DeliveryTimeout, delivery_seconds
 from kmigrate.cli.commands.patterns import check_names, patterns_answer
-from kmigrate.cli.commands.source_defaults import default_findings
+from kmigrate.cli.commands.target_configs import creation_configs, default_findings
 from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import topic_detail

@@ -1,7 +1,6 @@
 """The engines of a process: mirrors, router and controller.
 
-engine_kinds      which engines a process runs
-engine_settings   settings of the engines, from the configuration
+engine_settings   the kinds of engines, and their settings from the configuration
 engines           builds and runs the engines
 workers           further processes of `--workers N`
 metrics_endpoint  /metrics and /healthz

@@ -1,4 +1,4 @@
-"""The settings of the engines, made from the configuration.
+"""The engines that a process may run, and their settings from the configuration.
 
 The functions stand apart from the engines, because most commands need no engine.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from enum import Flag, auto
 
 from kmigrate.config.listener_access import access_of
 from kmigrate.config.settings import Settings
@@ -15,7 +16,15 @@ from kmigrate.model.listener_access import ListenerAccess, check_access
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.router.settings import RouterSettings
 
-__all__ = ["mirror_settings", "router_settings"]
+__all__ = ["Engine", "mirror_settings", "router_settings"]
+
+
+class Engine(Flag):
+    """A set of engines."""
+
+    MIRROR = auto()
+    ROUTER = auto()
+    CONTROLLER = auto()
 
 
 def router_settings(

@@ -23,8 +23,7 @@ from typing import TextIO
 
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.output import Untold, log_line
-from kmigrate.cli.process.engine_kinds import Engine
-from kmigrate.cli.process.engine_settings import mirror_settings, router_settings
+from kmigrate.cli.process.engine_settings import Engine, mirror_settings, router_settings
 from kmigrate.cli.process.metrics_endpoint import process_registry, serve_metrics, show_strays
 from kmigrate.cli.process.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin

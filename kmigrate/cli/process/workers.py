@@ -14,7 +14,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 from kmigrate.cli.base.call import Call
-from kmigrate.cli.process.engine_kinds import Engine
+from kmigrate.cli.process.engine_settings import Engine
 from kmigrate.config.listen import listen_address
 from kmigrate.net.clock import monotonic, sleep
 

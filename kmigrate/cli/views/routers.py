@@ -1,12 +1,18 @@
-"""How close each router is to its limits, in a line per router."""
+"""Routers for a person: how close each router is to its limits, and the clients that are still connected."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.lags import bytes_text
-from kmigrate.model.presences import RouterPresence
+from kmigrate.cli.views.tables import table
+from kmigrate.model.presences import ConnectedClient, RouterPresence
+from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
 
-__all__ = ["limits_line"]
+__all__ = ["clients_table", "ending", "limits_line"]
 
 _NEAR = 0.8
 """The part of a limit from which on a warning is shown."""
@@ -34,3 +40,25 @@ def limits_line(router: RouterPresence) -> Text:
 
 def _kept(now: int, most: int) -> str:
     return f"{bytes_text(now)} of {bytes_text(most)} kept for clients"
+
+
+def clients_table(clients: Iterable[ConnectedClient]) -> RenderableType:
+    columns = ("client", "host", "principal", "software", "to brokers", "to the bootstrap address")
+    made = table(*columns, right=columns[4:])
+    for each in clients:
+        made.add_row(each.client_id, each.host, each.principal, each.software, str(each.brokers), str(each.bootstrap))
+    return made
+
+
+def ending(asked: Sequence[Bootstrap], *, gone: bool, may_stop: bool) -> Text:
+    """Return a sentence on what a person may do now."""
+    if not gone:
+        return Text("Routers keep the clients until the other links are finished, too.", style="yellow")
+    if may_stop:
+        return Text("✓ Nobody is left. The routers may be stopped; no client need be restarted.", style="green")
+    kept = ", ".join(each.address for each in asked if each.leads is not Leads.TARGET) or "the bootstrap address"
+    return Text(
+        f"Nobody is left on the routers' broker listeners. Do not stop the router behind {kept} before that name leads "
+        "to brokers of the target: clients that start again need it. Nobody need be restarted for it.",
+        style="yellow",
+    )

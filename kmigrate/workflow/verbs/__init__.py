@@ -13,14 +13,11 @@ stands already changes nothing and succeeds.
     matching         names by regular expression
     pause_resume     pause, resume, accepted losses
     groups           mirror and promote groups
-    modes            follow or hold
     position_guards  positions that a hand-over would move
-    direct           findings about direct writers
     routers          silent routers
     late             late writes, `--seal`, `--no-seal` and `--on-late`
     cancel           `promote --cancel`
     waiting          the wait for what a verb asked for
-    verified         what `verify` found equal
     proposal         the shape of every verb
     forget           topics and groups taken out of their link
     finish           `link finish`
@@ -50,7 +47,6 @@ from kmigrate.workflow.verbs.pause_resume import check_loss, pause_topics, resum
 from kmigrate.workflow.verbs.proposal import Proposal
 from kmigrate.workflow.verbs.routers import forget_router, router_to_replace
 from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
-from kmigrate.workflow.verbs.verified import remember_verified
 from kmigrate.workflow.verbs.waiting import wait_groups, wait_topics
 
 __all__ = [
@@ -81,7 +77,6 @@ __all__ = [
     "pause_topics",
     "promote_groups",
     "promote_topics",
-    "remember_verified",
     "resolve_link",
     "resume_topics",
     "router_to_replace",

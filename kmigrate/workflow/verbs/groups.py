@@ -11,9 +11,17 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.committed_offsets import read_positions
 from kmigrate.cluster.groups import CONSUMERS, group_members, protocol_type
-from kmigrate.errors import KmigrateError, Refused
+from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.model.coupling import unit_of
-from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.lifecycle import (
+    NOT_COPIED_YET,
+    PROMOTING,
+    GroupEvent,
+    GroupMode,
+    GroupPhase,
+    TopicPhase,
+    advance_group,
+)
 from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord
@@ -43,7 +51,6 @@ from kmigrate.workflow.groups.misplaced import members_at_target, misplaced_find
 from kmigrate.workflow.groups.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.groups.withheld import names_of, unnamed, withheld_topics
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
-from kmigrate.workflow.verbs.modes import AUTO, check_mode, mode_for
 from kmigrate.workflow.verbs.position_guards import moved_positions_guards
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, propose, refuse_if
 
@@ -51,6 +58,7 @@ __all__ = [
     "coupled_groups",
     "judged_promote",
     "mirror_groups",
+    "mode_for",
     "promote_groups",
     "promote_guards",
     "unmirrored_readers",
@@ -58,6 +66,12 @@ __all__ = [
 
 _AT_ONCE = 20
 """Groups whose positions are read at the same time."""
+
+_AUTO = "auto"
+"""Follow where following is possible; a group that is mirrored already keeps its mode."""
+_CARRIED = frozenset({"classic", "consumer", "unknown"})
+"""Types of groups that can follow, by librdkafka's names: both group protocols (KIP-848), or no members yet."""
+_MODES = (_AUTO, *GroupMode)
 
 
 async def mirror_groups(
@@ -71,7 +85,7 @@ async def mirror_groups(
 
     A group that is mirrored already is given the mode that is asked for, if that mode differs.
     """
-    check_mode(mode)
+    _check_mode(mode)
     link = resolve_link(connections.log.state, link_name)
     mirrored = {
         group: record for group in groups if (record := connections.log.state.group(link.name, group)) is not None
@@ -125,7 +139,7 @@ def _not_listed(source: str, group: str, kind: str) -> Finding:
 
 
 def _changes_mode(record: GroupRecord, asked: str) -> bool:
-    return asked not in (AUTO, record.mode)
+    return asked not in (_AUTO, record.mode)
 
 
 def _register(link: str, group: str, reads: GroupReads | None, asked: str, state: State) -> Record | None:
@@ -162,6 +176,54 @@ def _owned(owner: GroupRecord) -> Finding:
             f"{advised('group forget', owner.link, owner.group)}, then repeat",
         )
     return refuse("group-owned", f"group {owner.group} belongs to link {owner.link}")
+
+
+def _check_mode(mode: str) -> None:
+    """Raise UsageError if a word is no mode."""
+    if mode not in _MODES:
+        raise UsageError(
+            "bad-group-mode",
+            f"--mode {mode}: no such mode",
+            still_true="nothing was changed",
+            next_step=f"expected: {', '.join(_MODES)}",
+        )
+
+
+def mode_for(state: State, link: str, group: str, reads: GroupReads | None, asked: str) -> tuple[GroupMode, Finding]:
+    """Return the mode that a group gets, with the reason as a finding.
+
+    The finding refuses where the group cannot have the mode that was asked for. `reads` may be None for a group that is
+    to hold.
+    """
+    if reads is None:
+        return GroupMode.HOLD, ok("holds", f"members of {group} that move wait for its promote")
+    against = _against_following(state, link, reads)
+    if not against:
+        return GroupMode.FOLLOW, ok("follows", f"members of {group} that move stay members of its group")
+    if asked == _AUTO:
+        return GroupMode.HOLD, ok("holds", f"members of {group} that move wait for its promote: {against}")
+    return GroupMode.HOLD, refuse(
+        "cannot-follow", f"group {group} cannot follow: {against}", "mirror it with --mode hold"
+    )
+
+
+def _against_following(state: State, link: str, reads: GroupReads) -> str:
+    """Return why members at the target's copy cannot share offsets with members at the source; '' where they can."""
+    if reads.kind not in _CARRIED:
+        return f"it is a {reads.kind} group, whose members' words with their coordinator are not carried"
+    for topic in sorted(reads.topics):
+        record = state.topic(link, topic)
+        if record is None:
+            return f"it reads {topic}, which is not mirrored"
+        if record.phase in NOT_COPIED_YET:
+            return f"{topic} is {record.phase}: whether its offsets are identical is not known yet"
+        if record.mapped:
+            return f"the offsets of {topic} are mapped"
+        if record.phase in PROMOTING:
+            return f"{topic} is {record.phase}: in a moment the source does not get its records any more"
+        if record.phase is TopicPhase.PROMOTED:
+            return f"{topic} is promoted: the source does not get its records any more"
+    return ""
 
 
 async def promote_groups(connections: Connections, link_name: str | None, groups: Sequence[str]) -> Proposal:

@@ -27,15 +27,14 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.broker_settings import ALL, Scope, compare_settings, read_both, settings_unknown
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import marker_findings
-from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
+from kmigrate.workflow.base.plan import Finding, Level, ok, refuse, warn
 from kmigrate.workflow.base.running import until_mirroring
 from kmigrate.workflow.groups.misplaced import promoted_group_findings
 from kmigrate.workflow.groups.readers import readers_at, reading_groups
-from kmigrate.workflow.promote.direct_writers import look_for_direct_writers
+from kmigrate.workflow.promote.direct_writers import Straggler, look_for_direct_writers
 from kmigrate.workflow.promote.sealing import Sealer, strays
 from kmigrate.workflow.status.lags import lost_beginning
 from kmigrate.workflow.verbs.creatable import ConfigsOf, creation_findings, no_configs, timeout_findings
-from kmigrate.workflow.verbs.direct import direct_findings
 from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import coupled_groups, judged_promote, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
@@ -43,7 +42,7 @@ from kmigrate.workflow.verbs.loops import copied_back_by, loop_findings
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, propose, refuse_if
 from kmigrate.workflow.verbs.routers import unheard_routers
 
-__all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
+__all__ = ["check_offsets_mode", "direct_findings", "mirror_topics", "promote_topics"]
 
 _FIRST_WITH_PRODUCERS = (0, 11)
 """First version with message format 2, the first format with producer ids."""
@@ -52,6 +51,12 @@ _MODES = {
     "identical": "identical offsets",
     "mapped": "mapped offsets",
 }
+
+_MOST = 20
+"""Maximum number of direct writers that are named; those in the way come first."""
+_NEXT_OF_DIRECT = (
+    "restart that producer with the router's address; where its writes may be lost: --accept-direct-writers"
+)
 
 
 async def mirror_topics(
@@ -490,3 +495,26 @@ async def _groups_left_behind(
         for topic in topics
         if topic in readers
     ]
+
+
+def direct_findings(found: Sequence[Straggler], *, accepted: bool) -> list[Finding]:
+    """Name the direct writers of one topic: recent writers refuse the promote, unless a person accepts them.
+
+    A writer that has been silent for long enough is named, too: that writer may come back.
+    """
+    lately = [each for each in found if each.in_the_way]
+    gone = sorted((each for each in found if not each.in_the_way), key=lambda each: each.silent_ms)
+    level: Level = "warn" if accepted else "refuse"
+    ref = "direct-writers-accepted" if accepted else "direct-writers"
+    named = [Finding(level, ref, each.reason, "" if accepted else _NEXT_OF_DIRECT) for each in lately[:_MOST]]
+    if len(lately) > _MOST:
+        named.append(
+            Finding(level, ref, f"{len(lately) - _MOST} more direct writers of {lately[0].topic}", _NEXT_OF_DIRECT)
+        )
+    room = max(0, _MOST - len(lately))
+    seen = "make sure that this producer has the router's address by now"
+    named += [warn("direct-writers-seen", each.text, seen) for each in gone[:room]]
+    if len(gone) > room:
+        what = f"{len(gone) - room} more direct writers of {gone[0].topic} have been seen during the link"
+        named.append(warn("direct-writers-seen", what, f"kmigrate topic show {gone[0].topic}"))
+    return named

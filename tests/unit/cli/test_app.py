@@ -15,7 +15,7 @@ import pytest
 from kmigrate.cli.app import main
 from kmigrate.cli.base.call import Call, run_to_end
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.base.times import start_position
+from kmigrate.cli.base.values import start_position
 from kmigrate.cli.commands import playbook
 from kmigrate.cli.commands.sandbox import config_text
 from kmigrate.cli.reference import commands as reference

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cli.process import engines
-from kmigrate.cli.process.engine_kinds import Engine
-from kmigrate.cli.process.engine_settings import mirror_settings
+from kmigrate.cli.process.engine_settings import Engine, mirror_settings
 from kmigrate.config.load import load
 from kmigrate.errors import Refused, StateLogBroken
 from kmigrate.mirror.settings import MirrorSettings

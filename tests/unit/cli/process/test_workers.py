@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.cli.base.call import Call
-from kmigrate.cli.process.engine_kinds import Engine
+from kmigrate.cli.process.engine_settings import Engine
 from kmigrate.cli.process.workers import worker_command
 
 BEGIN = [sys.executable, "-m", "kmigrate", "mirror", "run", "--worker"]

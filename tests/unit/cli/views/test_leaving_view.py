@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from kmigrate.cli.views.leaving import clients_table, ending
+from kmigrate.cli.views.routers import clients_table, ending
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import RouterRecord

@@ -30,7 +30,7 @@ from kmigrate.workflow.groups.following import FollowHandover
 from kmigrate.workflow.groups.handover import GroupHandover, HandedOver
 from kmigrate.workflow.groups.readers import group_reads
 from kmigrate.workflow.promote.outcome import given_up
-from kmigrate.workflow.verbs.modes import mode_for
+from kmigrate.workflow.verbs.groups import mode_for
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK
 

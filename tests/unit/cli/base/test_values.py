@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kmigrate.cli.base.amounts import byte_rate, offset_range
+from kmigrate.cli.base.values import byte_rate, offset_range
 from kmigrate.errors import UsageError
 
 

@@ -1,9 +1,11 @@
-"""Findings on configs that a topic inherits from the source's brokers, and that the target topic is given."""
+"""The configs of target topics: what the mirror would create, and what a topic keeps of the source's brokers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kmigrate.cli.base.call import Call
+from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.errors import KmigrateError
@@ -11,10 +13,27 @@ from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.upkeep.configs import broker_defaults, carried_configs, replicated
 from kmigrate.model.records import LinkRecord
 from kmigrate.state.log import STATE_TOPIC
+from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, warn
 
-__all__ = ["default_findings"]
+__all__ = ["creation_configs", "default_findings"]
+
+
+def creation_configs(call: Call, connections: Connections, link: str) -> verbs.ConfigsOf:
+    """Return a function that returns the configs with which the mirror would create topics."""
+
+    async def configs_of(topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        # Imported here, because the mirror loads modules that no other part of the command needs.
+        from kmigrate.mirror.link import Clusters
+        from kmigrate.mirror.upkeep.topics import TopicMaker
+
+        source, source_admin = await connections.source(verbs.resolve_link(connections.log.state, link))
+        clusters = Clusters(source, connections.target, source_admin, connections.target_admin)
+        maker = TopicMaker(clusters, mirror_settings(call.settings))
+        return await maker.creation_configs(topics)
+
+    return configs_of
 
 
 async def default_findings(

@@ -1,13 +1,14 @@
-"""Parsers of amounts that a person types: a rate in bytes per second, a range of offsets."""
+"""Values as a person types them: a rate in bytes per second, a range of offsets, a start position."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 
 from kmigrate.errors import UsageError
 from kmigrate.model.digits import whole_number
 
-__all__ = ["byte_rate", "offset_range"]
+__all__ = ["byte_rate", "offset_range", "start_position"]
 
 _RATE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kMG]?)(i?)(?:B(?:/s)?)?")
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3}
@@ -40,3 +41,29 @@ def offset_range(text: str) -> tuple[int, int]:
             next_step="expected: FROM..TO as status names it, both included, for example 120..180",
         )
     return first, last
+
+
+def start_position(text: str) -> str:
+    """Return the position in the form of the state log: a word, or milliseconds as a number."""
+    if text in ("earliest", "latest") or whole_number(text) is not None:
+        return text
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            "bad-start-position",
+            f"--from {text}: not a start position",
+            still_true="nothing was changed",
+            next_step="expected: earliest, latest, ISO-8601 (2026-03-01T08:00:00Z) or ms since the epoch",
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    milliseconds = round(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise UsageError(
+            "bad-start-position",
+            f"--from {text}: before 1970",
+            still_true="nothing was changed",
+            next_step="expected: a moment from 1970 on, or earliest",
+        )
+    return str(milliseconds)

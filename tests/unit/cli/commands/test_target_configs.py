@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from kmigrate.cli.commands.source_defaults import default_findings
+from kmigrate.cli.commands.target_configs import default_findings
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
