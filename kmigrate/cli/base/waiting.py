@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from kmigrate.cli.base.call import Call
 from kmigrate.errors import Interrupted, WaitTimedOut
@@ -14,7 +15,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.running import START_CONTROLLER, controller_runs, mirror_runs, no_mirror, start_mirror
 
-__all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_mirror", "watched_groups", "watched_topics"]
+__all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_mirror", "watched"]
 
 _SOON_S = 4.0
 """Seconds within which a just started process mostly reports; a longer wait is announced on stderr."""
@@ -88,30 +89,19 @@ def interruptible(what: str, still_true: str, next_step: str = "kmigrate status 
 
 
 @contextmanager
-def watched_topics(
-    call: Call, connections: Connections, link: str, topics: list[str]
+def watched(
+    call: Call, connections: Connections, link: str, noun: Literal["topic", "group"], names: Iterable[str]
 ) -> Iterator[Callable[[State], None]]:
-    """Show a spinner that names each topic's phase, and what each topic waits for."""
+    """Show a spinner that names the phase of each topic or group, and what each one waits for."""
     with call.out.waiting("waiting") as waiting:
 
         def say(state: State) -> None:
-            records = [state.topic(link, topic) for topic in topics]
-            why = [(r, r.reason or connections.waits_for(r)) for r in records if r is not None]
-            waiting.say("; ".join(f"{r.topic}: {r.phase}{f' ({reason})' if reason else ''}" for r, reason in why))
-
-        yield say
-
-
-@contextmanager
-def watched_groups(
-    call: Call, connections: Connections, link: str, groups: list[str]
-) -> Iterator[Callable[[State], None]]:
-    """Show a spinner that names each group's phase, and what each group waits for."""
-    with call.out.waiting("waiting") as waiting:
-
-        def say(state: State) -> None:
-            records = [state.group(link, group) for group in groups]
-            why = [(r, r.reason or connections.waits_for(r)) for r in records if r is not None]
-            waiting.say("; ".join(f"{r.group}: {r.phase}{f' ({reason})' if reason else ''}" for r, reason in why))
+            lines = []
+            for name in names:
+                record = state.topic(link, name) if noun == "topic" else state.group(link, name)
+                if record is not None:
+                    reason = record.reason or connections.waits_for(record)
+                    lines.append(f"{name}: {record.phase}{f' ({reason})' if reason else ''}")
+            waiting.say("; ".join(lines))
 
         yield say

@@ -11,7 +11,7 @@ from rich.console import Group as Stack
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Timeout, Yes
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched_groups
+from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched
 from kmigrate.cli.commands.patterns import check_names, patterns_answer
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import group_rows
@@ -101,7 +101,7 @@ async def promote(
         with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
             if made.changes:
                 await need_controller(call, connections, timeout)
-            with watched_groups(call, connections, name, groups) as say:
+            with watched(call, connections, name, "group", groups) as say:
                 records = await verbs.wait_groups(connections, name, groups, timeout, say)
         json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
         return Answer(json, Stack(plan_view(made), groups_table(records)))

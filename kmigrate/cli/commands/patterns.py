@@ -12,7 +12,7 @@ from kmigrate.cli.views.tables import table
 from kmigrate.errors import UsageError
 from kmigrate.model.patterns import check_expression
 from kmigrate.workflow import verbs
-from kmigrate.workflow.verbs.matching import Noun
+from kmigrate.workflow.verbs.proposal import Noun
 
 __all__ = ["check_names", "patterns_answer"]
 

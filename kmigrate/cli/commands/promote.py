@@ -18,8 +18,7 @@ from kmigrate.cli.base.waiting import (
     interruptible,
     need_controller,
     need_mirror,
-    watched_groups,
-    watched_topics,
+    watched,
 )
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.commands.verify import compare_new
@@ -140,9 +139,9 @@ async def promote(
             if looked.changes:
                 await need_mirror(call, connections, name, timeout)
                 await need_controller(call, connections, timeout)
-            with watched_topics(call, connections, name, topics) as say:
+            with watched(call, connections, name, "topic", topics) as say:
                 records = await verbs.wait_topics(connections, name, topics, {TopicPhase.PROMOTED}, timeout, say)
-            with watched_groups(call, connections, name, groups) as say:
+            with watched(call, connections, name, "group", groups) as say:
                 opened = await verbs.wait_groups(connections, name, groups, timeout, say)
         holds = await _holds(connections, records)
         json = {

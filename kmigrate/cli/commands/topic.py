@@ -14,7 +14,7 @@ from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.options import Exclude, Link, NoWait, OffsetsMode, PlanOnly, Regex, StartAt, Timeout, Topics, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.values import byte_rate, offset_range, start_position
-from kmigrate.cli.base.waiting import interruptible, need_mirror, watched_topics
+from kmigrate.cli.base.waiting import interruptible, need_mirror, watched
 from kmigrate.cli.commands.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.commands.link import DeliveryTimeout, delivery_seconds
 from kmigrate.cli.commands.patterns import check_names, patterns_answer
@@ -119,7 +119,7 @@ async def mirror(
         with interruptible(f"{', '.join(topics)} to be mirroring", "the mirror goes on with it"):
             if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(connections, name, topics)):
                 await need_mirror(call, connections, name, timeout)
-            with watched_topics(call, connections, name, topics) as say:
+            with watched(call, connections, name, "topic", topics) as say:
                 records = await verbs.wait_topics(connections, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
         copying = [record.topic for record in records if record.phase is TopicPhase.MIRRORING]
         if options.engine != "daemon" and copying:

@@ -29,22 +29,16 @@ async def cancel_promote(
     """Propose to take waiting promotes back; no cluster is asked except for the state log."""
     state = connections.log.state
     link = resolve_link(state, link_name).name
-    judged = Judged(
-        "promote",
-        lambda state, topic: state.topic(link, topic),
-        _guard,
-        lambda record: given_up(record, f"cancelled: taken back by {who}"),
-    )
+    judged = Judged.topics("promote", link, _guard, lambda record: given_up(record, f"cancelled: taken back by {who}"))
     waiting, found = judged.look(state, topics)
     found += _left_waiting(state, link, waiting)
     writes = [(f"take back the promote of {topic}", judged.write(topic)) for topic in waiting]
     return propose(connections.log, judged.verb, found, writes)
 
 
-def _guard(topic: str, record: TopicRecord | None) -> Finding | None:
+def _guard(record: TopicRecord) -> Finding | None:
     """Return why a promote cannot, or need not, be taken back; None where the promote waits."""
-    if record is None:
-        return refuse("not-mirrored", f"topic {topic} is not mirrored by this link", "kmigrate topic list")
+    topic = record.topic
     if record.phase is TopicPhase.PROMOTED:
         what = f"topic {topic} is promoted: there is no way back"
         return refuse("already-promoted", what, "its clients go on at the target: kmigrate status")

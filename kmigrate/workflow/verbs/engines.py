@@ -11,7 +11,6 @@ from functools import partial
 
 from kmigrate.model.lifecycle import PROMOTING, TopicPhase
 from kmigrate.model.records import CopyEngine, TopicRecord
-from kmigrate.model.words import advised
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, refuse
 from kmigrate.workflow.verbs.links import resolve_link
@@ -25,11 +24,8 @@ async def set_engine(
 ) -> Proposal:
     """Propose the engine that shall copy these topics; the present engine lets go, and the other engine begins."""
     link = resolve_link(connections.log.state, link_name)
-    judged = Judged(
-        "topic mirror",
-        lambda state, topic: state.topic(link.name, topic),
-        partial(_guard, link.name, engine),
-        lambda record: replace(record, engine=engine),
+    judged = Judged.topics(
+        "topic mirror", link.name, partial(_guard, engine), lambda record: replace(record, engine=engine)
     )
     records, found = judged.look(connections.log.state, topics)
     writes = [
@@ -40,10 +36,8 @@ async def set_engine(
     return propose(connections.log, judged.verb, found, writes)
 
 
-def _guard(link: str, engine: CopyEngine, topic: str, record: TopicRecord | None) -> Finding | None:
-    if record is None:
-        mirror = advised("topic mirror", link, topic)
-        return refuse("not-mirrored", f"topic {topic} is not mirrored by link {link}", mirror)
+def _guard(engine: CopyEngine, record: TopicRecord) -> Finding | None:
+    topic = record.topic
     if engine is CopyEngine.DAEMON:
         return None
     if record.phase is TopicPhase.PROMOTED:

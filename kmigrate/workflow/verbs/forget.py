@@ -55,8 +55,8 @@ from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, warn
 from kmigrate.workflow.base.running import start_mirror
 from kmigrate.workflow.base.writes import changed_meanwhile, telling, write_each
 from kmigrate.workflow.verbs.links import resolve_link
-from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
-from kmigrate.workflow.verbs.proposal import Proposal, refuse_if
+from kmigrate.workflow.verbs.matching import edit_patterns, patterns_of
+from kmigrate.workflow.verbs.proposal import Noun, Proposal, refuse_if
 from kmigrate.workflow.verbs.waiting import wait_let_go
 
 __all__ = ["forget_groups", "forget_topics"]

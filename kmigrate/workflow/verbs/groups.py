@@ -241,17 +241,14 @@ async def promote_groups(connections: Connections, link_name: str | None, groups
 def judged_promote(link: str) -> Judged[GroupRecord]:
     """Return the promote of single groups of a link; nothing is left to do where a promote is under way already."""
 
-    def guard(group: str, record: GroupRecord | None) -> Finding | None:
-        if record is None:
-            mirror = advised("group mirror", link, group)
-            return refuse("not-mirrored", f"group {group} is not mirrored by link {link}", mirror)
-        return None if record.phase is GroupPhase.MIRRORED else ok("already", f"group {group} is {record.phase}")
+    def guard(record: GroupRecord) -> Finding | None:
+        return None if record.phase is GroupPhase.MIRRORED else ok("already", f"group {record.group} is {record.phase}")
 
     def change(record: GroupRecord) -> GroupRecord:
         phase = advance_group(record.phase, GroupEvent.PROMOTE_ASKED)
         return replace(record, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason="", way_on="")
 
-    return Judged("group promote", lambda state, group: state.group(link, group), guard, change)
+    return Judged.groups("group promote", link, guard, change)
 
 
 async def promote_guards(connections: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode
@@ -19,20 +18,17 @@ from kmigrate.workflow.base.writes import telling
 from kmigrate.workflow.verbs.creatable import ConfigsOf, no_configs
 from kmigrate.workflow.verbs.groups import mirror_groups
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
-from kmigrate.workflow.verbs.proposal import Proposal
+from kmigrate.workflow.verbs.proposal import Noun, Proposal
 from kmigrate.workflow.verbs.topics import mirror_topics
 
 __all__ = [
     "MatchingProposal",
-    "Noun",
     "edit_patterns",
     "forget_patterns",
     "mirror_matching_groups",
     "mirror_matching_topics",
     "patterns_of",
 ]
-
-Noun = Literal["topic", "group"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
 from kmigrate.workflow.base.writes import changed_meanwhile
 from kmigrate.workflow.verbs.links import resolve_link
-from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, not_mirrored, propose
 
 __all__ = ["check_loss", "pause_topics", "resume_topics"]
 
@@ -37,21 +37,15 @@ _BEFORE_PROMOTE = (TopicPhase.INITIALISING, TopicPhase.ALIGNING, TopicPhase.MIRR
 async def pause_topics(connections: Connections, link_name: str | None, topics: Sequence[str]) -> Proposal:
     """Propose to hold topics back: reading, writing and filling rest until `topic resume`."""
     link = resolve_link(connections.log.state, link_name).name
-    judged = Judged(
-        "topic pause",
-        lambda state, topic: state.topic(link, topic),
-        partial(_pause_guard, link),
-        lambda record: replace(record, paused=True),
-    )
+    judged = Judged.topics("topic pause", link, _pause_guard, lambda record: replace(record, paused=True))
     records, found = judged.look(connections.log.state, topics)
     writes = [(f"pause {topic}", judged.write(topic)) for topic in records]
     return propose(connections.log, judged.verb, found, writes)
 
 
-def _pause_guard(link: str, topic: str, record: TopicRecord | None) -> Finding | None:
+def _pause_guard(record: TopicRecord) -> Finding | None:
     """Return why a topic cannot, or need not, be paused; None where the topic may be paused."""
-    if record is None:
-        return _not_mirrored(link, topic)
+    topic = record.topic
     if record.phase is TopicPhase.PROMOTED:
         return _promoted(topic)
     if record.phase not in _BEFORE_PROMOTE:
@@ -96,7 +90,7 @@ async def resume_topics(
     for topic in dict.fromkeys(topics):
         record = connections.log.state.topic(link.name, topic)
         if record is None:
-            found.append(_not_mirrored(link.name, topic))
+            found.append(not_mirrored("topic", link.name, topic))
             continue
         if record.phase is TopicPhase.PROMOTED:
             found.append(_promoted(topic))
@@ -248,11 +242,6 @@ def _promote_under_way(record: TopicRecord) -> Finding:
     cancel = advised("promote --cancel", record.link, record.topic)
     what = f"topic {record.topic} is {record.phase}, and has to be copied anew"
     return refuse("promote-under-way", what, f"take its promote back while it waits: {cancel}, then repeat")
-
-
-def _not_mirrored(link: str, topic: str) -> Finding:
-    mirror = advised("topic mirror", link, topic)
-    return refuse("not-mirrored", f"topic {topic} is not mirrored by this link", mirror)
 
 
 def _promoted(topic: str) -> Finding:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, TopicRecord
 from kmigrate.model.state import State
+from kmigrate.model.words import advised
 from kmigrate.state.log import Decide, StateLog
-from kmigrate.workflow.base.plan import Finding, Plan
+from kmigrate.workflow.base.plan import Finding, Plan, refuse
 from kmigrate.workflow.base.writes import write_each
 
-__all__ = ["Judged", "Proposal", "Write", "propose", "refuse_if"]
+__all__ = ["Judged", "Noun", "Proposal", "Write", "not_mirrored", "propose", "refuse_if"]
 
 Write = tuple[str, Decide]
 """A change in words, and the decision that writes the change."""
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", TopicRecord, GroupRecord)
+Noun = Literal["topic", "group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,39 +66,64 @@ def refuse_if(verb: str, *against: Finding | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Judged(Generic[R]):
-    """The changes of a verb to single records: each record is judged at the look, and again at its write.
+    """The changes of a verb to topics or groups of a link: each record is judged at the look, and again at its write.
 
     Others may have changed the record since the look, so the write changes the record as it stands then.
     """
 
     verb: str
-    find: Callable[[State, str], R | None]
-    """Function that returns a record by the name of its topic or group."""
-    guard: Callable[[str, R | None], Finding | None]
+    noun: Noun
+    link: str
+    find: Callable[[State, str, str], R | None]
+    """Function that returns the record of a link's topic or group."""
+    guard: Callable[[R], Finding | None]
     """Function that returns why a record must not, or need not, be changed."""
     change: Callable[[R], R]
 
+    @staticmethod
+    def topics(
+        verb: str,
+        link: str,
+        guard: Callable[[TopicRecord], Finding | None],
+        change: Callable[[TopicRecord], TopicRecord],
+    ) -> Judged[TopicRecord]:
+        return Judged(verb, "topic", link, State.topic, guard, change)
+
+    @staticmethod
+    def groups(
+        verb: str,
+        link: str,
+        guard: Callable[[GroupRecord], Finding | None],
+        change: Callable[[GroupRecord], GroupRecord],
+    ) -> Judged[GroupRecord]:
+        return Judged(verb, "group", link, State.group, guard, change)
+
     def look(self, state: State, names: Iterable[str]) -> tuple[dict[str, R], list[Finding]]:
         """Return the records to change, by name, and the findings about the other records."""
-        found: list[Finding] = []
-        records: dict[str, R] = {}
-        for name in dict.fromkeys(names):
-            record = self.find(state, name)
-            against = self.guard(name, record)
-            if against is not None:
-                found.append(against)
-            elif record is not None:
-                records[name] = record
-        return records, found
+        judged = {name: self._judge(state, name) for name in dict.fromkeys(names)}
+        records = {name: each for name, each in judged.items() if not isinstance(each, Finding)}
+        return records, [each for each in judged.values() if isinstance(each, Finding)]
 
     def write(self, name: str) -> Decide:
         """Return the decision that changes a record, refuses, or does nothing where nothing is left to do."""
 
         def decide(state: State) -> R | None:
-            record = self.find(state, name)
-            against = self.guard(name, record)
-            refuse_if(self.verb, against)
-            changed = record if record is None or against is not None else self.change(record)
-            return None if changed == record else changed
+            judged = self._judge(state, name)
+            if isinstance(judged, Finding):
+                refuse_if(self.verb, judged)
+                return None
+            changed = self.change(judged)
+            return None if changed == judged else changed
 
         return decide
+
+    def _judge(self, state: State, name: str) -> R | Finding:
+        record = self.find(state, self.link, name)
+        return not_mirrored(self.noun, self.link, name) if record is None else self.guard(record) or record
+
+
+def not_mirrored(noun: Noun, link: str, name: str) -> Finding:
+    """Return the refusal of a topic or group that the link does not mirror."""
+    return refuse(
+        "not-mirrored", f"{noun} {name} is not mirrored by link {link}", advised(f"{noun} mirror", link, name)
+    )

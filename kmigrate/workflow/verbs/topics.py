@@ -54,9 +54,7 @@ _MODES = {
 
 _MOST = 20
 """Maximum number of direct writers that are named; those in the way come first."""
-_NEXT_OF_DIRECT = (
-    "restart that producer with the router's address; where its writes may be lost: --accept-direct-writers"
-)
+_DIRECT_NEXT = "restart that producer with the router's address; where its writes may be lost: --accept-direct-writers"
 
 
 async def mirror_topics(
@@ -326,19 +324,12 @@ async def _promote_topics(
     accept_misplaced: bool,
 ) -> Proposal:
     link = resolve_link(connections.log.state, link_name)
-    judged = Judged(
-        "promote",
-        lambda state, topic: state.topic(link.name, topic),
-        partial(_promote_guard, connections.log, link.name),
-        lambda record: replace(
-            record,
-            phase=advance_topic(record.phase, TopicEvent.PROMOTE_ASKED),
-            since_ms=now_ms(),
-            terms=terms,
-            reason="",
-            way_on="",
-        ),
-    )
+
+    def change(record: TopicRecord) -> TopicRecord:
+        phase = advance_topic(record.phase, TopicEvent.PROMOTE_ASKED)
+        return replace(record, phase=phase, since_ms=now_ms(), terms=terms, reason="", way_on="")
+
+    judged = Judged.topics("promote", link.name, partial(_promote_guard, connections.log), change)
     records, found = judged.look(connections.log.state, topics)
     if not records:
         return propose(connections.log, judged.verb, found)
@@ -409,12 +400,9 @@ async def _cut_copies(connections: Connections, source: ClusterClient, records: 
     ]
 
 
-def _promote_guard(log: StateLog, link: str, topic: str, record: TopicRecord | None) -> Finding | None:
+def _promote_guard(log: StateLog, record: TopicRecord) -> Finding | None:
     """Return why the topic's own state keeps a promote back; None where the promote may go on."""
-    if record is None:
-        return refuse(
-            "not-mirrored", f"topic {topic} is not mirrored by this link", advised("topic mirror", link, topic)
-        )
+    topic, link = record.topic, record.link
     if record.phase is TopicPhase.PROMOTED:
         return ok("already-promoted", f"topic {topic} is promoted already")
     if record.phase in PROMOTING:
@@ -506,10 +494,10 @@ def direct_findings(found: Sequence[Straggler], *, accepted: bool) -> list[Findi
     gone = sorted((each for each in found if not each.in_the_way), key=lambda each: each.silent_ms)
     level: Level = "warn" if accepted else "refuse"
     ref = "direct-writers-accepted" if accepted else "direct-writers"
-    named = [Finding(level, ref, each.reason, "" if accepted else _NEXT_OF_DIRECT) for each in lately[:_MOST]]
+    named = [Finding(level, ref, each.reason, "" if accepted else _DIRECT_NEXT) for each in lately[:_MOST]]
     if len(lately) > _MOST:
         named.append(
-            Finding(level, ref, f"{len(lately) - _MOST} more direct writers of {lately[0].topic}", _NEXT_OF_DIRECT)
+            Finding(level, ref, f"{len(lately) - _MOST} more direct writers of {lately[0].topic}", _DIRECT_NEXT)
         )
     room = max(0, _MOST - len(lately))
     seen = "make sure that this producer has the router's address by now"

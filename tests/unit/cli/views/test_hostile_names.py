@@ -25,7 +25,7 @@ import pytest
 
 from kmigrate.cli.base import output
 from kmigrate.cli.base.output import Answer, Output
-from kmigrate.cli.views import bulk, leaving, migration, plans, routers, snapshots, tables
+from kmigrate.cli.views import bulk, migration, plans, routers, snapshots, tables
 from kmigrate.errors import Refused
 from kmigrate.mirror.bulk.ranges import CopyRange
 from kmigrate.model.presences import ConnectedClient, RouterPresence
@@ -108,8 +108,8 @@ VIEWS: dict[str, Callable[[str], Any]] = {
     "topic": lambda name: snapshots.topic_detail(filled(TopicStatus, name), 1),
     "groups": lambda name: snapshots.group_rows((filled(GroupStatus, name),), 1),
     "limits": lambda name: routers.limits_line(filled(RouterPresence, name)),
-    "clients": lambda name: leaving.clients_table([filled(ConnectedClient, name)]),
-    "ending": lambda name: leaving.ending(
+    "clients": lambda name: routers.clients_table([filled(ConnectedClient, name)]),
+    "ending": lambda name: routers.ending(
         [dataclasses.replace(filled(Bootstrap, name), leads=Leads.ROUTER)], gone=True, may_stop=False
     ),
     "links": lambda name: tables.links_table([filled(LinkRecord, name)]),
