@@ -6,6 +6,7 @@ dial      new connections, with or without TLS
 tls       TLS contexts, and names of TLS failures
 arrivals  TLS handshakes of accepted connections
 login     SASL logins to a broker
+session   logins, and answers in the order of requests
 broker    our own connection to a broker
 http      a small server for metrics and probes
 clock     time and sleep

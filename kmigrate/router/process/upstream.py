@@ -1,29 +1,18 @@
-"""A client's connection to a single broker: opened and logged in as that client, with answers in order.
-
-    open: TCP → TLS → login, if the router logs in → ready ── 85 % of the session ──→ login again (KIP-368) …
-
-Requests wait during a login, and a login loses none of them; a failed login ends the connection.
-"""
+"""A client's connection to a single broker: opened and logged in as that client (`net.session`)."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from kmigrate.errors import AuthenticationFailed, KmigrateError, ProtocolViolation, Unreachable
+from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable
 from kmigrate.model.security import Bearer, Login, Security
-from kmigrate.net.clock import monotonic
 from kmigrate.net.dial import dial
-from kmigrate.net.login import log_in
+from kmigrate.net.session import LOGIN_S, BrokerRequest, BrokerSession
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import named_failure
-from kmigrate.protocol.api import answer_type, decode_body, encode_body
-from kmigrate.protocol.frames import SIZE, TakePiece, correlation_id, encode_request_head, response_body_offset
+from kmigrate.protocol.frames import TakePiece
 from kmigrate.router.shared.state import BeginsAnswer, Buffer, Outcome
 
 __all__ = ["Addresses", "Upstream"]
@@ -33,28 +22,13 @@ Addresses = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
 
 _CONNECT_S = 5.0
 _MAX_UPSTREAM_FRAME = 1 << 30
-_MOST_QUEUED = 4 << 20
+_MOST_WAITING = 4 << 20
 """Bytes that wait for the connection, or for a login, before reading from the client pauses."""
-_LOGIN_S = 10.0
-_BETWEEN_LOGINS_S = 1.2
-"""Shortest time between two logins: Kafka takes no renewal within a second of the last login (`KafkaChannel`)."""
-_RENEW_AT = 0.85
-"""Share of a session's lifetime after which the router logs in again."""
 _REFUSALS = frozenset({"authentication-failed", "sasl-mechanism-refused"})
 """References of errors with which a broker refuses the client itself; any other login failure may be temporary."""
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A request in flight to a broker; `done` is None if no answer is due."""
-
-    parts: Sequence[Buffer]
-    correlation: int
-    done: Callable[[Outcome], None] | None
-    begins: BeginsAnswer | None = None
-
-
-class Upstream:
+class Upstream(BrokerSession[Callable[[Outcome], None]]):
     """A connection to a single broker, opened by its first request; answers come in the order of the requests.
 
     `security` is called at each login, so that a session is renewed with the client's latest credential.
@@ -63,23 +37,16 @@ class Upstream:
     def __init__(
         self, tasks: TaskOwner, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]
     ) -> None:
-        self._tasks = tasks
+        stream = FrameStream(self._on_frame, self._on_lost, max_frame=_MAX_UPSTREAM_FRAME)
+        stream.on_begin = self._on_begin
+        super().__init__("kmigrate-router", stream, tasks, ready=False)
         self._addresses = addresses
         self._security = security
         self._on_end = on_end
-        self._queued: deque[_Asked] = deque()
-        self._queued_bytes = 0
-        self._pending: deque[_Asked] = deque()
-        self._stream = FrameStream(self._on_frame, self._on_lost, max_frame=_MAX_UPSTREAM_FRAME)
-        self._stream.on_begin = self._on_begin
-        self._connected = False
+        self._waiting_bytes = 0
         self._closing = False
-        self._silent = False
-        self._renewal: asyncio.TimerHandle | None = None
         self._parting: asyncio.TimerHandle | None = None
         self._shown: Login | Bearer | None = None
-        self._logged_in = 0.0
-        self._login_ids = itertools.count(-2, -1)
         self.refused = ""
         """Reason why the broker refuses this client's login; '' after any other end."""
         self.distrust = ""
@@ -116,15 +83,13 @@ class Upstream:
     # the login, if the router logs in
 
     async def _log_in(self) -> None:
-        """Log in, first or again (KIP-368); requests wait meanwhile, and a refusal ends the connection."""
-        sasl, lifetime = self._security().sasl, 0.0
-        self._connected = False
+        """Log in if the router logs in; a refusal ends the connection."""
+        sasl = self._security().sasl
         if sasl is not None:
             try:
-                async with asyncio.timeout(_LOGIN_S):
-                    lifetime = await log_in(self._ask, sasl, self._stream.peer)
+                await self._authenticate(sasl, self._stream.peer)
             except TimeoutError:
-                self._fail(f"{self._stream.peer} did not end a login within {_LOGIN_S:g} s")
+                self._fail(f"{self._stream.peer} did not end a login within {LOGIN_S:g} s")
                 return
             except KmigrateError as error:
                 self.refused = error.what if error.ref in _REFUSALS else ""
@@ -132,37 +97,19 @@ class Upstream:
                 return
         if self.ended:
             return
-        self._shown, self._logged_in = sasl, monotonic()
-        if lifetime:
-            self._renew_in(lifetime * _RENEW_AT)
-        self._on_connected()
+        self._shown = sasl
+        self._on_ready()
 
     def _fail(self, why: str) -> None:
         self._end(why)
         self._stream.abort()
 
-    def _renew_in(self, seconds: float) -> None:
-        """Log in again after some time, but no earlier than the broker allows: the broker would end the connection."""
-        if self._renewal is not None:
-            self._renewal.cancel()
-        earliest = self._logged_in + _BETWEEN_LOGINS_S - monotonic()
-        self._renewal = asyncio.get_running_loop().call_later(max(seconds, earliest), self._renew)
-
-    def _renew(self) -> None:
-        if self._connected and not self.ended:
-            self._connected = False
-            self._tasks.start(self._log_in())
-
     def identified(self) -> None:
         """Note that the client has shown a credential again; a different credential is used from now on."""
-        if self._connected and not self.ended and self._security().sasl != self._shown:
+        if self._ready and not self.ended and self._security().sasl != self._shown:
             self._renew_in(0)
 
-    async def _ask(self, request: Any) -> Any:
-        """Send a request of the login ahead of the requests that wait."""
-        kind, correlation = type(request), next(self._login_ids)
-        answered: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
-
+    def _receiver(self, answered: asyncio.Future[bytearray]) -> Callable[[Outcome], None]:
         def done(outcome: Outcome) -> None:
             if answered.done():
                 return
@@ -171,21 +118,15 @@ class Upstream:
             else:
                 answered.set_result(outcome.frame)
 
-        head = encode_request_head(
-            int(kind.__api_key__), int(kind.__version__), correlation, b"kmigrate-router", kind.__flexible__
-        )
-        body = encode_body(request)
-        self._write(_Asked([SIZE.pack(len(head) + len(body)) + head, body], correlation, done))
-        frame = await answered
-        return decode_body(answer_type(kind), frame, response_body_offset(frame, kind.__flexible__))
+        return done
 
-    def _on_connected(self) -> None:
-        self._connected = True
+    def _on_ready(self) -> None:
+        self._ready = True
         self._tell("")
         self._stream.on_writable = self._flow
-        while self._queued:
-            self._write(self._queued.popleft())
-        self._queued_bytes = 0
+        while self._waiting:
+            self._write(self._waiting.popleft())
+        self._waiting_bytes = 0
         self._flow(self.takes)
         if self._closing and not self.busy:
             self._stream.close()
@@ -201,26 +142,15 @@ class Upstream:
 
         `done` gets the answer, except an answer that `begins` takes in pieces.
         """
-        asked = _Asked(parts, correlation, done, begins)
+        asked = BrokerRequest(parts, correlation, done, begins)
         if self.ended:
             if done is not None:
                 done(Outcome(None, sent=False))
-        elif self._connected:
+        elif self._ready:
             self._write(asked)
         else:
-            self._queued.append(asked)
-            self._queued_bytes += sum(map(len, parts))
-
-    def _write(self, asked: _Asked) -> None:
-        if asked.done is not None:
-            self._pending.append(asked)
-        else:
-            self._silent = True
-        if len(asked.parts) == 1:
-            self._stream.write(asked.parts[0])
-        else:
-            self._stream.write_many(list(asked.parts))
-        asked.parts = ()
+            self._waiting.append(asked)
+            self._waiting_bytes += sum(map(len, parts))
 
     def _flow(self, writable: bool) -> None:
         if self.on_flow is not None:
@@ -232,17 +162,17 @@ class Upstream:
 
         Nobody else counts the bytes of waiting requests that want no answer.
         """
-        return (self._stream.writable and self._queued_bytes <= _MOST_QUEUED) or self.ended
+        return (self._stream.writable and self._waiting_bytes <= _MOST_WAITING) or self.ended
 
     @property
     def busy(self) -> bool:
         """True if answers are still due."""
-        return bool(self._pending or self._queued)
+        return bool(self._pending or self._waiting)
 
     @property
     def held(self) -> int:
         """Bytes that are kept here, in both directions."""
-        return self._stream.held + self._queued_bytes
+        return self._stream.held + self._waiting_bytes
 
     @property
     def on_large(self) -> Callable[[], None] | None:
@@ -262,7 +192,7 @@ class Upstream:
     @property
     def silent(self) -> bool:
         """True if writes without an answer were sent, or wait to be sent."""
-        return self._silent or any(asked.done is None for asked in self._queued)
+        return self._silent or any(asked.done is None for asked in self._waiting)
 
     def close_now(self) -> None:
         """Close at once; callers of requests in flight get no answer.
@@ -270,8 +200,8 @@ class Upstream:
         A close with answers in flight resets the connection, and the broker drops what it has not read yet.
         """
         self._closing = True
-        self._drop_queued()
-        self._stream.close()  # without a connection this does nothing, and `_on_connected` closes later
+        self._drop_waiting()
+        self._stream.close()  # without a connection this does nothing, and `_on_ready` closes later
 
     def close_when_answered(self, most_s: float | None = None) -> None:
         """Close once no answer is due any more, so that every forward is accounted for to the end.
@@ -279,7 +209,7 @@ class Upstream:
         `most_s` limits the wait for answers that nobody accounts for: a broker may take days to answer some requests.
         """
         self._closing = True
-        if self._connected and not self.busy:
+        if self._ready and not self.busy:
             self._stream.close()
         elif most_s is not None and not self.ended and self._parting is None:
             self._parting = asyncio.get_running_loop().call_later(most_s, self.close_now)
@@ -300,13 +230,6 @@ class Upstream:
         if done is not None:
             done(Outcome(frame))
         self._answered()
-
-    def _answers(self, begin: bytearray | memoryview) -> bool:
-        """Return whether these bytes begin the answer that is due next; if not, end the connection."""
-        if self._pending and len(begin) >= 8 and correlation_id(begin) == self._pending[0].correlation:
-            return True
-        self._stream.abort(ProtocolViolation("wrong-answer", "a broker answered out of order"))
-        return False
 
     def _answered(self) -> None:
         if self._closing and not self.busy:
@@ -347,23 +270,23 @@ class Upstream:
         if self.ended:
             return
         self.ended, self.owed = True, self.busy
-        for timer in (self._renewal, self._parting):
-            if timer is not None:
-                timer.cancel()
+        self._renew_never()
+        if self._parting is not None:
+            self._parting.cancel()
         lost = list(self._pending)
         self._pending.clear()
         for asked in lost:
             if asked.done is not None:
                 asked.done(Outcome(None, sent=sent))
-        self._drop_queued()
+        self._drop_waiting()
         self._tell(why)
         self._on_end(why)
 
-    def _drop_queued(self) -> None:
+    def _drop_waiting(self) -> None:
         """Drop the waiting requests, and report them as never sent."""
-        unsent = list(self._queued)
-        self._queued.clear()
-        self._queued_bytes = 0
+        unsent = list(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
         for asked in unsent:
             if asked.done is not None:
                 asked.done(Outcome(None, sent=False, refused=self.refused))

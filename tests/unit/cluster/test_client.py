@@ -20,9 +20,9 @@ def test_nothing_goes_at_once_while_a_login_is_renewed_or_to_a_broker_that_moved
         connection = BrokerConnection("127.0.0.1:9091", "k")
         client._connections[1, "p"] = connection
         assert client.is_open(1, "p")
-        connection._held = []
+        connection._ready = False
         assert not client.is_open(1, "p"), "requests wait for a login of up to ten seconds"
-        connection._held = None
+        connection._ready = True
         client.layout.known = Metadata("c", {1: ("127.0.0.1", 9092)})
         assert not client.is_open(1, "p"), "another connection is opened first"
 

@@ -13,10 +13,18 @@ from kio.schema.errors import ErrorCode
 
 from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.model.security import Bearer, Login, Security
+from kmigrate.net import session
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.login import current_token
 from kmigrate.protocol.api import encode_body, entity
 from kmigrate.protocol.frames import SIZE
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this broker accept a renewal at any time."""
+    monkeypatch.setattr(session, "_BETWEEN_LOGINS_S", 0.0)
+
 
 PLAIN = Security(sasl=Login("PLAIN", "me", "s3cret"))
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from kmigrate.model.security import Login, Security, Tls
+from kmigrate.net import session
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import blank, decode_body, entity, frame_answer
 from kmigrate.protocol.frames import peek_request
-from kmigrate.router.process import upstream
 from kmigrate.router.process.upstream import Upstream
 from kmigrate.router.shared.state import Outcome
 from kmigrate.sandbox.security import SandboxSecurity
@@ -33,7 +33,7 @@ LATER = 1 << 30
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this broker accept a renewal at any time."""
-    monkeypatch.setattr(upstream, "_BETWEEN_LOGINS_S", 0.0)
+    monkeypatch.setattr(session, "_BETWEEN_LOGINS_S", 0.0)
 
 
 class SaslBroker:
