@@ -23,7 +23,7 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.process.answers import in_background
 from kmigrate.router.process.copy_progress import wait_copied
 from kmigrate.router.shared.conversation import Future
-from kmigrate.router.shared.deferred_partitions import Holder
+from kmigrate.router.shared.deferred_partitions import ProducerIdentity
 from kmigrate.router.shared.gate import GateKey, ring_distance
 from kmigrate.router.shared.state import TARGET, StoredBatch
 from kmigrate.router.shared.time_lookups import Found
@@ -457,17 +457,17 @@ class Clusters:
         return None
 
     @in_background
-    async def join_at_target(self, holder: Holder, topic: str, partition: int) -> int:
+    async def join_at_target(self, producer: ProducerIdentity, topic: str, partition: int) -> int:
         try:
-            code = await add_partition(self.target, holder, topic, partition)
+            code = await add_partition(self.target, producer, topic, partition)
         except BrokerRefused as refused:
             code = refused.code
         except KmigrateError as error:
-            _log.warning("transactional id %s: %s", holder[0], error.what)
+            _log.warning("transactional id %s: %s", producer[0], error.what)
             code = Code.COORDINATOR_NOT_AVAILABLE
         # kmigrate lacks the right and the client has it, so the client waits until the right is granted
         if code in _REFUSED:
-            _log.warning("transactional id %s: kmigrate may not write it, or %s, at the target", holder[0], topic)
+            _log.warning("transactional id %s: kmigrate may not write it, or %s, at the target", producer[0], topic)
             await sleep(_UNTIL_GRANTED_S)
             code = Code.COORDINATOR_NOT_AVAILABLE
         return code

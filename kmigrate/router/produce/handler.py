@@ -154,7 +154,7 @@ class ProduceHandler:
             held.fenced.setdefault((key, plan.part.partition), held.since if stood_behind else now)
             if plan.transactional_id and plan.key not in held.asked:
                 held.asked.add(plan.key)
-                self._transactions.look(plan.transactional_id, self._advance)
+                self._transactions.look(plan.transactional_id).then(lambda _: self._advance())
         elif plan.route.serve is Serve.FORWARD:
             self._ask_own_id()
         elif plan.transactional_id:
@@ -217,7 +217,7 @@ class ProduceHandler:
                 entered()
                 self._advance()
             else:
-                self._transactions.join(plan.holder, *plan.key[:2], joined)
+                self._transactions.join(plan.holder, *plan.key[:2]).then(joined)
 
         self._shared.conversations.start(self._shared.has_written(*plan.key)).then(then)
 

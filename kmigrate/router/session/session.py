@@ -84,7 +84,7 @@ class Session:
         self._trials = TrialJoins(shared, client, self)
         self._follow = GroupHandler(shared, client, self._trials)
         self._admin = AdminHandler(shared, client, self._follow, self)
-        self._transactions = TransactionHandler(shared, client, self._follow)
+        self._transactions = TransactionHandler(shared, client, self._conversations, self._follow)
         self._login = ClientLogin(shared, client)
         self._end_offsets = ListOffsetsHandler(shared, client)
         self._writes = ProduceHandler(shared, client, self._transactions, self._order, self._fill, self.advance)
@@ -197,9 +197,9 @@ class Session:
         return self._writes.under_way
 
     @property
-    def owes(self) -> bool:
+    def has_promised(self) -> bool:
         """True if the client was told something that is true only through its router (`shared.deferred_partitions`)."""
-        return self._transactions.owes
+        return self._transactions.has_promised
 
     @property
     def knows_brokers(self) -> bool:
@@ -429,9 +429,8 @@ class Session:
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key == ApiKey.INIT_PRODUCER_ID and request.transactional_id is None:
             self._converse(frame, self._producer_id(head, frame))
-            return
-        slot = self._order.take(len(frame))
-        self._transactions.take(head, frame, request, lambda answer: self._fill(slot, answer))
+        else:
+            self._converse(frame, self._transactions.handle(head, frame, request))
 
     def _producer_id(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
         """Ask the target for a producer id; where the target refuses a writer of the source, the router asks itself."""

@@ -79,7 +79,7 @@ class DepartingClient(Protocol):
     def writing(self) -> bool: ...
 
     @property
-    def owes(self) -> bool: ...
+    def has_promised(self) -> bool: ...
 
     def leave(self) -> None: ...
 
@@ -122,13 +122,13 @@ class Handoff:
 
     def stays(self, guest: DepartingClient) -> bool:
         """Return whether this guest's client may not leave yet (d)."""
-        kept = any(other.owes for other in self._with(guest)) or mark(guest) in self._elsewhere()
+        kept = any(other.has_promised for other in self._with(guest)) or mark(guest) in self._elsewhere()
         return kept or not self._all_know()
 
     @property
     def staying(self) -> frozenset[int]:
         """The clients that this router keeps (d)."""
-        return frozenset(mark(guest) for guest in self.guests if guest.owes)
+        return frozenset(mark(guest) for guest in self.guests if guest.has_promised)
 
     def _elsewhere(self) -> frozenset[int]:
         """Return the clients that other processes keep."""

@@ -21,7 +21,7 @@ from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.aligning_partitions import AligningPartitions
 from kmigrate.router.shared.client_handoff import Handoff
 from kmigrate.router.shared.conversation import Conversation, Conversations, Future
-from kmigrate.router.shared.deferred_partitions import DeferredPartitions, Holder
+from kmigrate.router.shared.deferred_partitions import DeferredPartitions, ProducerIdentity
 from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.shared.followers import Followers
 from kmigrate.router.shared.forwards import InFlightForwards
@@ -230,8 +230,8 @@ class Backend(Protocol):
     def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[bool | None]:
         """Find whether a source's log holds a producer's batches up to `stored`; None if the source did not answer."""
 
-    def join_at_target(self, holder: Holder, topic: str, partition: int) -> Future[int]:
-        """Add a partition to a holder's transaction; return the error code.
+    def join_at_target(self, producer: ProducerIdentity, topic: str, partition: int) -> Future[int]:
+        """Add a partition to a producer's transaction; return the error code.
 
         The caller knows that the client may write the partition under this transactional id.
         """
@@ -405,7 +405,7 @@ class SharedState:
         if mark is None:
             return None
         if mark.last_sequence >= 0:
-            self.deferred.holds((topic, partition, producer_id))
+            self.deferred.has_records(topic, partition, producer_id)
         return mark.last_sequence >= 0
 
     def resolved(self, key: str, count: int = 1) -> None:

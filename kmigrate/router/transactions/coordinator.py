@@ -1,24 +1,20 @@
 """Sends a client's requests to transaction coordinators of a source, on the client's connections and with its rights.
 
 The router asks in one version of each API (`protocol.api`). The router finds the coordinator first, and finds the
-coordinator again after an answer that says so. The router never repeats a request: the client is told to retry, and
-every client does.
+coordinator again after an answer that says so. The router never repeats a request: the client gets a retriable code,
+and every client retries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from kmigrate.protocol.api import ApiKey, entity, frame_request, read_answer
+from kmigrate.protocol.api import ApiKey, Message, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
+from kmigrate.router.shared.conversation import Conversation
+from kmigrate.router.shared.state import ClientLink, SharedState
 
 __all__ = ["TxnCoordinatorClient"]
-
-Told = Callable[[Any, int], None]
-"""Callback with the answer and 0, or with None and the code for the client."""
 
 _FIND_COORDINATOR = entity(ApiKey.FIND_COORDINATOR, 3, "request")
 _OF_TRANSACTIONS = 1
@@ -45,31 +41,29 @@ class TxnCoordinatorClient:
     The client asks again elsewhere, and the older request might arrive last.
     """
 
-    def ask(self, link: str, name: str, client_id: str | None, message: Any, told: Told) -> None:
-        """Ask the coordinator of a transactional id at a link's source."""
+    def ask(
+        self, link: str, name: str, client_id: str | None, message: Message
+    ) -> Conversation[tuple[Message | None, int]]:
+        """Ask the coordinator of a transactional id at a link's source.
 
-        def send(node: int) -> None:
-            self._send(link, node, client_id, message, lambda answer, code: told(answer, self._heard(link, name, code)))
-
-        known = self._coordinators.get((link, name))
-        if known is not None:
-            send(known)
-            return
-        asked = _FIND_COORDINATOR(key=name, key_type=_OF_TRANSACTIONS)
-
-        def found(answer: Any, code: int) -> None:
-            code = code_of(answer.error_code) if answer is not None else code
-            if code:
-                told(None, _retried(code))
-                return
-            self._coordinators[(link, name)] = int(answer.node_id)
+        Return the answer and its code as the client may see it (0 for AddPartitionsToTxn). Without an answer, return
+        None and the code for the client.
+        """
+        node = self._coordinators.get((link, name))
+        if node is None:
+            search, at = _FIND_COORDINATOR(key=name, key_type=_OF_TRANSACTIONS), self.shared.backend.source_node(link)
+            found, code = yield from self._send(link, at, client_id, search)
+            if found is None or code:
+                return None, _retried(code)
+            node = self._coordinators[(link, name)] = int(found.node_id)
             if len(self._coordinators) > _MOST_COORDINATORS:
                 del self._coordinators[next(iter(self._coordinators))]
-            send(int(answer.node_id))
+        answer, code = yield from self._send(link, node, client_id, message)
+        if answer is None:
+            self._coordinators.pop((link, name), None)
+        return answer, self.client_code(link, name, code)
 
-        self._send(link, self.shared.backend.source_node(link), client_id, asked, found)
-
-    def elsewhere(self, link: str, name: str, code: int) -> int:
+    def client_code(self, link: str, name: str, code: int) -> int:
         """Return the client's code for a coordinator's code, and forget a coordinator that has moved.
 
         The router finds the coordinator, not the client.
@@ -78,32 +72,26 @@ class TxnCoordinatorClient:
             self._coordinators.pop((link, name), None)
         return _retried(code)
 
-    def _heard(self, link: str, name: str, code: int) -> int:
-        if code:
-            self._coordinators.pop((link, name), None)
-        return code
-
-    def _send(self, link: str, node: int, client_id: str | None, message: Any, told: Told) -> None:
+    def _send(
+        self, link: str, node: int, client_id: str | None, message: Message
+    ) -> Conversation[tuple[Message | None, int]]:
         if self.gone:
-            told(None, Code.COORDINATOR_LOAD_IN_PROGRESS)
-            return
-        if node < 0:
-            self.silent.add(link)
-            told(None, Code.COORDINATOR_LOAD_IN_PROGRESS)
-            return
-        kind = type(message)
-
-        def done(outcome: Outcome) -> None:
+            return None, Code.COORDINATOR_LOAD_IN_PROGRESS
+        if node >= 0:
+            outcome = yield from self.client.ask_source(link, node, [frame_request(message, 0, client_id)], 0)
             if outcome.frame is not None:
                 self.silent.discard(link)
-                told(read_answer(kind, outcome.frame), 0)
-            elif outcome.refused:
-                told(None, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-            else:
-                self.silent.add(link)
-                told(None, Code.COORDINATOR_LOAD_IN_PROGRESS)
+                answer = read_answer(type(message), outcome.frame)
+                return answer, _code_in(answer)
+            if outcome.refused:
+                return None, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        self.silent.add(link)
+        return None, Code.COORDINATOR_LOAD_IN_PROGRESS
 
-        self.client.to_source(link, node, [frame_request(message, 0, client_id)], 0, done)
+
+def _code_in(answer: Message) -> int:
+    described = getattr(answer, "transaction_states", None)
+    return code_of(getattr(described[0] if described else answer, "error_code", Code.NONE))
 
 
 def _retried(code: int) -> int:

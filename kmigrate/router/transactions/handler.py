@@ -39,37 +39,45 @@ I  A source may have given out an identity that neither the state log nor the ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.model.routes import GroupRoute, Serve
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.api import ApiKey, Message
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.groups.handler import GroupHandler
-from kmigrate.router.shared.deferred_partitions import Holder
+from kmigrate.router.shared.conversation import Conversation, Conversations, Future
+from kmigrate.router.shared.deferred_partitions import ProducerIdentity
+from kmigrate.router.shared.open_transactions import OpenTransaction
 from kmigrate.router.shared.state import TARGET, Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.add_partitions import AddPartitionsHandler
 from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
 from kmigrate.router.transactions.end_txn import EndTxnHandler
 from kmigrate.router.transactions.identities import ProducerIdentities
 from kmigrate.router.transactions.locate import TransactionLocator
-from kmigrate.router.transactions.request import TxnRequest
-from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER, SourceIdentities
+from kmigrate.router.transactions.request import AnswerNow, TxnRequest
+from kmigrate.router.transactions.source_identities import OTHER_PRODUCER, SourceIdentities
 from kmigrate.router.wire.transactions import (
-    holder_of,
     partition_codes,
     partitions_answer,
     partitions_of,
-    partitions_request,
+    producer_of,
+    source_request,
 )
 
 __all__ = ["TransactionHandler"]
 
-_ADD = entity(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "request")
-_OFFSETS = entity(ApiKey.ADD_OFFSETS_TO_TXN, 3, "request")
+
+class _AtSource(NamedTuple):
+    """Outcome of a request to let something into a transaction at a source."""
+
+    answer: bytes
+    codes: Collection[int]
+    fenced: bool = False
+    """True if the source has agreed, but the topic or group was fenced meanwhile, and drained of all counted there."""
 
 
 def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
@@ -77,95 +85,90 @@ def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
 
 
 class TransactionHandler:
-    """Handles the transaction requests of one connection; answers may come later, in any order."""
+    """Handles the transaction requests of one connection, each as a conversation; answers may come in any order.
 
-    def __init__(self, shared: SharedState, client: ClientLink, follow: GroupHandler) -> None:
+    A function that decides about a request returns None if the router has to decide anew, because the routing table is
+    newer or the router has learned more.
+    """
+
+    def __init__(
+        self, shared: SharedState, client: ClientLink, conversations: Conversations, groups: GroupHandler
+    ) -> None:
         self._shared = shared
         self._client = client
-        self._follow = follow
-        self._talk = TxnCoordinatorClient(shared, client)
-        self._identities = ProducerIdentities(shared, self._talk, SourceIdentities(shared, self._talk))
-        self._places = TransactionLocator(shared, self._identities)
-        self._entrance = AddPartitionsHandler(shared, client)
-        self._ending = EndTxnHandler(shared, self._identities, self._places, self._to_target, self._go)
-        self._held: list[TxnRequest] = []
-        self._gone = False
+        self._conversations = conversations
+        self._groups = groups
+        self._coordinators = TxnCoordinatorClient(shared, client)
+        source_identities = SourceIdentities(shared, self._coordinators)
+        self._identities = ProducerIdentities(shared, conversations, self._coordinators, source_identities)
+        self._locator = TransactionLocator(shared, self._identities)
+        self._at_target = AddPartitionsHandler(shared, client)
+        self._ends = EndTxnHandler(shared, client, self._identities, self._locator)
+        self._newer_table: Future[None] | None = None
+        """Set at the next routing table, for the requests that are held until then."""
 
-    def take(self, head: RequestHead, frame: bytearray, request: Any, reply: Callable[[Buffer], None]) -> None:
-        """Take a client's request with a transactional id; `reply` is called with the answer."""
-        self._go(TxnRequest(head, frame, request, reply, *holder_of(head, request)))
+    def handle(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[Buffer]:
+        """Answer a client's request with a transactional id."""
+        txn = TxnRequest(head, frame, request, *producer_of(head, request))
+        answer: Buffer | None = None
+        try:
+            while answer is None:
+                answer = yield from self._decide(txn)
+        except AnswerNow as now:
+            return txn.answer(now.code)
+        return answer
 
     def advance(self) -> None:
         """Try the held requests again."""
         self._shared.waiting.pop(self, None)
-        if not self._held:
-            return
-        held, self._held = self._held, []
-        for txn in held:
-            self._go(txn)
+        newer, self._newer_table = self._newer_table, None
+        if newer is not None:
+            newer.set(None)
 
     def closed(self) -> None:
-        self._gone = self._talk.gone = True
-        self._held.clear()
-        self._places.closed()
-        self._entrance.closed()
+        """Forget the client, whose conversations have ended."""
+        self._coordinators.gone = True
+        self._newer_table = None
+        self._locator.closed()
+        self._shared.deferred.forget(self._at_target)
         self._shared.waiting.pop(self, None)
 
     @property
-    def owes(self) -> bool:
+    def has_promised(self) -> bool:
         """True if the client was told that a partition is in a transaction at the target before it is (rule F)."""
-        return self._entrance.owes
+        return self._shared.deferred.has_promised(self._at_target)
 
-    def look(self, name: str, then: Callable[[], None]) -> None:
+    def look(self, name: str) -> Future[None]:
         """Find out whether a transactional id has a transaction open at a source (rule D)."""
-        self._places.look(name, then)
+        return self._shared.conversations.start(self._locator.look(name))
 
-    def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+    def join(self, producer: ProducerIdentity, topic: str, partition: int) -> Future[int]:
         """Add a partition to a transaction at the target before the partition's first batch (rule F)."""
-        self._entrance.join(holder, topic, partition, then)
+        return self._conversations.start(self._at_target.join(producer, topic, partition))
 
     # one request
 
-    def _go(self, txn: TxnRequest) -> None:
-        if self._gone:
-            return
+    def _decide(self, txn: TxnRequest) -> Conversation[Buffer | None]:
         key = txn.head.api_key
         if key == ApiKey.INIT_PRODUCER_ID:
-            self._init(txn)
-        elif key != ApiKey.END_TXN and self._identities.cut_off(txn):
-            txn.fail(Code.ILLEGAL_GENERATION if key == ApiKey.TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
-        elif key == ApiKey.TXN_OFFSET_COMMIT:
-            self._commit_offsets(txn)
-        elif not self._shared.table.mirroring:
-            self._at_target_alone(txn)
-        elif not self._places.knows(txn.name):
-            self._look_first(txn)
-        elif key == ApiKey.ADD_PARTITIONS_TO_TXN:
-            self._add_partitions(txn)
-        elif key == ApiKey.ADD_OFFSETS_TO_TXN:
-            self._add_offsets(txn)
-        else:
-            self._ending.take(txn)
+            return (yield from self._init(txn))
+        if key != ApiKey.END_TXN and self._identities.cut_off(txn):
+            return txn.answer(Code.ILLEGAL_GENERATION if key == ApiKey.TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
+        if key == ApiKey.TXN_OFFSET_COMMIT:
+            return (yield from self._commit_offsets(txn))
+        mirroring = self._shared.table.mirroring
+        if mirroring and not self._locator.knows(txn.name):
+            code = yield from self._locator.learn(txn.name, txn.head)
+            return txn.answer(code) if code else None
+        if key == ApiKey.END_TXN:
+            return (yield from self._ends.end(txn))
+        if not mirroring:
+            return (yield from self._begin_at_target(txn))
+        if key == ApiKey.ADD_PARTITIONS_TO_TXN:
+            return (yield from self._add_partitions(txn))
+        return (yield from self._add_offsets(txn))
 
-    def _at_target_alone(self, txn: TxnRequest) -> None:
-        """Handle a request while nothing is mirrored any more, or yet."""
-        if txn.head.api_key == ApiKey.END_TXN:
-            self._ending.take(txn)
-        elif txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
-            self._add_at_target(txn)
-        else:
-            self._begin_at_target(txn)
-            self._pass(txn)
-
-    def _pass(self, txn: TxnRequest) -> None:
-        self._to_target(txn, txn.reply)
-
-    def _to_target(self, txn: TxnRequest, told: Callable[[bytearray], None]) -> None:
-        """Send the request to the target unchanged."""
-        if not self._gone:
-            self._client.to_target([txn.frame], txn.head.correlation_id, told)
-
-    def _hold(self, txn: TxnRequest) -> None:
+    def _next_table(self, txn: TxnRequest) -> Conversation[None]:
         """Wait a moment for a newer table; then tell the client to retry.
 
         Clients retry without an error to the application.
@@ -175,111 +178,83 @@ class TransactionHandler:
             txn.deadline = now + self._shared.settings.group_hold_s
             self._client.wake_at(txn.deadline)
         if now >= txn.deadline:
-            txn.fail(Code.CONCURRENT_TRANSACTIONS)
-            return
-        self._held.append(txn)
+            raise AnswerNow(Code.CONCURRENT_TRANSACTIONS)
+        if self._newer_table is None:
+            self._newer_table = Future()
         self._shared.waiting.setdefault(self)
+        yield from self._newer_table
 
     # InitProducerId (rule A)
 
-    def _init(self, txn: TxnRequest) -> None:
+    def _init(self, txn: TxnRequest) -> Conversation[Buffer]:
         links = self._identities.sources(txn.name)
+        frame = yield from txn.to_target(self._client)
+        answer = txn.read(frame)
+        if code_of(answer.error_code):
+            return frame
+        txn.producer_id, txn.epoch = int(answer.producer_id), int(answer.producer_epoch)
+        for link in links:
+            if code := (yield from self._init_at_source(txn, link)):
+                return txn.answer(code)
+        self._locator.given(txn.name)
+        return frame
 
-        def answered(frame: bytearray) -> None:
-            told = txn.read(frame)
-            if code_of(told.error_code):
-                txn.reply(frame)
-            else:
-                txn.producer_id, txn.epoch = int(told.producer_id), int(told.producer_epoch)
-                self._init_sources(txn, frame, links)
-
-        self._to_target(txn, answered)
-
-    def _init_sources(self, txn: TxnRequest, frame: bytearray, links: list[str]) -> None:
-        if not links:
-            self._places.given(txn.name)
-            txn.reply(frame)
-            return
-        link = links.pop(0)
-        known = self._identities.records(txn.name).get(link)
-        resumed = int(getattr(txn.request, "producer_id", -1))
-        same = known is not None and known.producer_id == resumed and known.revoked is None
-        holder = (known.source_id, known.source_epoch) if known and same else (-1, -1)
-
-        def identified(code: int) -> None:
-            if known is None and (code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or link in self._talk.silent):
+    def _init_at_source(self, txn: TxnRequest, link: str) -> Conversation[int]:
+        """Have the source of a link give out the id, and return the code for the client."""
+        while True:
+            known = self._identities.records(txn.name).get(link)
+            resumed = known is not None and known.revoked is None and known.producer_id == _resumed_id(txn)
+            at_source = (known.source_id, known.source_epoch) if known and resumed else (-1, -1)
+            code = yield from self._identities.identify(txn, link, at_source, txn.request.transaction_timeout)
+            if known is None and (
+                code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or link in self._coordinators.silent
+            ):
                 # The client has no rights there, or nobody answers. Neither matters for topics that are not mirrored.
-                # The first write to a mirrored topic asks again, which ends whatever an earlier holder had begun there.
-                code = 0
-            if code and self._identities.disowned(txn, link, {code}, again):
-                return
-            if code:
-                txn.fail(code)
-            else:
-                self._init_sources(txn, frame, links)
-
-        def again(_: TxnRequest) -> None:
-            self._init_sources(txn, frame, [link, *links])
-
-        self._identities.identify(txn, link, holder, txn.request.transaction_timeout, identified)
-
-    def _look_first(self, txn: TxnRequest) -> None:
-        """Ask the clusters about open transactions before the request is handled (rule D)."""
-
-        def looked(code: int) -> None:
-            if code:
-                txn.fail(code)
-            else:
-                self._go(txn)
-
-        self._places.learn(txn.name, txn.head, looked)
+                # The first write to a mirrored topic asks again, which ends whatever an earlier producer had begun
+                # there.
+                return Code.NONE
+            if not code or not (yield from self._identities.disowned(txn, link, {code})):
+                return code
 
     # AddPartitionsToTxn (rules B, C)
 
-    def _add_partitions(self, txn: TxnRequest) -> None:
+    def _add_partitions(self, txn: TxnRequest) -> Conversation[Buffer | None]:
         routes = self._shared.table.topics
         homes: dict[str, str] = {}
         for topic in partitions_of(txn.request):
             route = routes.get(topic)
             homes[topic] = TARGET if route is None or route.serve is Serve.LOCAL else route.link
-        at = self._places.open_at(txn.name)
+        at = self._locator.open_at(txn.name)
         if self._waits(txn, at, homes):
-            self._hold(txn)
-            return
+            yield from self._next_table(txn)
+            return None
         if at is None:
             at = next(iter(homes.values())) if len(set(homes.values())) == 1 else TARGET
-        strangers = sorted(topic for topic, home in homes.items() if home != at)
-        if strangers:
-            self._refuse(txn, strangers, at)
-        elif at == TARGET:
-            self._add_at_target(txn)
-        else:
-            self._add_at_source(txn, at)
+        elsewhere = sorted(topic for topic, home in homes.items() if home != at)
+        if elsewhere:
+            return self._refuse_topics(txn, elsewhere, at)
+        if at == TARGET:
+            return (yield from self._begin_at_target(txn))
+        return (yield from self._enter_at_source(txn, at, homes.keys(), ()))
 
-    def _add_at_target(self, txn: TxnRequest) -> None:
-        self._begin_at_target(txn)
-        self._entrance.add(txn)
-
-    def _begin_at_target(self, txn: TxnRequest) -> None:
-        """Count the transaction as open at the target.
+    def _begin_at_target(self, txn: TxnRequest) -> Conversation[Buffer]:
+        """Pass on a request that may begin a transaction, and count the transaction as open at the target.
 
         The transaction counts on this connection from now on, and on other connections once the target has granted the
         request.
         """
-        entry, reply = self._places.begins_at_target(txn.name), txn.reply
-        entry.ask(self._places)
-
-        def answered(answer: Buffer) -> None:
-            codes = txn.codes_in(answer)
-            if entry.answered(self._places, begun=0 in codes):
-                self._places.never_began_at_target(txn.name, entry)
-            txn.reply = reply
-            if codes and codes <= NOT_THE_HOLDER:
-                self._identities.strangers.refuse(txn, lambda: reply(answer))
-            else:
-                reply(answer)
-
-        txn.reply = answered
+        entry = self._locator.begins_at_target(txn.name)
+        entry.ask(self._locator)
+        if txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
+            answer = yield from self._at_target.add(txn)
+        else:
+            answer = yield from txn.to_target(self._client)
+        codes = txn.codes_in(answer)
+        if entry.answered(self._locator, begun=0 in codes):
+            self._locator.never_began_at_target(txn.name, entry)
+        if codes and codes <= OTHER_PRODUCER:
+            return (yield from self._identities.at_source.refused(txn, answer))
+        return answer
 
     def _waits(self, txn: TxnRequest, at: str | None, topics: Iterable[str]) -> bool:
         """Return whether the request must wait for a fence (rule C), or for a topic that still aligns."""
@@ -297,182 +272,153 @@ class TransactionHandler:
             for route in routes
         )
 
-    def _refuse(self, txn: TxnRequest, strangers: list[str], at: str) -> None:
-        if self._places.open_at(txn.name) is None:
-            self._places.refused.add(txn.name)
+    def _refuse_topics(self, txn: TxnRequest, topics: list[str], at: str) -> bytes:
+        if self._locator.open_at(txn.name) is None:
+            self._locator.refused.add(txn.name)
         there, here = ("on the target", "mirrored") if at != TARGET else ("mirrored", "on the target")
         self._shared.backend.say(
             f"{txn.head.client_id or 'a client'}: kmigrate: a transaction of {txn.name} cannot write to "
-            f"{', '.join(strangers)}, which is {there}, together with what is {here}: promote its topics together"
+            f"{', '.join(topics)}, which is {there}, together with what is {here}: promote its topics together"
         )
-        codes = {
-            (topic, index): int(Code.TOPIC_AUTHORIZATION_FAILED)
-            for topic in strangers
-            for index in partitions_of(txn.request)[topic]
-        }
-        txn.reply(partitions_answer(txn.head, txn.request, codes))
-
-    def _add_at_source(self, txn: TxnRequest, link: str) -> None:
-        record = self._identities.identity(txn, link, self._go)
-        if record is None:
-            return
         wanted = partitions_of(txn.request)
-        known = wanted.keys() & set(record.topics)
-        entry = self._places.enter(link, txn.name, txn.epoch, known)
-        entry.ask(self._places)
-        message = partitions_request(_ADD, (txn.name, record.source_id, record.source_epoch), wanted)
+        codes = {(topic, index): int(Code.TOPIC_AUTHORIZATION_FAILED) for topic in topics for index in wanted[topic]}
+        return partitions_answer(txn.head, txn.request, codes)
 
-        def told(answer: Any, code: int) -> None:
-            if answer is None:
-                entry.answered(self._places, begun=True)  # fate unknown
-                txn.fail(code)
-                return
-            codes = {key: self._talk.elsewhere(link, txn.name, each) for key, each in partition_codes(answer).items()}
-            if entry.answered(self._places, begun=not all(codes.values())):
-                self._shared.ended(link, txn.name, entry)
-            if self._identities.disowned(txn, link, codes.values(), self._go):
-                return
-            if known == wanted.keys() or any(codes.values()):
-                txn.reply(partitions_answer(txn.head, txn.request, codes))
-            elif self._waits(txn, link, wanted):
-                self._hold(txn)  # the topic was fenced meanwhile, and drained of all that was counted there
-            else:
-                routes = [route for topic in wanted if (route := self._shared.table.topics.get(topic)) is not None]
-                self._shared.open_at_source.enter(link, txn.name, txn.epoch, {route.key for route in routes})
-                self._couple(txn, replace(record, topics=_sorted(record.topics, wanted)))
+    # AddPartitionsToTxn, AddOffsetsToTxn at a source (rule G)
 
-        self._talk.ask(link, txn.name, txn.head.client_id, message, told)
+    def _enter_at_source(
+        self, txn: TxnRequest, link: str, topics: Collection[str], groups: Collection[str]
+    ) -> Conversation[Buffer | None]:
+        """Let topics or groups into a transaction at a source."""
+        record = yield from self._identities.identity(txn, link)
+        if record is None:
+            return None
+        entry = self._locator.enter(link, txn.name, txn.epoch, set(topics).intersection(record.topics))
+        outcome = yield from self._shared.conversations.start(self._ask_source(txn, record, entry, topics, groups))
+        if outcome is None or (yield from self._identities.disowned(txn, link, outcome.codes)):
+            return None
+        if not outcome.fenced:
+            return outcome.answer
+        yield from self._next_table(txn)
+        return None
 
-    def _couple(self, txn: TxnRequest, record: TransactionRecord) -> None:
-        """Write down a coupling to which the source has agreed, then ask the source again and answer the client (G)."""
+    def _ask_source(
+        self,
+        txn: TxnRequest,
+        record: TransactionRecord,
+        entry: OpenTransaction,
+        topics: Collection[str],
+        groups: Collection[str],
+    ) -> Conversation[_AtSource | None]:
+        """Ask the source, and write down a new coupling to which the source agrees.
 
-        def kept(known: bool) -> None:
-            if known:
-                self._go(txn)
-            else:
-                txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-
-        self._shared.transaction_store.remember(record).then(kept)
+        None: the coupling is written down, and the source has to be asked again. The outcome is noted also when the
+        client is gone.
+        """
+        link, name = record.link, txn.name
+        entry.ask(self._locator)
+        message = source_request(txn.head, txn.request, record.source_id, record.source_epoch)
+        answer, code = yield from self._coordinators.ask(link, name, txn.head.client_id, message)
+        outcome = _AtSource(txn.answer(code), {code})
+        if answer is not None and txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
+            each = {
+                key: self._coordinators.client_code(link, name, code) for key, code in partition_codes(answer).items()
+            }
+            outcome = _AtSource(partitions_answer(txn.head, txn.request, each), each.values())
+        # without an answer the fate of the request is unknown
+        if entry.answered(self._locator, begun=answer is None or 0 in outcome.codes):
+            self._shared.ended(link, name, entry)
+        coupled = set(topics) <= set(record.topics) and set(groups) <= set(record.groups)
+        if coupled or any(outcome.codes):
+            return outcome
+        frozen = any(self._frozen(txn, group) for group in groups)
+        if frozen:
+            self._shared.open_at_target.overtake(name, self._client.now())
+        if frozen or self._waits(txn, link, topics):
+            return outcome._replace(fenced=True)
+        routes = self._shared.table.topics
+        self._shared.open_at_source.enter(
+            link, name, txn.epoch, {routes[topic].key for topic in topics if topic in routes}, groups
+        )
+        wider = replace(record, topics=_sorted(record.topics, topics), groups=_sorted(record.groups, groups))
+        if (yield from self._shared.transaction_store.remember(wider)):
+            return None
+        return _AtSource(txn.answer(Code.COORDINATOR_LOAD_IN_PROGRESS), {Code.COORDINATOR_LOAD_IN_PROGRESS})
 
     # AddOffsetsToTxn, TxnOffsetCommit (rule B)
 
-    def _add_offsets(self, txn: TxnRequest) -> None:
-        group, at = str(txn.request.group_id), self._places.open_at(txn.name)
+    def _add_offsets(self, txn: TxnRequest) -> Conversation[Buffer | None]:
+        group, at = str(txn.request.group_id), self._locator.open_at(txn.name)
         route = self._shared.table.followed.get(group)
         held = route is None and group in self._shared.table.held_groups
-        frozen = route is not None and self._frozen(txn, group, route)
+        frozen = self._frozen(txn, group)
         if frozen:
             self._shared.open_at_target.overtake(txn.name, self._client.now())
         if frozen or (not held and self._waits(txn, at, ())):
-            self._hold(txn)
-            return
+            yield from self._next_table(txn)
+            return None
         home = TARGET if route is None else route.link
         if held or at not in (None, home):
             if at is None:
-                self._places.refused.add(txn.name)
-            self._refuse_group(txn, group)
-        elif route is not None:
-            self._add_offsets_at_source(txn, route.link, group)
-        else:
-            self._begin_at_target(txn)
-            self._pass(txn)
+                self._locator.refused.add(txn.name)
+            return self._refuse_group(txn, group)
+        if route is not None:
+            return (yield from self._enter_at_source(txn, route.link, (), (group,)))
+        return (yield from self._begin_at_target(txn))
 
-    def _add_offsets_at_source(self, txn: TxnRequest, link: str, group: str) -> None:
-        record = self._identities.identity(txn, link, self._go)
-        if record is None:
-            return
-        entry = self._places.enter(link, txn.name, txn.epoch, ())
-        entry.ask(self._places)
-        message = _OFFSETS(
-            transactional_id=txn.name,
-            producer_id=record.source_id,
-            producer_epoch=record.source_epoch,
-            group_id=txn.request.group_id,
-        )
-
-        def told(answer: Any, code: int) -> None:
-            if answer is not None:
-                code = self._talk.elsewhere(link, txn.name, code_of(answer.error_code))
-            if entry.answered(self._places, begun=answer is None or not code):
-                self._shared.ended(link, txn.name, entry)
-            if self._identities.disowned(txn, link, {code}, self._go):
-                return
-            route = self._shared.table.followed.get(group)
-            if code or group in record.groups:
-                txn.fail(code)
-            elif route is not None and self._frozen(txn, group, route):
-                self._shared.open_at_target.overtake(txn.name, self._client.now())
-                self._hold(txn)
-            else:
-                self._shared.open_at_source.enter(link, txn.name, txn.epoch, (), (group,))
-                self._couple(txn, replace(record, groups=_sorted(record.groups, (group,))))
-
-        self._talk.ask(link, txn.name, txn.head.client_id, message, told)
-
-    def _commit_offsets(self, txn: TxnRequest) -> None:
+    def _commit_offsets(self, txn: TxnRequest) -> Conversation[Buffer | None]:
         """Commit at the group's cluster.
 
         The group coordinator is not the transaction coordinator, and knows nothing of the transaction's identities.
         """
         group = str(txn.request.group_id)
         route = self._shared.table.followed.get(group)
-        late = route is None and (
-            self._shared.open_at_source.where(txn.name, self._places) is not None
+        has_opened = route is None and (
+            self._shared.open_at_source.where(txn.name, self._locator) is not None
             or self._shared.open_at_target.overtakes(txn.name, self._client.now())
         )
-        if late or (route is not None and self._frozen(txn, group, route)):
+        if has_opened or self._frozen(txn, group):
             # The input was read before the group's members joined anew. The client must abort, and do the work again
             # from the group's committed offsets.
-            txn.fail(Code.ILLEGAL_GENERATION)
-        elif route is not None:
-            self._commit_at_source(txn, route.link, group)
-        elif group in self._shared.table.held_groups:
-            self._refuse_group(txn, group)
-        else:
-            self._pass(txn)
+            return txn.answer(Code.ILLEGAL_GENERATION)
+        if route is not None:
+            return (yield from self._commit_at_source(txn, route.link, group))
+        if group in self._shared.table.held_groups:
+            return self._refuse_group(txn, group)
+        return (yield from txn.to_target(self._client))
 
-    def _frozen(self, txn: TxnRequest, group: str, route: GroupRoute) -> bool:
-        return route.frozen and not self._shared.open_at_source.may_commit(route.link, txn.name, group)
+    def _frozen(self, txn: TxnRequest, group: str) -> bool:
+        """Return whether a group is frozen, and the transaction was not reported as the group's before the freeze."""
+        route = self._shared.table.followed.get(group)
+        may_commit = self._shared.open_at_source.may_commit
+        return route is not None and route.frozen and not may_commit(route.link, txn.name, group)
 
-    def _commit_at_source(self, txn: TxnRequest, link: str, group: str) -> None:
+    def _commit_at_source(self, txn: TxnRequest, link: str, group: str) -> Conversation[Buffer | None]:
         record = self._identities.records(txn.name).get(link)
         if record is None or record.epoch < txn.epoch:
-            self._commit_unlisted(txn)
-        elif (record.producer_id, record.epoch) != (txn.producer_id, txn.epoch):
-            txn.fail(Code.PRODUCER_FENCED)
-        elif not record.in_force:
-            txn.fail(Code.ILLEGAL_GENERATION)  # at this code every client aborts
-        else:
-            request = txn.request
-            named = replace(
-                request,
-                producer_id=type(request.producer_id)(record.source_id),
-                producer_epoch=type(request.producer_epoch)(record.source_epoch),
-            )
-            self._follow.commit(txn.head, named, group, link, txn.reply)
+            # AddOffsetsToTxn never added the group to this transaction (rule G), unless another router did.
+            if txn.caught_up:
+                return txn.answer(Code.ILLEGAL_GENERATION)
+            yield from self._identities.catch_up(txn)
+            return None
+        if (record.producer_id, record.epoch) != (txn.producer_id, txn.epoch):
+            return txn.answer(Code.PRODUCER_FENCED)
+        if not record.in_force:
+            return txn.answer(Code.ILLEGAL_GENERATION)  # at this code every client aborts
+        request = source_request(txn.head, txn.request, record.source_id, record.source_epoch)
+        answer = Future[Buffer]()
+        self._groups.commit(txn.head, request, group, link, answer.set)
+        return (yield from answer)
 
-    def _commit_unlisted(self, txn: TxnRequest) -> None:
-        """Read what other routers have written; if that changes nothing, have the client abort.
-
-        AddOffsetsToTxn never added the group to this transaction (rule G).
-        """
-        if txn.caught_up:
-            txn.fail(Code.ILLEGAL_GENERATION)
-            return
-
-        def read(reached: bool) -> None:
-            if reached:
-                txn.caught_up = True
-                self._go(txn)
-            else:
-                txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-
-        self._shared.transaction_store.catch_up().then(read)
-
-    def _refuse_group(self, txn: TxnRequest, group: str) -> None:
+    def _refuse_group(self, txn: TxnRequest, group: str) -> bytes:
         why = "is mirrored" if group in self._shared.table.held_groups else "is not where the transaction is"
         self._shared.backend.say(
             f"{txn.head.client_id or 'a client'}: kmigrate: a transaction of {txn.name} cannot commit offsets of "
             f"group {group}, which {why}: promote group and topics together"
         )
-        txn.fail(Code.GROUP_AUTHORIZATION_FAILED)
+        return txn.answer(Code.GROUP_AUTHORIZATION_FAILED)
+
+
+def _resumed_id(txn: TxnRequest) -> int:
+    """Return the producer id with which the client asks for the next epoch; −1 in early versions and for a new id."""
+    return int(getattr(txn.request, "producer_id", -1))

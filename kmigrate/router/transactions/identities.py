@@ -1,11 +1,12 @@
-"""Holders of transactional ids on both clusters, known from the routing table or made known at the source.
+"""Producers of transactional ids on both clusters, known from the routing table or made known at the source.
 
-The pair of identities is written down before the first use. An older holder is recognised by the epoch at the target,
-and is fenced before the source is touched. Nobody is accepted as a newer holder by its own word. Making a holder known
-at the source ends the transaction that is open there. So the router first asks the target which holder has the id.
+The pair of identities is written down before the first use. An older producer is recognised by the epoch at the target,
+and is fenced before the source is touched. No client is accepted as the newer producer by its own word. Making a
+producer known at the source ends the transaction that is open there. So the router first asks the target which producer
+has the id.
 
-If a controller has revoked an identity (`Revoked`), nobody holds that identity at the source any more. Its holder gets
-UNKNOWN_PRODUCER_ID when beginning a transaction there. Java clients from 2.5 to 4.3 and librdkafka then abort that
+If a controller has revoked an identity (`Revoked`), no producer has that identity at the source any more. Its producer
+gets UNKNOWN_PRODUCER_ID when beginning a transaction there. Java clients from 2.5 to 4.3 and librdkafka then abort that
 transaction, which has not begun at the source, and ask for the next epoch. They count their sequences from 0 again, as
 the source expects. At INVALID_PRODUCER_ID_MAPPING, Java 4.x ends.
 """
@@ -13,87 +14,42 @@ the source expects. At INVALID_PRODUCER_ID_MAPPING, Java 4.x ends.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.protocol.api import ApiKey, entity, frame_request, read_answer
+from kmigrate.protocol.api import ApiKey, Message, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.shared.conversation import Conversation, Conversations, Future
 from kmigrate.router.shared.state import TARGET, SharedState
 from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
-from kmigrate.router.transactions.request import TxnRequest
-from kmigrate.router.transactions.source_identities import NOT_THE_HOLDER, SourceIdentities
+from kmigrate.router.transactions.request import AnswerNow, TxnRequest
+from kmigrate.router.transactions.source_identities import OTHER_PRODUCER, SourceIdentities
 
 __all__ = ["ProducerIdentities"]
 
 _INIT = entity(ApiKey.INIT_PRODUCER_ID, 4, "request")
 _DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
-_DISOWNED = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
 _USUAL_TIMEOUT = dt.timedelta(seconds=60)
 """Clients' default of transaction.timeout.ms, for an id that was requested before any topic was mirrored."""
 
 
 @dataclass(slots=True)
 class ProducerIdentities:
-    """The holders as one client connection sees them."""
+    """The producers as one client connection sees them."""
 
     shared: SharedState
-    talk: TxnCoordinatorClient
-    strangers: SourceIdentities
-    _behind: dict[tuple[str, str], list[Callable[[], None]]] = field(default_factory=dict)
-    """Requests that wait until the holder of their transactional id is made known, by link and transactional id."""
+    conversations: Conversations
+    """Conversations that end with the client."""
+    coordinators: TxnCoordinatorClient
+    at_source: SourceIdentities
+    _introductions: dict[tuple[str, str], Future[int]] = field(default_factory=dict)
+    """Codes that are awaited while a producer is made known at a source, by link and transactional id."""
 
     def records(self, name: str) -> Mapping[str, TransactionRecord]:
         """Return the records of a transactional id, by the links whose source knows the id."""
         return self.shared.table.transactions.get(name, {})
-
-    def identify(
-        self, txn: TxnRequest, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
-    ) -> None:
-        """Have the source give the id's new holder an identity, and write the pair down; `then` receives the code.
-
-        `holder` is the holder's present identity at the source, if the holder only wants the next epoch; else (−1, −1).
-        """
-        message = _INIT(
-            transactional_id=txn.name,
-            transaction_timeout=timeout,
-            producer_id=holder[0],
-            producer_epoch=holder[1],
-        )
-
-        def told(answer: Any, code: int) -> None:
-            code = code_of(answer.error_code) if answer is not None else code
-            if code:
-                then(self.talk.elsewhere(link, txn.name, code))
-                return
-            given = int(answer.producer_id), int(answer.producer_epoch)
-            # A source gives an id to one holder, whatever number of links begins at that source.
-            links = self.shared.table.of_one_source(link)
-            self._write_down(
-                [TransactionRecord(each, txn.name, txn.producer_id, txn.epoch, *given) for each in links], then
-            )
-
-        self.talk.ask(link, txn.name, txn.head.client_id, message, told)
-
-    def _write_down(self, records: list[TransactionRecord], then: Callable[[int], None]) -> None:
-        if not records:
-            then(0)
-            return
-        record = records.pop()
-        standing = self.records(record.name).get(record.link)
-        if standing is None or not standing.later_at_source(record):
-            self.shared.ended(record.link, record.name)
-
-        def kept(known: bool) -> None:
-            if known:
-                self._write_down(records, then)
-            else:
-                then(Code.COORDINATOR_LOAD_IN_PROGRESS)
-
-        self.shared.transaction_store.remember(record).then(kept)
 
     def sources(self, name: str) -> list[str]:
         """Return a link of each mirrored source, preferably a link whose source knows the transactional id."""
@@ -106,100 +62,111 @@ class ProducerIdentities:
                 served.update(table.of_one_source(link))
         return chosen
 
-    def described(self, name: str, head: RequestHead, told: Callable[[Any], None]) -> None:
-        """Ask the target about a transactional id, on the client's own connection: it leads to the id's coordinator."""
-        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
-        self.talk.client.to_target(
-            [asked], head.correlation_id, lambda frame: told(read_answer(_DESCRIBE, frame).transaction_states[0])
-        )
+    def identify(self, txn: TxnRequest, link: str, at_source: tuple[int, int], timeout: dt.timedelta) -> Future[int]:
+        """Have the source give the id's new producer an identity, and write the pair down; return the client's code.
 
-    def identity(self, txn: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> TransactionRecord | None:
-        """Return the holder's identities, or None.
-
-        None: the request was answered, or `again` takes the request once the identities are known.
+        `at_source` is the producer's present identity there, if the producer only wants the next epoch; else (−1, −1).
+        The pair is written down also when the client is gone, because the source has ended the older identity.
         """
+        return self.shared.conversations.start(self._identify(txn, link, at_source, timeout))
+
+    def _identify(
+        self, txn: TxnRequest, link: str, at_source: tuple[int, int], timeout: dt.timedelta
+    ) -> Conversation[int]:
+        producer_id, epoch = at_source
+        message = _INIT(
+            transactional_id=txn.name, transaction_timeout=timeout, producer_id=producer_id, producer_epoch=epoch
+        )
+        answer, code = yield from self.coordinators.ask(link, txn.name, txn.head.client_id, message)
+        if answer is None or code:
+            return code
+        given = int(answer.producer_id), int(answer.producer_epoch)
+        # A source gives an id to one producer, whatever number of links begins at that source.
+        for each in reversed(self.shared.table.of_one_source(link)):
+            record = TransactionRecord(each, txn.name, txn.producer_id, txn.epoch, *given)
+            known = self.records(txn.name).get(each)
+            if known is None or not known.later_at_source(record):
+                self.shared.ended(each, txn.name)
+            if not (yield from self.shared.transaction_store.remember(record)):
+                return Code.COORDINATOR_LOAD_IN_PROGRESS
+        return Code.NONE
+
+    def describe(self, name: str, head: RequestHead) -> Conversation[Message]:
+        """Ask the target about a transactional id, on the client's own connection to the id's coordinator."""
+        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
+        frame = yield from self.coordinators.client.ask_target([asked], head.correlation_id)
+        state: Message = read_answer(_DESCRIBE, frame).transaction_states[0]
+        return state
+
+    def identity(self, txn: TxnRequest, link: str) -> Conversation[TransactionRecord | None]:
+        """Return the producer's identities; None if the router has to decide anew, because it has learned more."""
         known = self.records(txn.name).get(link)
-        if known is not None and known.producer_id == txn.producer_id:
-            if known.epoch == txn.epoch:
-                if known.in_force:
-                    return known
-                txn.fail(Code.UNKNOWN_PRODUCER_ID)
-                return None
+        if known is not None and known.producer_id == txn.producer_id and known.epoch >= txn.epoch:
             if known.epoch > txn.epoch:
-                txn.fail(Code.PRODUCER_FENCED)
-                return None
+                raise AnswerNow(Code.PRODUCER_FENCED)
+            if not known.in_force:
+                raise AnswerNow(Code.UNKNOWN_PRODUCER_ID)
+            return known
         if not txn.caught_up:
-            self._catch_up(txn, again)
-        elif (behind := self._behind.get((link, txn.name))) is not None:
-            behind.append(partial(again, txn))
+            yield from self.catch_up(txn)
+        elif (introduction := self._introductions.get((link, txn.name))) is not None:
+            yield from introduction
         else:
-            self._make_known(txn, link, again)
+            yield from self._introduce(txn, link)
         return None
 
-    def disowned(self, txn: TxnRequest, link: str, codes: Collection[int], again: Callable[[TxnRequest], None]) -> bool:
-        """Return whether the request is handled here, because the source refuses an identity that may be revoked.
+    def disowned(self, txn: TxnRequest, link: str, codes: Collection[int]) -> Conversation[bool]:
+        """Return whether the router has to decide anew, because the source refuses an identity that may be revoked.
 
-        The request goes on (`again`) once everything written to the log is read. If the identity is just being revoked,
-        the client is told to retry.
+        Everything written to the log is read once. If the identity is just being revoked, the client has to retry.
         """
-        if _DISOWNED.isdisjoint(codes):
+        if OTHER_PRODUCER.isdisjoint(codes):
             return False
         if not txn.disowned:
-            txn.disowned = txn.caught_up = True
-            self._catch_up(txn, again)
+            txn.disowned = True
+            yield from self.catch_up(txn)
             return True
         record = self.records(txn.name).get(link)
-        if record is None or record.revoked is None:
-            return False
-        txn.fail(Code.CONCURRENT_TRANSACTIONS)
-        return True
+        if record is not None and record.revoked is not None:
+            raise AnswerNow(Code.CONCURRENT_TRANSACTIONS)
+        return False
 
     def cut_off(self, txn: TxnRequest) -> bool:
-        """Return whether the transaction that the holder may believe open was cut off."""
-        held = (txn.producer_id, txn.epoch)
-        return any(r.cut_off and (r.producer_id, r.epoch) == held for r in self.records(txn.name).values())
+        """Return whether the transaction that the producer may believe open was cut off."""
+        claimed = (txn.producer_id, txn.epoch)
+        return any(
+            each.cut_off and (each.producer_id, each.epoch) == claimed for each in self.records(txn.name).values()
+        )
 
-    def _catch_up(self, txn: TxnRequest, again: Callable[[TxnRequest], None]) -> None:
-        def read(reached: bool) -> None:
-            if reached:
-                txn.caught_up = True
-                again(txn)
-            else:
-                txn.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+    def catch_up(self, txn: TxnRequest) -> Conversation[None]:
+        """Read what other routers have written."""
+        txn.caught_up = True
+        if not (yield from self.shared.transaction_store.catch_up()):
+            raise AnswerNow(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self.shared.transaction_store.catch_up().then(read)
+    def _introduce(self, txn: TxnRequest, link: str) -> Conversation[None]:
+        """Make the producer that the target names known at the source; answer anybody else as a coordinator would."""
+        key = (link, txn.name)
+        introduction = self._introductions[key] = self.conversations.start(self._make_known(txn, link))
+        try:
+            code = yield from introduction
+        finally:
+            del self._introductions[key]
+        if not code:
+            return
+        judged = (yield from self.at_source.judge(txn)) if code in OTHER_PRODUCER else None
+        raise AnswerNow(code if judged is None else judged)
 
-    def _make_known(self, txn: TxnRequest, link: str, again: Callable[[TxnRequest], None]) -> None:
-        """Make the holder that the target names known at the source; answer anybody else as a coordinator would."""
-        self._behind[(link, txn.name)] = []
-
-        def over(code: int) -> None:
-            behind = self._behind.pop((link, txn.name))
-            if code in NOT_THE_HOLDER:
-                self.strangers.refuse(txn, partial(txn.fail, code))
-            elif code:
-                txn.fail(code)
-            else:
-                again(txn)
-            for go_on in behind:
-                go_on()
-
-        def told(state: Any) -> None:
-            code = _judged(state, txn)
-            if code:
-                over(code)
-            else:
-                self.identify(txn, link, (-1, -1), _USUAL_TIMEOUT, over)
-
-        if self.shared.backend.tells_transactions(TARGET):
-            self.described(txn.name, txn.head, told)
-        else:
+    def _make_known(self, txn: TxnRequest, link: str) -> Conversation[int]:
+        if not self.shared.backend.tells_transactions(TARGET):
             # at this code clients ask for the id anew, and the target judges that request
-            over(Code.INVALID_PRODUCER_ID_MAPPING)
+            return Code.INVALID_PRODUCER_ID_MAPPING
+        code = _judged((yield from self.describe(txn.name, txn.head)), txn)
+        return code or (yield from self.identify(txn, link, (-1, -1), _USUAL_TIMEOUT))
 
 
-def _judged(state: Any, txn: TxnRequest) -> int:
-    """Return the code of a coordinator in this state for a client that claims to be the holder."""
+def _judged(state: Message, txn: TxnRequest) -> int:
+    """Return the code of a coordinator in this state for a client that claims to be the producer."""
     code = code_of(state.error_code)
     if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and int(state.producer_id) != txn.producer_id):
         return Code.INVALID_PRODUCER_ID_MAPPING

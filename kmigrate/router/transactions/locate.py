@@ -7,15 +7,15 @@ knows the id, and then the target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.open_transactions import OpenTransaction
 from kmigrate.router.shared.state import TARGET, SharedState
 from kmigrate.router.transactions.identities import ProducerIdentities
@@ -36,32 +36,27 @@ class TransactionLocator:
     (`shared.open_transactions`)."""
 
     shared: SharedState
-    holders: ProducerIdentities
+    identities: ProducerIdentities
     refused: set[str] = field(default_factory=set)
     """Transactional ids whose transaction has seen nothing but refusals."""
     _heard: dict[str, bool] = field(default_factory=dict)
     """Transactional ids, with True if the clusters were asked about the id or gave the id here; the newest last."""
     _looking: set[str] = field(default_factory=set)
-    _gone: bool = False
 
     def knows(self, name: str) -> bool:
         """Return whether the clusters were asked about the id, or gave the id on this connection."""
         return self._heard.get(name, False)
 
     def given(self, name: str) -> None:
-        """Note that the clusters gave the id to a new holder, which ended an open transaction."""
+        """Note that the clusters gave the id to a new producer, which ended an open transaction."""
         self._hear(name, known=True)
         self.over(name)
         self.refused.discard(name)
 
     def over(self, name: str) -> None:
         """Note that the id's transaction has ended, or was ended, on whatever cluster."""
-        self.ended_at_target(name)
+        self._ended_at_target(name)
         self.shared.open_at_target.over(name)
-
-    def ended_at_target(self, name: str) -> None:
-        self.shared.open_at_target.open.pop(name, None)
-        self.shared.deferred.over(name)
 
     def begins_at_target(self, name: str) -> OpenTransaction:
         """Note that the target's coordinator gets the first request of a transaction, or reports it as open."""
@@ -71,16 +66,17 @@ class TransactionLocator:
     def never_began_at_target(self, name: str, entry: OpenTransaction) -> None:
         """Forget a transaction whose every request was refused."""
         if self.shared.open_at_target.open.get(name) is entry:
-            self.ended_at_target(name)
+            self._ended_at_target(name)
+
+    def _ended_at_target(self, name: str) -> None:
+        self.shared.open_at_target.open.pop(name, None)
+        self.shared.deferred.over(name)
 
     def closed(self) -> None:
-        self._gone = True
         for name in list(self._heard):
             self._forget(name)
 
     def _hear(self, name: str, *, known: bool) -> None:
-        if self._gone:
-            return
         if self._heard.pop(name, None) is None:
             self.shared.open_at_target.hear(name)
         self._heard[name] = known
@@ -101,93 +97,73 @@ class TransactionLocator:
         entry = self.shared.open_at_target.open.get(name)
         return TARGET if entry is not None and entry.is_open(self) else None
 
-    def learn(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
-        """Ask all clusters, for a request on this connection; `then` receives 0, or the code for the client."""
+    def learn(self, name: str, head: RequestHead) -> Conversation[int]:
+        """Ask all clusters, for a request on this connection; return 0, or the code for the client."""
+        code = yield from self.shared.conversations.start(self._ask_sources(name, head.client_id))
+        if not code and self.shared.backend.tells_transactions(TARGET):
+            code = yield from self._ask_target(name, head)
+        if not code:
+            self._hear(name, known=True)
+        return code
 
-        def looked(code: int) -> None:
-            if not code:
-                self._hear(name, known=True)
-            then(code)
+    def look(self, name: str) -> Conversation[None]:
+        """Ask only the sources, for a batch: this connection need not lead to the target's coordinator.
 
-        self._ask_sources(name, head, self._links(name), looked)
-
-    def look(self, name: str, then: Callable[[], None]) -> None:
-        """Ask only the sources, for a batch: this connection need not lead to the target's coordinator."""
-        if name in self._looking:
-            return
-        self._looking.add(name)
-
-        def looked(_: int) -> None:
+        While the sources are asked for an earlier batch, the look ends at once.
+        """
+        if name not in self._looking:
+            self._looking.add(name)
+            yield from self._ask_sources(name, None)
             self._looking.discard(name)
-            then()
 
-        self._ask_sources(name, None, self._links(name), looked)
+    def _ask_sources(self, name: str, client_id: str | None) -> Conversation[int]:
+        """Ask a link of each source where a transaction may be open; a source with all topics promoted has none.
 
-    def _links(self, name: str) -> list[str]:
-        """Return a link of each source where a transaction may be open; a source with all topics promoted has none."""
-        records = self.holders.records(name)
-        return [link for link in self.holders.sources(name) if link in records]
+        A transaction that a source reports counts as open also when the client is gone.
+        """
+        records = self.identities.records(name)
+        for link in [link for link in self.identities.sources(name) if link in records]:
+            same_source = self.shared.table.of_one_source(link)
+            is_open = any(self.shared.open_at_source.is_open(each, name, self) for each in same_source)
+            if is_open or not self.shared.backend.tells_transactions(link):
+                continue
+            message = _DESCRIBE(transactional_ids=(name,))
+            answer, code = yield from self.identities.coordinators.ask(link, name, client_id, message)
+            if answer is None or code == Code.COORDINATOR_LOAD_IN_PROGRESS:
+                return code
+            state = answer.transaction_states[0]
+            if not code and state.transaction_state in OPEN_STATES:
+                topics = [str(topic.topic) for topic in state.topics]
+                home = self._home(link, name, topics)
+                producer = self.identities.records(name).get(home)
+                self.enter(home, name, -1 if producer is None else producer.epoch, topics).known = True
+        return Code.NONE
 
     def _home(self, link: str, name: str, topics: Collection[str]) -> str:
         """Return the link of a source to which an open transaction belongs, by its topics or the topics of its id."""
-        routes, records = self.shared.table.topics, self.holders.records(name)
+        routes, records = self.shared.table.topics, self.identities.records(name)
         for each in self.shared.table.of_one_source(link):
             known = topics or (records[each].topics if each in records else ())
             if any(topic in routes and routes[topic].link == each for topic in known):
                 return each
         return link
 
-    def _ask_sources(self, name: str, head: RequestHead | None, links: list[str], then: Callable[[int], None]) -> None:
-        if not links:
-            if head is None or not self.shared.backend.tells_transactions(TARGET):
-                then(0)
-            else:
-                self._ask_target(name, head, then)
-            return
-        link = links.pop(0)
-        same_source = self.shared.table.of_one_source(link)
-        is_open = any(self.shared.open_at_source.is_open(each, name, self) for each in same_source)
-        if is_open or not self.shared.backend.tells_transactions(link):
-            self._ask_sources(name, head, links, then)
-            return
-
-        def told(answer: Any, code: int) -> None:
-            if answer is None:
-                then(code)
-                return
-            state = answer.transaction_states[0]
-            code = self.holders.talk.elsewhere(link, name, code_of(state.error_code))
-            if code == Code.COORDINATOR_LOAD_IN_PROGRESS:
-                then(code)
-                return
-            if not code and state.transaction_state in OPEN_STATES:
-                topics = [topic.topic for topic in state.topics]
-                home = self._home(link, name, topics)
-                holder = self.holders.records(name).get(home)
-                epoch = holder.epoch if holder is not None else -1
-                self.enter(home, name, epoch, topics).known = True
-            self._ask_sources(name, head, links, then)
-
-        client_id = head.client_id if head is not None else None
-        self.holders.talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
-
-    def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
-        open_, late = self.shared.open_at_target.open, self.shared.deferred.owed
+    def _ask_target(self, name: str, head: RequestHead) -> Conversation[int]:
+        open_ = self.shared.open_at_target.open
         entry = open_.get(name)
         asked = entry.asked if entry is not None else 0
-
-        def told(state: Any) -> None:
-            code = code_of(state.error_code)
-            if not code and state.transaction_state in OPEN_STATES:
-                self.begins_at_target(name).known = True
-            elif not code and name not in late and _unasked_since(entry, asked) and open_.get(name) is entry:
-                # the transaction has ended over another router; no coordinator knows of late partitions
-                del open_[name]
-            # A coordinator that moves or loads has said nothing yet. Any other code comes again as the answer to the
-            # request.
-            then(code if row(code).retriable else 0)
-
-        self.holders.described(name, head, told)
+        state = yield from self.identities.describe(name, head)
+        code = code_of(state.error_code)
+        # The answer is the newest if no request is in flight, and none was sent since the question.
+        is_newest = entry is not None and entry is open_.get(name) and not entry.asking and entry.asked == asked
+        if not code and state.transaction_state in OPEN_STATES:
+            self.begins_at_target(name).known = True
+        elif not code and is_newest and name not in self.shared.deferred.promised:
+            # the transaction has ended over another router; no coordinator knows of deferred partitions
+            del open_[name]
+        # A coordinator that moves or loads has said nothing yet. Any other code comes again as the answer to the
+        # request.
+        return code if row(code).retriable else Code.NONE
 
     def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> OpenTransaction:
         """Count the id's transaction as open: at these topics, and at other topics and groups that it may still reach.
@@ -197,18 +173,17 @@ class TransactionLocator:
         is frozen already may have been reported as drained, and is not reached. Nobody else knows of a topic that the
         record does not name: nothing of the transaction is written there yet.
         """
-        routes = self.shared.table.topics
-        record = self.holders.records(name).get(link)
-        topics_known, groups_known = (record.topics, record.groups) if record is not None else ((), ())
-        coupled = {topic for topic in topics_known if topic in routes}
-        begun = set(topics)
-        written = {topic for topic in coupled if topic in begun or routes[topic].serve is Serve.FORWARD}
-        keys = {routes[topic].key for topic in written if routes[topic].link == link}
-        followed = self.shared.table.followed
-        groups = {group for group in groups_known if group in followed and not followed[group].frozen}
+        routes, followed = self.shared.table.topics, self.shared.table.followed
+        record, begun = self.identities.records(name).get(link), set(topics)
+        keys = {
+            routes[topic].key
+            for topic in (record.topics if record is not None else ())
+            if topic in routes and routes[topic].link == link
+            if topic in begun or routes[topic].serve is Serve.FORWARD
+        }
+        groups = {
+            group
+            for group in (record.groups if record is not None else ())
+            if group in followed and not followed[group].frozen
+        }
         return self.shared.open_at_source.enter(link, name, epoch, keys, groups)
-
-
-def _unasked_since(entry: OpenTransaction | None, asked: int) -> bool:
-    """Return whether the answer is newest: no request is in flight, and none was sent since the question."""
-    return entry is not None and not entry.asking and entry.asked == asked

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from kmigrate.protocol.api import ApiKey, read_answer
+from kmigrate.protocol.api import ApiKey, Message, read_answer
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import Buffer
+from kmigrate.router.shared.conversation import Future
+from kmigrate.router.shared.deferred_partitions import ProducerIdentity
+from kmigrate.router.shared.state import Buffer, ClientLink
 from kmigrate.router.wire.transactions import error_answer, partition_codes
 
-__all__ = ["TxnRequest"]
+__all__ = ["AnswerNow", "TxnRequest"]
+
+
+class AnswerNow(Exception):
+    """Ends the conversation about a request: every part of the request is answered with the same code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 @dataclass(slots=True, eq=False)
 class TxnRequest:
-    """A request with its holder and the callback for its answer."""
+    """A request, and the producer identity under which the client sent the request."""
 
     head: RequestHead
     frame: bytearray
-    request: Any
-    reply: Callable[[Buffer], None]
+    request: Message
     name: str
     """Transactional id."""
     producer_id: int
@@ -31,28 +38,31 @@ class TxnRequest:
     caught_up: bool = False
     """True if the records of other routers were read for this request."""
     disowned: bool = False
-    """True if the source refused the holder's identity, and the records written since were read."""
+    """True if the source refused the producer's identity, and the records written since were read."""
 
     @property
-    def holder(self) -> tuple[str, int, int]:
-        """Transactional id, producer id and epoch of the request."""
+    def producer(self) -> ProducerIdentity:
         return self.name, self.producer_id, self.epoch
 
-    def fail(self, code: int) -> None:
-        """Answer every part of the request with the same code; 0 is success."""
-        self.reply(error_answer(self.head, self.request, code))
+    def to_target(self, client: ClientLink) -> Future[bytearray]:
+        """Send the request to the target unchanged."""
+        return client.ask_target([self.frame], self.head.correlation_id)
 
-    def read(self, frame: bytearray) -> Any:
-        """Decode a cluster's answer to the request."""
-        return read_answer(type(self.request), frame)
+    def answer(self, code: int) -> bytes:
+        """Return an answer with the same code for every part of the request; 0 is success."""
+        return error_answer(self.head, self.request, code)
+
+    def read(self, frame: Buffer) -> Message:
+        """Decode an answer to the request in the client's version."""
+        return read_answer(self.head, bytearray(frame))
 
     def codes_in(self, answer: Buffer) -> set[int]:
         """Return the codes of an answer; 0 among them lets something into the transaction."""
-        told = self.read(bytearray(answer))
+        message = self.read(answer)
         if self.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
-            return set(partition_codes(told).values())
-        return {code_of(told.error_code)}
+            return set(partition_codes(message).values())
+        return {code_of(message.error_code)}
 
-    def code_in(self, frame: bytearray) -> int:
+    def code_in(self, answer: Buffer) -> int:
         """Return the code of an answer with a single code."""
-        return code_of(self.read(frame).error_code)
+        return code_of(self.read(answer).error_code)

@@ -7,14 +7,17 @@ The APIs are InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and Txn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from kmigrate.protocol.api import (
     ApiKey,
+    Message,
     answer_type,
     blank,
     element_type,
+    entity,
     frame_answer,
+    recast,
+    replace,
 )
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
@@ -22,11 +25,12 @@ from kmigrate.protocol.frames import RequestHead
 __all__ = [
     "error_answer",
     "fenced_code",
-    "holder_of",
     "partition_codes",
     "partitions_answer",
     "partitions_of",
     "partitions_request",
+    "producer_of",
+    "source_request",
 ]
 
 
@@ -37,9 +41,11 @@ _FIRST_WITH_FENCED: dict[int, int] = {
     ApiKey.END_TXN: 2,
 }
 _NOT_ATTEMPTED = 55
+_SOURCE_VERSION = 3
+"""Version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn in which the router asks a source."""
 
 
-def holder_of(head: RequestHead, request: Any) -> tuple[str, int, int]:
+def producer_of(head: RequestHead, request: Message) -> tuple[str, int, int]:
     """Return transactional id, producer id and epoch of a request; −1 where the request has none."""
     prefix = "v3_and_below_" if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN else ""
     name = str(getattr(request, prefix + "transactional_id"))
@@ -47,30 +53,43 @@ def holder_of(head: RequestHead, request: Any) -> tuple[str, int, int]:
     return name, producer_id, epoch
 
 
-def partitions_of(request: Any) -> dict[str, tuple[int, ...]]:
+def partitions_of(request: Message) -> dict[str, tuple[int, ...]]:
     """Return the partitions that an AddPartitionsToTxn request names, by topic."""
     return {str(topic.name): tuple(map(int, topic.partitions)) for topic in request.v3_and_below_topics}
 
 
-def partitions_request(kind: type[Any], holder: tuple[str, int, int], partitions: Mapping[str, tuple[int, ...]]) -> Any:
-    """Return an AddPartitionsToTxn request for a holder: transactional id, producer id, epoch."""
+def partitions_request(
+    kind: type[Message], producer: tuple[str, int, int], partitions: Mapping[str, tuple[int, ...]]
+) -> Message:
+    """Return an AddPartitionsToTxn request of a producer: transactional id, producer id, epoch."""
     topic_type = element_type(kind, "v3_and_below_topics")
     return blank(
         kind,
-        v3_and_below_transactional_id=holder[0],
-        v3_and_below_producer_id=holder[1],
-        v3_and_below_producer_epoch=holder[2],
+        v3_and_below_transactional_id=producer[0],
+        v3_and_below_producer_id=producer[1],
+        v3_and_below_producer_epoch=producer[2],
         v3_and_below_topics=tuple(topic_type(name=name, partitions=parts) for name, parts in partitions.items()),
     )
 
 
+def source_request(head: RequestHead, request: Message, producer_id: int, epoch: int) -> Message:
+    """Return a client's request under a source's producer id and epoch, in the version in which the router asks.
+
+    TxnOffsetCommit stays in the client's version, because `router.groups` asks the group coordinator.
+    """
+    prefix = "v3_and_below_" if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN else ""
+    if head.api_key != ApiKey.TXN_OFFSET_COMMIT:
+        request = recast(request, entity(head.api_key, _SOURCE_VERSION, "request"))
+    return replace(request, **{prefix + "producer_id": producer_id, prefix + "producer_epoch": epoch})
+
+
 def fenced_code(head: RequestHead) -> int:
-    """Return the error code by which this version of an API refuses a holder of an older epoch."""
+    """Return the error code by which this version of an API refuses a producer of an older epoch."""
     new = head.version >= _FIRST_WITH_FENCED.get(head.api_key, 1 << 15)
     return Code.PRODUCER_FENCED if new else Code.INVALID_PRODUCER_EPOCH
 
 
-def error_answer(head: RequestHead, request: Any, code: int) -> bytes:
+def error_answer(head: RequestHead, request: Message, code: int) -> bytes:
     """Return an answer with the same code for everything in the request; 0 is a plain success."""
     if code == Code.PRODUCER_FENCED:
         code = fenced_code(head)
@@ -84,7 +103,7 @@ def error_answer(head: RequestHead, request: Any, code: int) -> bytes:
 
 
 def partitions_answer(
-    head: RequestHead, request: Any, codes: Mapping[tuple[str, int], int], other: int = _NOT_ATTEMPTED
+    head: RequestHead, request: Message, codes: Mapping[tuple[str, int], int], other: int = _NOT_ATTEMPTED
 ) -> bytes:
     """Return an AddPartitionsToTxn answer: the given codes, and `other` for partitions without a code."""
     kind = answer_type(head)
@@ -105,7 +124,7 @@ def partitions_answer(
     return frame_answer(blank(kind, results_by_topic_v3_and_below=tuple(topics)), head.correlation_id)
 
 
-def partition_codes(answer: Any) -> dict[tuple[str, int], int]:
+def partition_codes(answer: Message) -> dict[tuple[str, int], int]:
     """Return the error codes of an AddPartitionsToTxn answer."""
     return {
         (str(topic.name), int(part.partition_index)): code_of(part.partition_error_code)
@@ -114,7 +133,7 @@ def partition_codes(answer: Any) -> dict[tuple[str, int], int]:
     }
 
 
-def _commits(kind: type[Any], request: Any, code: int) -> Any:
+def _commits(kind: type[Message], request: Message, code: int) -> Message:
     topic_type = element_type(kind, "topics")
     part_type = element_type(topic_type, "partitions")
     topics = []

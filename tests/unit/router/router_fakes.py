@@ -13,7 +13,7 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.router.session.session import Session
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.conversation import Future
-from kmigrate.router.shared.deferred_partitions import Holder
+from kmigrate.router.shared.deferred_partitions import ProducerIdentity
 from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.shared.state import BeginsAnswer, Buffer, ClientLink, Outcome, SharedState, StoredBatch
 from kmigrate.router.shared.time_lookups import Found
@@ -158,7 +158,7 @@ class FakeBackend:
     asked: list[tuple[str, int, int, Callable[[ProducerMark | None], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
     sought: list[tuple[str, str, int, StoredBatch, Callable[[bool | None], None]]] = field(default_factory=list)
-    joins: list[tuple[Holder, str, int, Callable[[int], None]]] = field(default_factory=list)
+    joins: list[tuple[ProducerIdentity, str, int, Callable[[int], None]]] = field(default_factory=list)
     stands_at: int = -1
     drains: int = 0
     said: list[str] = field(default_factory=list)
@@ -241,9 +241,9 @@ class FakeBackend:
         self.sought.append((link, topic, partition, stored, there.set))
         return there
 
-    def join_at_target(self, holder: Holder, topic: str, partition: int) -> Future[int]:
+    def join_at_target(self, producer: ProducerIdentity, topic: str, partition: int) -> Future[int]:
         code = Future[int]()
-        self.joins.append((holder, topic, partition, code.set))
+        self.joins.append((producer, topic, partition, code.set))
         return code
 
     def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:

@@ -121,8 +121,8 @@ def test_a_client_is_told_only_when_all_that_it_has_written_is_answered() -> Non
 def test_a_client_that_stays_is_shown_the_router_and_goes_on_writing() -> None:
     stage = _stage()
     asks, asking = _another(stage)
-    late = stage.shared.deferred
-    late.owe("till", stage.session._transactions._entrance, [("t", 0)])
+    deferred = stage.shared.deferred
+    deferred.promise("till", stage.session._transactions._at_target, [("t", 0)])
     _ask_metadata(asks)
     done = asking.sent[-1].done
     assert done is not None
@@ -131,7 +131,7 @@ def test_a_client_that_stays_is_shown_the_router_and_goes_on_writing() -> None:
     stage.produce(("free", 0, batch()))
     assert stage.edge.sent[-1].where == "target"
     stage.edge.sent[-1].answer()
-    late.over("till")
+    deferred.over("till")
     _ask_metadata(asks)
     done = asking.sent[-1].done
     assert done is not None
@@ -222,7 +222,7 @@ def test_whose_turn_had_come_before_an_undo_waits_for_another_one() -> None:
     stage.session.leave()
     _finish(stage, finished=False)
     stage.edge.sent[0].answer()
-    stage.shared.deferred.owe("till", stage.session._transactions._entrance, [("t", 0)])
+    stage.shared.deferred.promise("till", stage.session._transactions._at_target, [("t", 0)])
     _finish(stage)
     assert b"router" in _shown(stage.session, stage.edge)
     assert stage.edge.parted == 0

@@ -305,4 +305,4 @@ def test_who_was_told_of_a_late_partition_stays_no_longer_than_the_transaction(e
     assert finish(desk)
     end(desk)
     assert not desk.stage.shared.farewell.stays(desk.stage.session)
-    assert desk.stage.shared.deferred.owed == {}
+    assert desk.stage.shared.deferred.promised == {}

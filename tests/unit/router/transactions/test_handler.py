@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -1227,6 +1228,61 @@ def test_nothing_more_is_asked_of_a_source_for_a_client_that_is_gone() -> None:
     before_it_answers(desk, desk.stage.session.closed)
     assert desk.says(INIT, transactional_id=NAME, producer_id=-1, producer_epoch=-1) is None
     assert desk.asked(FIND, INIT) == [("target", INIT), ("source", FIND)]
+
+
+def _gone_while(desk: Desk, key: int, ask: Callable[[], object]) -> None:
+    """Let the client leave while the source has such a request of the client."""
+    kept = _held_back(desk, "source", key)
+    with suppress(AttributeError):
+        ask()  # No answer has come yet.
+    desk.stage.session.closed()
+    replies = len(desk.stage.edge.replies)
+    desk._answer(kept[0])
+    desk.hears()
+    assert len(desk.stage.edge.replies) == replies
+    assert not desk.stage.shared.conversations._open, "nothing waits for a client that is gone"
+
+
+def test_an_end_that_the_source_answers_when_the_client_is_gone_ends_the_transaction() -> None:
+    desk = forwarded()
+    desk.add("t")
+    _gone_while(desk, END, desk.end)
+    assert in_flight(desk) == 0
+
+
+def test_an_identity_that_the_source_gives_when_the_client_is_gone_is_written_down() -> None:
+    """The source has ended the older identity, so the state log must name the newer identity."""
+    desk = forwarded()
+    desk.holders = {"target": NEXT, "source": (S[0], S[1] + 1)}
+    _gone_while(desk, INIT, desk.init)
+    assert desk.stage.transaction_store.records[("l", NAME)].source_epoch == S[1] + 1
+
+
+def test_a_coupling_to_which_the_source_agrees_when_the_client_is_gone_is_written_down() -> None:
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    _gone_while(desk, ADD, lambda: desk.add("u"))
+    assert in_flight(desk, "u") == 1, "the transaction is open at the source"
+    assert desk.stage.transaction_store.records[("l", NAME)].topics == ("t", "u")
+    assert desk.stage.shared.open_at_source.entries[("l", NAME)].asking == []
+
+
+def test_a_transaction_that_the_source_reports_when_the_client_is_gone_counts_at_fences() -> None:
+    desk = forwarded(tells=True)
+    desk.open["source"] = ("t",)
+    _gone_while(desk, DESCRIBE, lambda: desk.add("t"))
+    assert in_flight(desk) == 1
+
+
+def test_what_a_fence_holds_is_forgotten_with_its_client() -> None:
+    desk = forwarded()
+    fenced(desk)
+    assert desk.add("t") is None
+    session = desk.stage.session
+    session.closed()
+    desk.stage.swap(route("t", Serve.LOCAL))
+    desk.hears()
+    assert (desk.asked(ADD), desk.stage.shared.waiting) == ([], {})
+    assert not session._conversations._open
 
 
 def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None:
