@@ -28,7 +28,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
 from kio.schema.errors import ErrorCode
@@ -47,6 +47,8 @@ __all__ = [
     "Message",
     "answer_type",
     "blank",
+    "build_answer",
+    "change_each",
     "decode_answer",
     "decode_body",
     "decode_request",
@@ -249,6 +251,14 @@ def replace(message: Message, **fields: object) -> Message:
     return cast("Message", dataclasses.replace(cast("Any", message), **fields))
 
 
+def change_each(message: Message, path: tuple[str, ...], change: Callable[[Message], Message]) -> Message:
+    """Return a message with changed elements of a nested array; `path` names the arrays, the outermost first."""
+    name, *inner = path
+    each = partial(change_each, path=tuple(inner), change=change) if inner else change
+    elements = getattr(message, name)
+    return message if elements is None else replace(message, **{name: tuple(map(each, elements))})
+
+
 def blank(kind: type[Message], **fields: object) -> Message:
     """Return a message of class `kind` with the given fields, every other field empty.
 
@@ -364,6 +374,11 @@ def frame_answer(message: Message, correlation: int) -> bytes:
     tags = b"\0" if message.__flexible__ and message.__api_key__ != ApiKey.API_VERSIONS else b""
     size = 4 + len(tags) + len(body)
     return size.to_bytes(4, "big") + correlation.to_bytes(4, "big", signed=True) + tags + body
+
+
+def build_answer(head: RequestHead, **fields: object) -> bytes:
+    """Return the frame of an answer to a request with the given fields, every other field empty."""
+    return frame_answer(blank(answer_type(head), **fields), head.correlation_id)
 
 
 def _check_nulls(message: Message, kind: type[Message]) -> None:

@@ -6,18 +6,25 @@ until the promote. Everything else goes to the target. No request is held.
 
 from __future__ import annotations
 
-from kmigrate.protocol.api import ApiKey, Message, decode_request, encode_request, frame_answer, read_answer
+from kmigrate.protocol.api import (
+    ApiKey,
+    Message,
+    build_answer,
+    decode_request,
+    encode_request,
+    frame_answer,
+    read_answer,
+)
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.admin.create_topics import create_topics
 from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.shared.conversation import Conversation, Future
 from kmigrate.router.shared.state import Buffer, ClientFacts, ClientLink, SharedState
-from kmigrate.router.wire.addresses import none_here
-from kmigrate.router.wire.admin import answer_with, make_nodes_real, split_mirrored
+from kmigrate.router.wire.addresses import make_nodes_real, show_nodes
+from kmigrate.router.wire.admin import answer_with, split_mirrored
 from kmigrate.router.wire.apis import APIS, Treatment
-from kmigrate.router.wire.broker_names import asked_brokers, show_names
-from kmigrate.router.wire.configs import show_own_configs
+from kmigrate.router.wire.config_resources import asked_brokers, make_names_real, show_names, show_own_configs
 from kmigrate.router.wire.groups import leaves_group
 from kmigrate.router.wire.listed import (
     dead,
@@ -26,7 +33,6 @@ from kmigrate.router.wire.listed import (
     with_followed,
     without_followed,
 )
-from kmigrate.router.wire.quorum import show_nodes
 from kmigrate.router.wire.share import ask_for_subscription, refuse_share, share_accepted, subscription_told
 
 __all__ = ["AdminHandler"]
@@ -43,7 +49,7 @@ class AdminHandler:
 
     def answer(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
         if self._facts.home and APIS[head.api_key].treatment is Treatment.ONE_BROKER:
-            return none_here(head)
+            return build_answer(head)
         request = decode_request(frame, head)
         if head.api_key == ApiKey.LIST_GROUPS and self._shared.table.followed:
             return (yield from self._list_groups(head, frame, request))
@@ -54,8 +60,9 @@ class AdminHandler:
     def _ask(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[Buffer]:
         """Ask the target, with the target's own broker names."""
         asked = asked_brokers(request, self._shared.book)
-        real = make_nodes_real(head, request, self._shared.book, asked)
-        if real is not None:
+        book = self._shared.book
+        real = make_names_real(request, book) if asked else make_nodes_real(head, request, book)
+        if real != request:
             frame, request = encode_request(frame, head, real), real
         if APIS[head.api_key].treatment is Treatment.CHANGE:
             answer = yield from self._change(head, frame, request)

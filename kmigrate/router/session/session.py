@@ -27,7 +27,7 @@ from kmigrate.router.shared.conversation import Conversation, Conversations
 from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
-from kmigrate.router.wire.addresses import rewrite_answer
+from kmigrate.router.wire.addresses import rewrite_answer, show_share_read
 from kmigrate.router.wire.api_versions import answer_api_versions, filter_api_versions, unsupported_api_versions
 from kmigrate.router.wire.apis import APIS, OFFERED, Treatment, check_offered, treated
 from kmigrate.router.wire.followed import as_no_member
@@ -43,9 +43,7 @@ from kmigrate.router.wire.heartbeats import from_target
 from kmigrate.router.wire.not_ready import cut_offsets
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
 from kmigrate.router.wire.produce import read_produce
-from kmigrate.router.wire.producer_ids import given_id, is_refused_id
-from kmigrate.router.wire.share import show_leaders
-from kmigrate.router.wire.transactions import error_answer
+from kmigrate.router.wire.transactions import error_answer, given_id, is_refused_id
 from kmigrate.router.wire.trials import JOINING
 
 __all__ = ["Session"]
@@ -407,7 +405,7 @@ class Session:
         self._pass(
             head,
             frame,
-            lambda answer: answer if self.knows_brokers else show_leaders(answer, head, self._shared.book, unready),
+            lambda answer: answer if self.knows_brokers else show_share_read(answer, head, self._shared.book, unready),
         )
 
     def _api_versions(self, head: RequestHead, frame: bytearray) -> None:

@@ -1,131 +1,163 @@
-"""Rewrites node ids and addresses in answers to the router's own (D5), and decodes and encodes requests.
+"""Translates node ids and addresses between the target and the router's clients (D5).
 
-kio reads and writes these messages in all versions. `wire.metadata` handles the topics of Metadata answers. Produce and
-Fetch answers must not be decoded; `produce` and `fetch` handle them.
+Answers name brokers as the router shows them; a request reaches the target with the target's own ids. kio reads and
+writes these messages in all versions. `wire.metadata` handles the topics of Metadata answers. Produce and Fetch answers
+must not be decoded; `produce` and `fetch` handle them.
+
+Controllers have their ids from the same numbers as brokers, so controllers' ids are translated, too. The addresses of
+controllers stay as they are, because no client of a router talks to controllers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 from kio.schema.errors import ErrorCode
 
 from kmigrate.model.ids import is_own_topic
-from kmigrate.protocol.api import (
-    ApiKey,
-    answer_type,
-    blank,
-    decode_answer,
-    frame_answer,
-)
+from kmigrate.protocol.api import ApiKey, Message, change_each, frame_answer, read_answer, replace
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.metadata import put_topics, show_topics
 from kmigrate.router.wire.node_ids import AddressBook
+from kmigrate.router.wire.not_ready import IsUnready
 
-__all__ = [
-    "none_here",
-    "rewrite_answer",
-]
+__all__ = ["make_nodes_real", "rewrite_answer", "show_nodes", "show_share_read"]
+
+_BROKERS = frozenset({"brokers", "node_endpoints"})
+_NESTED = frozenset({"topics", "responses", "partitions", "nodes", "current_voters", "observers"})
+_NODES = frozenset(
+    {
+        "controller_id", "node_id", "leader_id", "replica_id", "replicas", "adding_replicas", "removing_replicas",
+        "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr", "offline_replicas",
+    }
+)  # fmt: skip
+
+
+# answers
 
 
 def rewrite_answer(
     frame: bytearray, head: RequestHead, book: AddressBook, hidden: Collection[str]
 ) -> tuple[bytes, bool]:
     """Return the answer as the client may see it, and whether the answer named a broker that has no listener yet."""
-    kind = answer_type(head)
+    if head.api_key == ApiKey.FIND_COORDINATOR:
+        answer = read_answer(head, frame)
+        batch = answer.coordinators if hasattr(answer, "coordinators") else (answer,)
+        unknown = any(each.node_id >= 0 and book.address(int(each.node_id)) is None for each in batch)
+        return frame_answer(_coordinators(answer, book), head.correlation_id), unknown
     apart = show_topics(frame, head.version, book, hidden) if head.api_key == ApiKey.METADATA else None
-    message = decode_answer(kind, apart[0] if apart is not None else frame)
-    change = _CHANGES[head.api_key]
-    changed, stranger = change(message, book, hidden)
-    shown = frame_answer(changed, head.correlation_id)
-    return put_topics(shown, head.version, apart[1]) if apart is not None else shown, stranger
+    answer = read_answer(head, apart[0] if apart is not None else frame)
+    shown = _shown(answer, book)
+    unknown = len(shown.brokers) < len(answer.brokers)
+    if head.api_key == ApiKey.METADATA:
+        topics = (_without_leader(topic, hidden) for topic in shown.topics if not is_own_topic(str(topic.name)))
+        shown = replace(shown, topics=tuple(topics), brokers=shown.brokers + _fallback_brokers(shown, book))
+    rest = frame_answer(shown, head.correlation_id)
+    return put_topics(rest, head.version, apart[1]) if apart is not None else rest, unknown
 
 
-def none_here(head: RequestHead) -> bytes:
-    """Return an empty list, in place of a broker's own list.
-
-    Clients ask every broker that Metadata names. A fallback router's listener (`shared.fallback_routers`) stands for no
-    broker of the target.
-    """
-    return frame_answer(blank(answer_type(head)), head.correlation_id)
-
-
-def _brokers(brokers: tuple[Any, ...], book: AddressBook, id_name: str) -> tuple[tuple[Any, ...], bool]:
-    out = []
-    for broker in brokers:
-        node = int(getattr(broker, id_name))
-        known = book.address(node)
-        if known is not None:
-            named = {id_name: book.shown(node), "host": known[0], "port": known[1]}
-            out.append(dataclasses.replace(broker, **named))
-    return tuple(out), len(out) < len(brokers)
+def show_nodes(answer: bytearray, head: RequestHead, book: AddressBook, hidden: Collection[str]) -> bytes:
+    """Return an answer of an admin API as the client may see it; a topic that still aligns has no layout yet."""
+    message = _shown(read_answer(head, answer), book)
+    if head.api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:
+        message = change_each(message, ("topics",), lambda topic: _without_leader(topic, hidden))
+    return frame_answer(message, head.correlation_id)
 
 
-def _spares(brokers: tuple[Any, ...], book: AddressBook) -> tuple[Any, ...]:
-    if not brokers:
+def show_share_read(answer: bytearray, head: RequestHead, book: AddressBook, is_unready: IsUnready) -> bytes:
+    """Return the answer to a share read (KIP-932) without records of partitions that still align."""
+
+    def ready(topic: Message) -> Message:
+        topic_id = topic.topic_id.bytes if topic.topic_id is not None else b""
+        return change_each(
+            topic,
+            ("partitions",),
+            lambda part: _without_records(part) if is_unready(topic_id, int(part.partition_index)) else part,
+        )
+
+    message = change_each(read_answer(head, answer), ("responses",), ready)
+    return frame_answer(_shown(message, book), head.correlation_id)
+
+
+def _shown(message: Message, book: AddressBook) -> Message:
+    """Return a message with the nodes as clients see them; brokers without a listener are left out."""
+    changed: dict[str, object] = {}
+    for field in dataclasses.fields(message):
+        name, value = field.name, getattr(message, field.name)
+        if value is None:
+            continue
+        if name in _BROKERS:
+            changed[name] = tuple(_broker(each, book) for each in value if _address(each, book) is not None)
+        elif name in _NESTED:
+            changed[name] = tuple(_shown(each, book) for each in value)
+        elif name == "current_leader":
+            changed[name] = _shown(value, book)
+        elif name in _NODES:
+            many = isinstance(value, tuple)
+            changed[name] = tuple(book.shown(int(node)) for node in value) if many else book.shown(int(value))
+    return replace(message, **changed) if changed else message
+
+
+def _id_name(broker: Message) -> str:
+    return "broker_id" if hasattr(broker, "broker_id") else "node_id"
+
+
+def _address(broker: Message, book: AddressBook) -> tuple[str, int] | None:
+    return book.address(int(getattr(broker, _id_name(broker))))
+
+
+def _broker(broker: Message, book: AddressBook) -> Message:
+    """Return a broker, coordinator or endpoint under its listener's address, where there is a listener."""
+    name, address = _id_name(broker), _address(broker, book)
+    if address is None:
+        return broker
+    return replace(broker, **{name: book.shown(int(getattr(broker, name)))}, host=address[0], port=address[1])
+
+
+def _fallback_brokers(metadata: Message, book: AddressBook) -> tuple[Message, ...]:
+    if not metadata.brokers:
         return ()
-    plain = dataclasses.replace(brokers[0], rack=None)
-    return tuple(dataclasses.replace(plain, node_id=s.node, host=s.host, port=s.port) for s in book.spares)
+    plain = replace(metadata.brokers[0], rack=None)
+    return tuple(replace(plain, node_id=each.node, host=each.host, port=each.port) for each in book.spares)
 
 
-def _metadata(message: Any, book: AddressBook, hidden: Collection[str]) -> tuple[Any, bool]:
-    brokers, stranger = _brokers(message.brokers, book, "node_id")
-    changed: dict[str, Any] = {"brokers": brokers + _spares(brokers, book)}
-    if hasattr(message, "controller_id"):
-        changed["controller_id"] = book.shown(int(message.controller_id))
-    topics = []
-    for topic in message.topics:
-        if is_own_topic(str(topic.name)):
-            continue
-        if str(topic.name) in hidden:
-            not_yet = ErrorCode(Code.LEADER_NOT_AVAILABLE)
-            topics.append(dataclasses.replace(topic, error_code=not_yet, partitions=()))
-            continue
-        parts = tuple(_metadata_partition(part, book) for part in topic.partitions)
-        topics.append(dataclasses.replace(topic, partitions=parts))
-    changed["topics"] = tuple(topics)
-    return dataclasses.replace(message, **changed), stranger
+def _coordinators(answer: Message, book: AddressBook) -> Message:
+    if hasattr(answer, "coordinators"):
+        return change_each(answer, ("coordinators",), lambda each: _coordinators(each, book))
+    if answer.node_id < 0 or _address(answer, book) is not None:
+        return _broker(answer, book)
+    none_yet = ErrorCode(Code.COORDINATOR_NOT_AVAILABLE)
+    return replace(answer, error_code=none_yet, node_id=-1, host="", port=-1)
 
 
-def _metadata_partition(part: Any, book: AddressBook) -> Any:
-    named: dict[str, Any] = {"leader_id": book.shown(int(part.leader_id))}
-    for name in ("replica_nodes", "isr_nodes", "offline_replicas"):
-        if hasattr(part, name):
-            named[name] = tuple(book.shown(int(node)) for node in getattr(part, name))
-    return dataclasses.replace(part, **named)
+def _without_leader(topic: Message, hidden: Collection[str]) -> Message:
+    if str(topic.name) not in hidden:
+        return topic
+    return replace(topic, error_code=ErrorCode(Code.LEADER_NOT_AVAILABLE), partitions=())
 
 
-def _coordinator(message: Any, book: AddressBook, _: Collection[str]) -> tuple[Any, bool]:
-    if hasattr(message, "coordinators"):
-        found = [_one_coordinator(one, book) for one in message.coordinators]
-        changed = dataclasses.replace(message, coordinators=tuple(one for one, _ in found))
-        return changed, any(stranger for _, stranger in found)
-    return _one_coordinator(message, book)
+def _without_records(part: Message) -> Message:
+    """Return a partition of an answer with an error in place of records, if the answer may have records."""
+    if not hasattr(part, "records"):
+        return part
+    error = ErrorCode(Code.NOT_LEADER_OR_FOLLOWER)
+    return replace(part, error_code=error, records=b"", acquired_records=())
 
 
-def _one_coordinator(one: Any, book: AddressBook) -> tuple[Any, bool]:
-    node = int(one.node_id)
-    if node < 0:
-        return one, False
-    known = book.address(node)
-    if known is None:
-        none_yet = ErrorCode(Code.COORDINATOR_NOT_AVAILABLE)
-        return dataclasses.replace(one, error_code=none_yet, node_id=-1, host="", port=-1), True
-    return dataclasses.replace(one, node_id=book.shown(node), host=known[0], port=known[1]), False
+# requests
 
 
-def _cluster(message: Any, book: AddressBook, _: Collection[str]) -> tuple[Any, bool]:
-    brokers, stranger = _brokers(message.brokers, book, "broker_id")
-    shown = book.shown(int(message.controller_id))
-    return dataclasses.replace(message, brokers=brokers, controller_id=shown), stranger
+def make_nodes_real(head: RequestHead, request: Message, book: AddressBook) -> Message:
+    """Return the request with the target's own broker ids; no replicas means that a reassignment is cancelled."""
 
+    def real(field: str, element: Message) -> Message:
+        nodes = getattr(element, field)
+        return element if nodes is None else replace(element, **{field: tuple(book.real(int(node)) for node in nodes)})
 
-_Change = Callable[[Any, AddressBook, Collection[str]], tuple[Any, bool]]
-_CHANGES: dict[int, _Change] = {
-    ApiKey.METADATA: _metadata,
-    ApiKey.FIND_COORDINATOR: _coordinator,
-    ApiKey.DESCRIBE_CLUSTER: _cluster,
-}
+    if head.api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+        return change_each(request, ("topics", "partitions"), lambda part: real("replicas", part))
+    if head.api_key in (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS):
+        return change_each(request, ("topics", "assignments"), lambda assignment: real("broker_ids", assignment))
+    return request

@@ -7,13 +7,25 @@ direction.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable
-from typing import Any
+from dataclasses import dataclass
 
-from kmigrate.protocol.api import ApiKey, answer_type, blank, decode_body, element_type, entity, frame_request, recast
+from kmigrate.protocol.api import (
+    ApiKey,
+    Message,
+    answer_type,
+    blank,
+    change_each,
+    decode_request,
+    element_type,
+    entity,
+    frame_request,
+    read_answer,
+    recast,
+    replace,
+)
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.groups import groups_of
 
 __all__ = [
@@ -40,54 +52,50 @@ _FIRST_OF_MEMBERS = 9
 _LEAVE_VERSION = 4
 
 
-def named_groups(request: Any) -> dict[str, Any]:
+def named_groups(request: Message) -> dict[str, Message]:
     """Return what a request says of each of several groups; the first element counts where a group is named twice."""
-    named: dict[str, Any] = {}
+    named: dict[str, Message] = {}
     for name, group in zip(groups_of(request), getattr(request, _asked_as(request)), strict=True):
         named.setdefault(name, group)
     return named
 
 
-def of_groups(request: Any, groups: Iterable[Any]) -> Any:
+def of_groups(request: Message, groups: Iterable[Message]) -> Message:
     """Return a request for several groups, cut down to some of its groups."""
-    return dataclasses.replace(request, **{_asked_as(request): tuple(groups)})
+    return replace(request, **{_asked_as(request): tuple(groups)})
 
 
-def _asked_as(request: Any) -> str:
+def _asked_as(request: Message) -> str:
     return next(name for name in ("groups_names", "group_ids", "groups") if hasattr(request, name))
 
 
-def merged(request: Any, answers: Iterable[Any], kind: type[Any]) -> Any:
+def merged(request: Message, answers: Iterable[Message], kind: type[Message]) -> Message:
     """Return several answers as a single answer, groups in the request's order."""
     told = {str(group.group_id): group for answer in answers for group in _groups(answer)}
     groups = tuple(told[name] for name in groups_of(request) if name in told)
     return blank(kind, groups=groups, results=groups)
 
 
-def _groups(answer: Any) -> tuple[Any, ...]:
+def _groups(answer: Message) -> tuple[Message, ...]:
     """Return the groups of an answer about several groups; nothing where the answer is about a single group."""
     return tuple(getattr(answer, "groups", ())) + tuple(getattr(answer, "results", ()))
 
 
-def without_epochs(message: Any) -> Any:
+def without_epochs(message: Message) -> Message:
     """Return a commit, or an answer with committed offsets, without leader epochs."""
     if hasattr(message, "groups"):
-        return dataclasses.replace(message, groups=tuple(without_epochs(group) for group in message.groups))
-    topics = []
-    for topic in message.topics or ():
-        parts = tuple(
-            dataclasses.replace(part, **{_EPOCH: -1}) if hasattr(part, _EPOCH) else part for part in topic.partitions
-        )
-        topics.append(dataclasses.replace(topic, partitions=parts))
-    return dataclasses.replace(message, topics=tuple(topics))
+        return change_each(message, ("groups",), without_epochs)
+    return change_each(
+        message, ("topics", "partitions"), lambda part: replace(part, **{_EPOCH: -1}) if hasattr(part, _EPOCH) else part
+    )
 
 
-def _positions(message: Any) -> Iterable[Any]:
+def _positions(message: Message) -> Iterable[Message]:
     """Return the parts that have topics: the groups of a batched OffsetFetch message, or the message itself."""
     return message.groups if hasattr(message, "groups") else (message,)
 
 
-def positions_of(answer: Any) -> dict[tuple[str, int], int]:
+def positions_of(answer: Message) -> dict[tuple[str, int], int]:
     """Return the committed offsets of an OffsetFetch answer."""
     return {
         (str(topic.name), int(part.partition_index)): int(part.committed_offset)
@@ -98,7 +106,7 @@ def positions_of(answer: Any) -> dict[tuple[str, int], int]:
     }
 
 
-def committed_in(request: Any) -> dict[tuple[str, int], int]:
+def committed_in(request: Message) -> dict[tuple[str, int], int]:
     """Return the offsets that an OffsetCommit or TxnOffsetCommit request commits."""
     return {
         (str(topic.name), int(part.partition_index)): int(part.committed_offset)
@@ -107,7 +115,7 @@ def committed_in(request: Any) -> dict[tuple[str, int], int]:
     }
 
 
-def told_and_left_out(request: Any, answer: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+def told_and_left_out(request: Message, answer: Message) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
     """Split the partitions of an OffsetFetch request about a single group: told in the answer, and left out.
 
     A partition without a committed offset counts as told.
@@ -125,7 +133,9 @@ def told_and_left_out(request: Any, answer: Any) -> tuple[set[tuple[str, int]], 
     return found, named - found
 
 
-def question_for(group: str, partitions: Iterable[tuple[str, int]], client_id: str | None) -> tuple[RequestHead, Any]:
+def question_for(
+    group: str, partitions: Iterable[tuple[str, int]], client_id: str | None
+) -> tuple[RequestHead, Message]:
     """Return an OffsetFetch request about partitions of a group, and its head."""
     kind = entity(ApiKey.OFFSET_FETCH, _LAST_OF_ONE_GROUP, "request")
     topic_type = element_type(kind, "topics")
@@ -137,12 +147,12 @@ def question_for(group: str, partitions: Iterable[tuple[str, int]], client_id: s
     return head, blank(kind, group_id=group, topics=topics)
 
 
-def topics_of(message: Any) -> set[str]:
+def topics_of(message: Message) -> set[str]:
     """Return the topics of a message on committed offsets."""
     return {str(topic.name) for each in _positions(message) for topic in each.topics or ()}
 
 
-def codes_in(answer: Any) -> set[int]:
+def codes_in(answer: Message) -> set[int]:
     """Return every error code of an answer, for a whole group or for partitions."""
     found: set[int] = set()
     for each in (answer, *_groups(answer)):
@@ -153,26 +163,26 @@ def codes_in(answer: Any) -> set[int]:
     return found
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A request in a form that the source understands."""
 
-    message: Any
-    answer_kind: type[Any]
+    message: Message
+    answer_kind: type[Message]
     """The class of the client's answer."""
     unbatched: str = ""
     """Group of a batched OffsetFetch that the source must be asked for without a batch; '' otherwise."""
 
-    def told(self, answer: Any) -> Any:
+    def told(self, answer: Message) -> Message:
         """Return the source's answer in the client's version."""
         if self.unbatched:
             group_type = element_type(self.answer_kind, "groups")
-            group = dataclasses.replace(recast(answer, group_type), group_id=self.unbatched)
+            group = replace(recast(answer, group_type), group_id=self.unbatched)
             return blank(self.answer_kind, groups=(group,))
         return recast(answer, self.answer_kind)
 
 
-def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
+def source_request(head: RequestHead, request: Message, newest: int) -> Asked:
     """Return a request about a group in a version that the source speaks; `newest` is the source's highest version."""
     answer_kind = answer_type(head)
     if head.version <= newest:
@@ -182,7 +192,7 @@ def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
         (group,) = request.groups
         message = recast(group, kind)
         if hasattr(message, "require_stable"):
-            message = dataclasses.replace(message, require_stable=request.require_stable)
+            message = replace(message, require_stable=request.require_stable)
         return Asked(message, answer_kind, str(group.group_id))
     return Asked(recast(request, kind), answer_kind)
 
@@ -195,22 +205,21 @@ def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened:
     """
     if head.api_key != ApiKey.OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
         return None
-    kind = entity(ApiKey.OFFSET_FETCH, head.version, "response")
-    told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    told = read_answer(head, answer)
     unknown = {str(g.group_id) for g in told.groups if code_of(g.error_code) == Code.UNKNOWN_MEMBER_ID} & set(opened)
     if not unknown:
         return None
-    request = decode_body(entity(ApiKey.OFFSET_FETCH, head.version, "request"), frame, head.body)
-    groups = tuple(
-        dataclasses.replace(group, member_id=None, member_epoch=type(group.member_epoch)(-1))
-        if str(group.group_id) in unknown
-        else group
-        for group in request.groups
-    )
-    return frame_request(dataclasses.replace(request, groups=groups), head.correlation_id, head.client_id)
+
+    def no_member(group: Message) -> Message:
+        if str(group.group_id) not in unknown:
+            return group
+        return replace(group, member_id=None, member_epoch=type(group.member_epoch)(-1))
+
+    request = change_each(decode_request(frame, head), ("groups",), no_member)
+    return frame_request(request, head.correlation_id, head.client_id)
 
 
-def leave_request(group: str, member_id: str, newest: int) -> Any:
+def leave_request(group: str, member_id: str, newest: int) -> Message:
     """Return a LeaveGroup request for a member, in a version that the source speaks."""
     if newest < _LEAVE_VERSION:
         return blank(entity(ApiKey.LEAVE_GROUP, 0, "request"), group_id=group, member_id=member_id)

@@ -8,15 +8,24 @@ join and after every error.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 from collections.abc import Collection
-from typing import Any
 from uuid import UUID
 
-from kmigrate.protocol.api import ApiKey, blank, decode_body, entity, field_type, frame_answer
+from kmigrate.protocol.api import (
+    ApiKey,
+    Message,
+    blank,
+    change_each,
+    decode_request,
+    entity,
+    field_type,
+    frame_answer,
+    read_answer,
+    replace,
+)
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.groups import group_error
 from kmigrate.router.wire.topic_ids import TopicIds
 
@@ -42,7 +51,7 @@ _OFTEN = dt.timedelta(seconds=0.5)
 """Heartbeat interval of a member while its group is promoted, and for a while after; brokers ask for five seconds."""
 
 
-def owned(message: Any) -> Partitions | None:
+def owned(message: Message | None) -> Partitions | None:
     """Return the partitions that a member says that it owns, or that an assignment names; None where neither is
     said."""
     if message is None or message.topic_partitions is None:
@@ -50,18 +59,18 @@ def owned(message: Any) -> Partitions | None:
     return frozenset((t.topic_id, int(index)) for t in message.topic_partitions for index in t.partitions)
 
 
-def says_everything(request: Any) -> bool:
+def says_everything(request: Message) -> bool:
     """Return whether a heartbeat has all fields, so that the answer has the whole assignment, as Kafka decides."""
     subscribed = request.subscribed_topic_names is not None or needs_regex(request)
     return subscribed and request.rebalance_timeout != _UNCHANGED and request.topic_partitions is not None
 
 
-def needs_regex(request: Any) -> bool:
+def needs_regex(request: Message) -> bool:
     """Return whether a heartbeat subscribes to a pattern that the coordinator applies (since version 1)."""
     return bool(getattr(request, "subscribed_topic_regex", None))
 
 
-def with_source_ids(request: Any, ids: TopicIds) -> Any:
+def with_source_ids(request: Message, ids: TopicIds) -> Message:
     """Return a heartbeat with the source's topic ids.
 
     If the member owns a topic that has no id at the source, the heartbeat names no partitions at all. The source would
@@ -70,17 +79,14 @@ def with_source_ids(request: Any, ids: TopicIds) -> Any:
     """
     if request.topic_partitions is None:
         return request
-    topics: Any = []
-    for topic in request.topic_partitions:
-        known = ids.at_source(topic.topic_id)
-        if known is None:
-            topics = None
-            break
-        topics.append(dataclasses.replace(topic, topic_id=known))
-    return dataclasses.replace(request, topic_partitions=None if topics is None else tuple(topics))
+    if any(ids.at_source(topic.topic_id) is None for topic in request.topic_partitions):
+        return replace(request, topic_partitions=None)
+    return change_each(
+        request, ("topic_partitions",), lambda topic: replace(topic, topic_id=ids.at_source(topic.topic_id))
+    )
 
 
-def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
+def with_target_ids(answer: Message, ids: TopicIds) -> tuple[Message, frozenset[UUID]]:
     """Return an answer with the target's topic ids, and the source's ids of topics that are withheld from the
     member."""
     if answer.assignment is None:
@@ -89,24 +95,24 @@ def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
     for topic in answer.assignment.topic_partitions:
         known = ids.at_target(topic.topic_id)
         if known is not None:
-            told.append(dataclasses.replace(topic, topic_id=known))
+            told.append(replace(topic, topic_id=known))
         elif topic.topic_id is not None:
             withheld.add(topic.topic_id)
-    assignment = dataclasses.replace(answer.assignment, topic_partitions=tuple(told))
-    return dataclasses.replace(answer, assignment=assignment), frozenset(withheld)
+    assignment = replace(answer.assignment, topic_partitions=tuple(told))
+    return replace(answer, assignment=assignment), frozenset(withheld)
 
 
-def letting_go(answer: Any) -> Any:
+def letting_go(answer: Message) -> Message:
     """Return the answer to a member that shall own nothing."""
-    return dataclasses.replace(answer, assignment=blank(field_type(type(answer), "assignment"), topic_partitions=()))
+    return replace(answer, assignment=blank(field_type(type(answer), "assignment"), topic_partitions=()))
 
 
-def sooner(answer: Any) -> Any:
+def sooner(answer: Message) -> Message:
     """Return the same answer with a short heartbeat interval."""
-    return dataclasses.replace(answer, heartbeat_interval=_OFTEN)
+    return replace(answer, heartbeat_interval=_OFTEN)
 
 
-def leaving(heartbeat: Any) -> Any:
+def leaving(heartbeat: Message) -> Message:
     """Return the heartbeat by which a member leaves for good; a static member's place is not kept, either."""
     kind = entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, "request")
     return blank(
@@ -121,20 +127,19 @@ def leaving(heartbeat: Any) -> Any:
 
 def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
     """Return the target's answer to a heartbeat as the member gets it; `opened` are groups that opened a moment ago."""
-    kind = entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, head.version, "response")
-    told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    told = read_answer(head, answer)
     code = code_of(told.error_code)
     if code == Code.GROUP_ID_NOT_FOUND:
-        return _as_stranger(head, _heartbeat(head, frame), answer)
+        return _as_stranger(head, decode_request(frame, head), answer)
     if not opened or code not in (Code.NONE, Code.UNKNOWN_SERVER_ERROR):
         return answer
-    request = _heartbeat(head, frame)
+    request = decode_request(frame, head)
     if str(request.group_id) not in opened:
         return answer
     return _as_one_that_comes(head, request, answer) if code else frame_answer(sooner(told), head.correlation_id)
 
 
-def _as_stranger(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
+def _as_stranger(head: RequestHead, request: Message, answer: bytearray) -> bytes | bytearray:
     """Answer UNKNOWN_MEMBER_ID to a member of a group that the target does not have.
 
     A joining member gets the target's own error. A group that only has committed offsets carried over has no protocol,
@@ -145,7 +150,7 @@ def _as_stranger(head: RequestHead, request: Any, answer: bytearray) -> bytes | 
     return frame_answer(group_error(head, request, Code.UNKNOWN_MEMBER_ID), head.correlation_id)
 
 
-def _as_one_that_comes(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
+def _as_one_that_comes(head: RequestHead, request: Message, answer: bytearray) -> bytes | bytearray:
     """Make a joining member try again while members of the classic protocol have their group's first rebalance.
 
     The first rebalance takes 3 s by default. Meanwhile a coordinator cannot make the group a group of the new protocol,
@@ -156,27 +161,17 @@ def _as_one_that_comes(head: RequestHead, request: Any, answer: bytearray) -> by
     return frame_answer(group_error(head, request, Code.COORDINATOR_LOAD_IN_PROGRESS), head.correlation_id)
 
 
-def _heartbeat(head: RequestHead, frame: bytearray) -> Any:
-    return decode_body(entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, head.version, "request"), frame, head.body)
-
-
-def with_target_names(answer: Any, ids: TopicIds) -> Any:
+def with_target_names(answer: Message, ids: TopicIds) -> Message:
     """Return a description of groups with the topics' ids at the target; a topic that the target lacks has no id."""
 
-    def shown(assignment: Any) -> Any:
-        topics = tuple(
-            dataclasses.replace(topic, topic_id=ids.named(str(topic.topic_name)))
-            for topic in assignment.topic_partitions
-        )
-        return dataclasses.replace(assignment, topic_partitions=topics)
+    def with_id(topic: Message) -> Message:
+        return replace(topic, topic_id=ids.named(str(topic.topic_name)))
 
-    groups = []
-    for group in answer.groups:
-        members = tuple(
-            dataclasses.replace(
-                member, assignment=shown(member.assignment), target_assignment=shown(member.target_assignment)
-            )
-            for member in group.members
-        )
-        groups.append(dataclasses.replace(group, members=members))
-    return dataclasses.replace(answer, groups=tuple(groups))
+    def shown(member: Message) -> Message:
+        own = {
+            name: change_each(getattr(member, name), ("topic_partitions",), with_id)
+            for name in ("assignment", "target_assignment")
+        }
+        return replace(member, **own)
+
+    return change_each(answer, ("groups", "members"), shown)

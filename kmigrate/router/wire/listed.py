@@ -6,11 +6,9 @@ that follows is left out of every broker's list. The first broker that clients s
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
-from typing import Any
 
-from kmigrate.protocol.api import ApiKey, blank, element_type, entity
+from kmigrate.protocol.api import ApiKey, Message, blank, element_type, entity, replace
 from kmigrate.protocol.codes import Code, code_of
 
 __all__ = [
@@ -34,27 +32,27 @@ _CONSUMERS = "consumer"
 _NOT_NOW = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 
 
-def describe_request(groups: Collection[str]) -> Any:
+def describe_request(groups: Collection[str]) -> Message:
     """Return the DescribeGroups request for a source about groups that follow."""
     return blank(DESCRIBE, groups=tuple(sorted(groups)))
 
 
-def dead(described: Any) -> tuple[str, ...]:
+def dead(described: Message) -> tuple[str, ...]:
     """Return the groups that the source does not have as groups of the classic protocol."""
     return tuple(str(g.group_id) for g in described.groups if str(g.group_state) == _DEAD and not code_of(g.error_code))
 
 
-def describe_new_request(groups: Collection[str]) -> Any:
+def describe_new_request(groups: Collection[str]) -> Message:
     """Return the ConsumerGroupDescribe request for a source about groups that may be of the new protocol."""
     return blank(DESCRIBE_NEW, group_ids=tuple(groups))
 
 
-def without_followed(answer: Any, followed: Collection[str]) -> Any:
+def without_followed(answer: Message, followed: Collection[str]) -> Message:
     """Return a broker's list without the groups that are coordinated at a source."""
-    return dataclasses.replace(answer, groups=tuple(g for g in answer.groups if str(g.group_id) not in followed))
+    return replace(answer, groups=tuple(g for g in answer.groups if str(g.group_id) not in followed))
 
 
-def with_followed(request: Any, answer: Any, *answers: Any) -> Any:
+def with_followed(request: Message, answer: Message, *answers: Message) -> Message:
     """Return a list with the described groups, as far as the request's filters and the client's rights go.
 
     If a group cannot be described now, the list would be incomplete. Then the answer is the error of a broker that
@@ -66,19 +64,25 @@ def with_followed(request: Any, answer: Any, *answers: Any) -> Any:
     states = {str(state).lower() for state in getattr(request, "states_filter", None) or ()}
     kinds = {str(kind).lower() for kind in getattr(request, "types_filter", None) or ()}
     group_type = element_type(type(answer), "groups")
-    has = {field.name for field in dataclasses.fields(group_type)}
-    told = list(answer.groups)
-    for group in described:
-        state, kind = str(group.group_state), _CLASSIC if hasattr(group, "protocol_type") else _NEW
-        if code_of(group.error_code) or state == _DEAD or (kinds and kind not in kinds):
-            continue
-        if states and state.lower() not in states:
-            continue
-        known = {
-            "group_id": group.group_id,
-            "protocol_type": getattr(group, "protocol_type", _CONSUMERS),
-            "group_state": state,
-            "group_type": kind,
-        }
-        told.append(blank(group_type, **{name: value for name, value in known.items() if name in has}))
-    return dataclasses.replace(answer, groups=tuple(told))
+
+    def wanted(group: Message) -> bool:
+        state = str(group.group_state)
+        if code_of(group.error_code) or state == _DEAD or (kinds and _kind(group) not in kinds):
+            return False
+        return not states or state.lower() in states
+
+    listed = (
+        blank(
+            group_type,
+            group_id=group.group_id,
+            protocol_type=getattr(group, "protocol_type", _CONSUMERS),
+            group_state=group.group_state,
+            group_type=_kind(group),
+        )
+        for group in filter(wanted, described)
+    )
+    return replace(answer, groups=(*answer.groups, *listed))
+
+
+def _kind(group: Message) -> str:
+    return _CLASSIC if hasattr(group, "protocol_type") else _NEW

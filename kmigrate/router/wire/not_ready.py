@@ -8,13 +8,11 @@ A whole Fetch answer is cut here, in every version from 4 on. kio reads and writ
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Callable
-from typing import Any
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import answer_type, blank, decode_answer, frame_answer
+from kmigrate.protocol.api import Message, blank, change_each, frame_answer, read_answer
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import SIZE, RequestHead, response_body_offset, skip_tags
 from kmigrate.protocol.primitives import read_uvarint
@@ -115,16 +113,15 @@ class _Walk:
 
 def cut_offsets(answer: bytearray, head: RequestHead, is_unready: IsUnready) -> bytes:
     """Return an answer of ListOffsets or OffsetForLeaderEpoch that tells nothing of unready partitions."""
-    message = decode_answer(answer_type(head), answer)
-    topics = []
-    for topic in message.topics:
+
+    def ready(topic: Message) -> Message:
         name = str(getattr(topic, "name", None) or getattr(topic, "topic", "")).encode()
-        parts = tuple(_told(part, name, is_unready) for part in topic.partitions)
-        topics.append(dataclasses.replace(topic, partitions=parts))
-    return frame_answer(dataclasses.replace(message, topics=tuple(topics)), head.correlation_id)
+        return change_each(topic, ("partitions",), lambda part: _without_offsets(part, name, is_unready))
+
+    return frame_answer(change_each(read_answer(head, answer), ("topics",), ready), head.correlation_id)
 
 
-def _told(part: Any, topic: bytes, is_unready: IsUnready) -> Any:
+def _without_offsets(part: Message, topic: bytes, is_unready: IsUnready) -> Message:
     index = "partition_index" if hasattr(part, "partition_index") else "partition"
     if not is_unready(topic, int(getattr(part, index))):
         return part

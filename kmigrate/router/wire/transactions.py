@@ -2,6 +2,10 @@
 
 The APIs are InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit.
 `router.transactions.handler` decides about the requests.
+
+A producer id gives no right to anything, and brokers do not check to which client an id was given (M5). But a broker
+gives ids only to clients that may write at least a single topic. While topics are mirrored, their writers have no right
+to write at the target yet (`model.acls`). So the router gives such clients an id of its own.
 """
 
 from __future__ import annotations
@@ -13,18 +17,25 @@ from kmigrate.protocol.api import (
     Message,
     answer_type,
     blank,
+    build_answer,
+    decode_request,
     element_type,
     entity,
     frame_answer,
+    is_flexible,
+    read_answer,
     recast,
     replace,
 )
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead
+from kmigrate.protocol.frames import RequestHead, peek_request
+from kmigrate.router.wire.refusals import refusals
 
 __all__ = [
     "error_answer",
     "fenced_code",
+    "given_id",
+    "is_refused_id",
     "partition_codes",
     "partitions_answer",
     "partitions_of",
@@ -33,14 +44,12 @@ __all__ = [
     "source_request",
 ]
 
-
 _FIRST_WITH_FENCED: dict[int, int] = {
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.ADD_PARTITIONS_TO_TXN: 2,
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-_NOT_ATTEMPTED = 55
 _SOURCE_VERSION = 3
 """Version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn in which the router asks a source."""
 
@@ -93,53 +102,56 @@ def error_answer(head: RequestHead, request: Message, code: int) -> bytes:
     """Return an answer with the same code for everything in the request; 0 is a plain success."""
     if code == Code.PRODUCER_FENCED:
         code = fenced_code(head)
-    kind = answer_type(head)
     if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
         return partitions_answer(head, request, {}, code)
     if head.api_key == ApiKey.TXN_OFFSET_COMMIT:
-        return frame_answer(_commits(kind, request, code), head.correlation_id)
+        return frame_answer(refusals(answer_type(head), "topics", request.topics, code), head.correlation_id)
     empty = {"producer_id": -1, "producer_epoch": -1} if code and head.api_key == ApiKey.INIT_PRODUCER_ID else {}
-    return frame_answer(blank(kind, error_code=code, **empty), head.correlation_id)
+    return build_answer(head, error_code=code, **empty)
 
 
 def partitions_answer(
-    head: RequestHead, request: Message, codes: Mapping[tuple[str, int], int], other: int = _NOT_ATTEMPTED
+    head: RequestHead,
+    request: Message,
+    codes: Mapping[tuple[str, int], int],
+    other: int = Code.OPERATION_NOT_ATTEMPTED,
 ) -> bytes:
     """Return an AddPartitionsToTxn answer: the given codes, and `other` for partitions without a code."""
-    kind = answer_type(head)
-    topic_type = element_type(kind, "results_by_topic_v3_and_below")
+    topic_type = element_type(answer_type(head), "results_by_topic_v3_and_below")
     part_type = element_type(topic_type, "results_by_partition")
-    topics = []
-    for name, partitions in partitions_of(request).items():
-        told = {index: codes.get((name, index), other) for index in partitions}
-        parts = tuple(
-            blank(
-                part_type,
-                partition_index=index,
-                partition_error_code=fenced_code(head) if code == Code.PRODUCER_FENCED else code,
-            )
-            for index, code in told.items()
-        )
-        topics.append(blank(topic_type, name=name, results_by_partition=parts))
-    return frame_answer(blank(kind, results_by_topic_v3_and_below=tuple(topics)), head.correlation_id)
+
+    def result(topic: str, index: int) -> Message:
+        code = codes.get((topic, index), other)
+        told = fenced_code(head) if code == Code.PRODUCER_FENCED else code
+        return blank(part_type, partition_index=index, partition_error_code=told)
+
+    topics = (
+        topic_type(name=name, results_by_partition=tuple(result(name, index) for index in partitions))
+        for name, partitions in partitions_of(request).items()
+    )
+    return build_answer(head, results_by_topic_v3_and_below=tuple(topics))
 
 
-def partition_codes(answer: Message) -> dict[tuple[str, int], int]:
+def partition_codes(message: Message) -> dict[tuple[str, int], int]:
     """Return the error codes of an AddPartitionsToTxn answer."""
     return {
         (str(topic.name), int(part.partition_index)): code_of(part.partition_error_code)
-        for topic in answer.results_by_topic_v3_and_below
+        for topic in message.results_by_topic_v3_and_below
         for part in topic.results_by_partition
     }
 
 
-def _commits(kind: type[Message], request: Message, code: int) -> Message:
-    topic_type = element_type(kind, "topics")
-    part_type = element_type(topic_type, "partitions")
-    topics = []
-    for topic in request.topics:
-        parts = tuple(
-            blank(part_type, partition_index=part.partition_index, error_code=code) for part in topic.partitions
-        )
-        topics.append(blank(topic_type, name=topic.name, partitions=parts))
-    return blank(kind, topics=tuple(topics))
+def is_refused_id(head: RequestHead, request: bytearray, frame: bytearray) -> bool:
+    """Return whether the target has refused an id to an idempotent producer.
+
+    Transactional producers need another right.
+    """
+    if code_of(read_answer(head, frame).error_code) != Code.CLUSTER_AUTHORIZATION_FAILED:
+        return False
+    asked = decode_request(request, peek_request(request, is_flexible(ApiKey.INIT_PRODUCER_ID, head.version)))
+    return asked.transactional_id is None
+
+
+def given_id(head: RequestHead, producer_id: int) -> bytes:
+    """Return the answer that gives a producer id."""
+    return build_answer(head, producer_id=producer_id, producer_epoch=0)

@@ -7,10 +7,7 @@ C19).
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
-from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.api import ApiKey, Message, replace
 from kmigrate.protocol.codes import Code, row
 from kmigrate.router.wire.heartbeats import needs_regex
 
@@ -43,21 +40,21 @@ _OVERCOME = frozenset(
 """Errors that a member gets over without help, or that say nothing against the member."""
 
 
-def says_subscription(request: Any) -> bool:
+def says_subscription(request: Message) -> bool:
     """Return whether a trial can be made of a request: a JoinGroup, or a heartbeat that names the subscription."""
     names = getattr(request, "subscribed_topic_names", ())
     return names is not None or needs_regex(request)
 
 
-def trial_of(request: Any) -> Any:
+def trial_of(request: Message) -> Message:
     """Return the trial of a member's request."""
-    said: dict[str, Any] = {"member_id": type(request.member_id)(_STRANGER)}
+    said: dict[str, object] = {"member_id": type(request.member_id)(_STRANGER)}
     if hasattr(request, "member_epoch"):
         epoch = type(request.member_epoch)(_LATER_EPOCH)
         said |= {"member_epoch": epoch, "instance_id": None, "topic_partitions": ()}
     elif hasattr(request, "group_instance_id"):
         said["group_instance_id"] = None
-    return dataclasses.replace(request, **said)
+    return replace(request, **said)
 
 
 def lets_in(code: int) -> bool:

@@ -21,7 +21,6 @@ from kio.schema.errors import ErrorCode
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import (
     blank,
-    decode_answer,
     decode_body,
     decode_request,
     element_type,
@@ -30,13 +29,14 @@ from kmigrate.protocol.api import (
     entity,
     frame_answer,
     is_flexible,
+    read_answer,
 )
 from kmigrate.protocol.codes import code_of
-from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
+from kmigrate.protocol.frames import RequestHead, encode_request_head, peek_request, response_body_offset
 from kmigrate.router.wire import addresses
 from kmigrate.router.wire import metadata as layout
-from kmigrate.router.wire.addresses import rewrite_answer
-from kmigrate.router.wire.admin import answer_with, make_nodes_real, split_mirrored
+from kmigrate.router.wire.addresses import make_nodes_real, rewrite_answer
+from kmigrate.router.wire.admin import answer_with, split_mirrored
 from kmigrate.router.wire.api_versions import filter_api_versions, unsupported_api_versions
 from kmigrate.router.wire.apis import OFFERED, Treatment, treated
 from kmigrate.router.wire.fetch import rewrite_fetch
@@ -181,7 +181,8 @@ def test_a_mirrored_topic_is_answered_for_here_and_the_others_by_the_target(key:
     seen = decode_request(frame, head)
     assert split_mirrored(head, seen, {"elsewhere": ""}) == (seen, (), ())
     rest, told, refused = split_mirrored(head, seen, {"t": ""})
-    target_told = answer_with(head, split_mirrored(head, rest, {"other": ""}).told)
+    assert rest is not None
+    target_told = answer_with(head, split_mirrored(head, rest, {"other": ""}).own)
     answer = _read(key, version, answer_with(head, told, target_told))
     code = 36 if key == 19 else 44
     assert _codes(answer) == {"t": code, "other": code}
@@ -317,12 +318,12 @@ def test_the_topics_of_metadata_are_shown_as_they_were_when_kio_read_and_wrote_t
 ) -> None:
     hidden, seen = {"t0", "t7" + "n" * 7, "t29" + "n" * 29}, list[int]()
 
-    def reading(kind: type[Any], frame: bytearray) -> Any:
-        message = decode_answer(kind, frame)
+    def reading(head: RequestHead, frame: bytearray) -> Any:
+        message = read_answer(head, frame)
         seen.append(len(message.topics))
         return message
 
-    monkeypatch.setattr(addresses, "decode_answer", reading)
+    monkeypatch.setattr(addresses, "read_answer", reading)
     for topics in (0, 1, 30):
         frame, head = _estate(version, topics), _head(3, version)
         quick = rewrite_answer(bytearray(frame), head, BOOK, hidden)
