@@ -9,7 +9,6 @@ Brokers:
     kafka         a cluster of brokers
     properties    server.properties of a broker
     security      certificate authority, users and ACLs of a secure cluster
-    access        a user's login, for each family of clients
     zookeeper     the ZooKeeper of old brokers
     topics        the creation of topics
     distribution  the origin of brokers: own distribution, image or jars; Java's archive of loaded classes
@@ -20,16 +19,15 @@ Brokers:
 
 Clients:
     traffic                                               the set of live clients: start, roll, stop
-    client_specs                                          the clients as values
+    client_specs                                          the clients and their logins as values
     clients                                               a client as a process
     librdkafka_clients, aiokafka_clients, driven_clients  clients by family
     toolchains                                            builds of the drivers
     drivers                                               programs for Java, franz-go and kafka-python
-    pacing                                                the schedule of sends
+    sending                                               the schedule, numbers and history lines of sends
     payload                                               the content of a record from its id
     reading                                               the reads and commits of a group member
     preload                                               the content of the source at the start
-    seeded                                                clients and content from a seed
 
 The judge:
     history            the lines that clients write

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import partial
 from threading import Event
 from typing import Any
@@ -15,13 +14,10 @@ from aiokafka.errors import KafkaError
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Launch, ProducerSpec
 from kmigrate.sandbox.history import HistoryWriter
-from kmigrate.sandbox.pacing import TICK_SECONDS, Pace
-from kmigrate.sandbox.payload import ValueId, content_of
-from kmigrate.sandbox.reading import COMMIT_SECONDS, Position, ReadLog
+from kmigrate.sandbox.reading import Position, ReadLog
+from kmigrate.sandbox.sending import MOST_WAITING, TICK_SECONDS, Pace, Send, SendLog
 
 __all__ = ["consume", "produce"]
-
-_MOST_WAITING = 20_000
 
 
 async def produce(spec: ClientSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
@@ -39,22 +35,13 @@ async def produce(spec: ClientSpec, launch: Launch, history: HistoryWriter, stop
     await producer.start()
     waiting: set[asyncio.Future[Any]] = set()
     try:
-        partitions = len(await producer.partitions_for(spec.topic))
-        history.record("ok", "open", topic=spec.topic, detail={"partitions": partitions})
-        seq = launch.start_seq
+        log = SendLog(launch, spec.topic, len(await producer.partitions_for(spec.topic)), history)
         pace = Pace(spec.rate)
         while not stopping.is_set():
-            named = []
-            for _ in range(pace.due() if len(waiting) < _MOST_WAITING else 0):
-                text = ValueId(spec.name, launch.run, seq).text
-                timestamp = time.time_ns() // 1_000_000 if seq % 4 == 0 else None
-                extra = {} if timestamp is None else {"ts": timestamp}
-                history.record("invoke", "send", topic=spec.topic, partition=seq % partitions, value=text, **extra)
-                named.append((text, seq, timestamp))
-                seq += 1
-            history.flush()  # before the library sees the records (H2)
-            for text, number, timestamp in named:
-                await _send(spec, producer, history, waiting, text, number, number % partitions, timestamp)
+            for send in log.invoke(pace.due() if len(waiting) < MOST_WAITING else 0):
+                if answer := await _send(spec, producer, log, send):
+                    waiting.add(answer)
+                    answer.add_done_callback(waiting.discard)
             await asyncio.sleep(TICK_SECONDS)
     finally:
         await producer.stop()  # flushes first
@@ -63,50 +50,34 @@ async def produce(spec: ClientSpec, launch: Launch, history: HistoryWriter, stop
         await asyncio.sleep(0)
 
 
-async def _send(
-    spec: ProducerSpec,
-    producer: AIOKafkaProducer,
-    history: HistoryWriter,
-    waiting: set[asyncio.Future[Any]],
-    text: str,
-    seq: int,
-    partition: int,
-    timestamp: int | None,
-) -> None:
-    content = content_of(text, seq)
-    fields = {"topic": spec.topic, "partition": partition, "value": text}
+async def _send(spec: ProducerSpec, producer: AIOKafkaProducer, log: SendLog, send: Send) -> asyncio.Future[Any] | None:
+    """Hand a record to the library, and return the future of the answer, or None if the library refuses the record."""
+    key, value, headers = send.content
     try:
-        answer = await producer.send(
+        answer: asyncio.Future[Any] = await producer.send(
             spec.topic,
-            content.value,
-            key=content.key,
-            partition=partition,
-            timestamp_ms=timestamp,
-            headers=list(content.headers),
+            value,
+            key=key,
+            partition=send.partition,
+            timestamp_ms=send.timestamp if send.timestamp >= 0 else None,
+            headers=list(headers),
         )
     except KafkaError as error:  # never queued
-        history.record("fail", "send", error=type(error).__name__, detail={"text": str(error)}, **fields)
-        return
-    waiting.add(answer)
-    answer.add_done_callback(partial(_answered, spec, history, waiting, fields))
+        log.record("fail", send, error=type(error).__name__, detail={"text": str(error)})
+        return None
+    answer.add_done_callback(partial(_answered, spec, log, send))
+    return answer
 
 
-def _answered(
-    spec: ProducerSpec,
-    history: HistoryWriter,
-    waiting: set[asyncio.Future[Any]],
-    fields: dict[str, Any],
-    answer: asyncio.Future[Any],
-) -> None:
-    waiting.discard(answer)
+def _answered(spec: ProducerSpec, log: SendLog, send: Send, answer: asyncio.Future[Any]) -> None:
     if answer.cancelled():
-        history.record("info", "send", error="cancelled", **fields)
+        log.record("info", send, error="cancelled")
     elif (error := answer.exception()) is not None:
-        history.record("info", "send", error=type(error).__name__, detail={"text": str(error)}, **fields)
+        log.record("info", send, error=type(error).__name__, detail={"text": str(error)})
     elif spec.acks == "0":
-        history.record("info", "send", **fields)
+        log.record("info", send)
     else:
-        history.record("ok", "send", offset=answer.result().offset, **fields)
+        log.record("ok", send, offset=answer.result().offset)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -159,7 +130,6 @@ async def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, st
     history.record("ok", "open")
     history.flush()
     consumer.subscribe(list(spec.topics), listener=_Listener(consumer, log))  # may be held, unlike the start
-    commit_at = time.monotonic() + COMMIT_SECONDS
     try:
         while not stopping.is_set():
             try:
@@ -169,19 +139,11 @@ async def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, st
                 await asyncio.sleep(0.1)
                 continue
             for messages in fetched.values():
-                for message in messages:
-                    log.read(
-                        message.topic,
-                        message.partition,
-                        message.offset,
-                        message.value,
-                        message.key,
-                        message.headers,
-                    )
+                for each in messages:
+                    log.read(each.topic, each.partition, each.offset, each.value, each.key, each.headers)
             log.write()
-            if time.monotonic() >= commit_at:
+            if log.commit_due():
                 await _commit(consumer, log)
-                commit_at = time.monotonic() + COMMIT_SECONDS
         await _commit(consumer, log)
     finally:
         await consumer.stop()

@@ -1,17 +1,20 @@
-"""The live clients as frozen values, which travel to the clients' processes as JSON."""
+"""The live clients and their logins as frozen values, which travel to the clients' processes as JSON."""
 
 from __future__ import annotations
 
 import json
+import random
+import ssl
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from kmigrate.errors import UsageError
-from kmigrate.sandbox.access import Access
 
 __all__ = [
     "DEMO_GROUPS",
+    "Access",
     "ClientSpec",
     "ConsumerSpec",
     "Family",
@@ -20,6 +23,7 @@ __all__ = [
     "TransactionalSpec",
     "demo_clients",
     "family_clients",
+    "seeded_clients",
     "spec_from_json",
     "spec_to_json",
 ]
@@ -82,6 +86,46 @@ _ROLES: Mapping[str, type[ClientSpec]] = {
     "transactional": TransactionalSpec,
     "consumer": ConsumerSpec,
 }
+
+
+@dataclass(frozen=True)
+class Access:
+    """The login of a user to a cluster, with everything that a client of any family needs."""
+
+    username: str
+    password_file: str
+    ca_file: str
+    mechanism: str = "SCRAM-SHA-512"
+
+    def librdkafka(self) -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": self.ca_file,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.username,
+            "sasl.password": Path(self.password_file).read_text(encoding="utf-8"),
+        }
+
+    def aiokafka(self) -> dict[str, Any]:
+        return {
+            "security_protocol": "SASL_SSL",
+            "ssl_context": ssl.create_default_context(cafile=self.ca_file),
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": self.username,
+            "sasl_plain_password": Path(self.password_file).read_text(encoding="utf-8"),
+        }
+
+    def toml(self) -> str:
+        """Return the login as lines of `kmigrate.toml`. The password stays in the password file."""
+        return f'"security.protocol" = "SASL_SSL"\n"ssl.ca.location" = "{self.ca_file}"\n{self.sasl_toml()}'
+
+    def sasl_toml(self) -> str:
+        """Return only the SASL lines, in the form of the router's table of credentials."""
+        return (
+            f'"sasl.mechanism" = "{self.mechanism}"\n'
+            f'"sasl.username" = "{self.username}"\n'
+            f'"sasl.password" = {{ file = "{self.password_file}" }}\n'
+        )
 
 
 @dataclass(frozen=True)
@@ -174,3 +218,20 @@ def family_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
             for family in members
         ),
     )
+
+
+def seeded_clients(seed: int, rate: float, *, families: bool = False) -> tuple[ClientSpec, ...]:
+    """Return the demo's clients with uneven shares of the same total rate and another transaction size."""
+    chance = random.Random(seed)
+    specs = list(family_clients(rate) if families else demo_clients(rate))
+    orders = [n for n, s in enumerate(specs) if isinstance(s, ProducerSpec) and s.topic == "orders"]
+    weights = [chance.uniform(0.5, 1.5) for _ in orders]
+    whole = sum(spec.rate for spec in (specs[n] for n in orders) if isinstance(spec, ProducerSpec))
+    for n, weight in zip(orders, weights, strict=True):
+        spec = specs[n]
+        assert isinstance(spec, ProducerSpec)
+        specs[n] = replace(spec, rate=whole * weight / sum(weights))
+    for n, spec in enumerate(specs):
+        if isinstance(spec, TransactionalSpec):
+            specs[n] = replace(spec, records=chance.randint(5, 20))
+    return tuple(specs)

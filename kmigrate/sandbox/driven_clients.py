@@ -17,22 +17,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.history import ABORTED, HistoryWriter
-from kmigrate.sandbox.pacing import TICK_SECONDS, Pace
-from kmigrate.sandbox.payload import ValueId, content_of
-from kmigrate.sandbox.reading import COMMIT_SECONDS, Position, ReadLog
+from kmigrate.sandbox.reading import Position, ReadLog
+from kmigrate.sandbox.sending import Send, SendLog, run_producer, run_transactions
 from kmigrate.sandbox.toolchains import driver_of
 
 __all__ = ["consume", "produce", "transact"]
 
 _START_SECONDS = 45.0
 _END_SECONDS = 25.0
-_FAREWELL_SECONDS = 5.0
-_MOST_WAITING = 20_000
+_EXIT_SECONDS = 5.0
 _CHUNK = 1 << 16
 
 Words = list[str]
@@ -155,7 +153,7 @@ class _Driver:
         Such a driver has ended or is about to end. A driver that does neither is killed.
         """
         try:
-            self._process.wait(_FAREWELL_SECONDS)
+            self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -170,151 +168,88 @@ def _bytes(word: str) -> bytes | None:
     return None if word == "-" else base64.b64decode(word)
 
 
-# producers
+class _Writer:
+    """A producer whose records are acknowledged one by one."""
 
-
-class _Sender:
-    """A sender of numbered values through a driver, for transactions. Sends are written down, answers collected."""
-
-    def __init__(self, driver: _Driver, launch: Launch, topic: str, history: HistoryWriter) -> None:
+    def __init__(
+        self, driver: _Driver, spec: ProducerSpec | TransactionalSpec, launch: Launch, history: HistoryWriter
+    ) -> None:
         self._driver = driver
-        self._launch = launch
-        self._topic = topic
-        self._history = history
-        self._seq = launch.start_seq
-        self.waiting: dict[str, int] = {}
-        """The partitions of the values that have no answer yet."""
-        self.offsets: dict[str, int] = {}
-        self._partitions = int(driver.expect("open", _START_SECONDS, self.heard)[1])
-        history.record("ok", "open", topic=topic, detail={"partitions": self._partitions})
+        self._unanswered: dict[str, Send] = {}
+        partitions = int(driver.expect("open", _START_SECONDS, self.heard)[1])
+        self.log = SendLog(launch, spec.topic, partitions, history)
 
-    def send(self, count: int, *, txn: int = -1) -> list[tuple[str, int]]:
-        """Name the next records, write them down (H2) and hand them on. Return value and partition of each record."""
-        named, lines = [], []
-        for _ in range(count):
-            text, seq = self._next()
-            partition = seq % self._partitions
-            timestamp = time.time_ns() // 1_000_000 if seq % 4 == 0 else -1
-            extra = {"txn": txn} if txn >= 0 else {}
-            if timestamp >= 0:
-                extra["ts"] = timestamp
-            self._history.record("invoke", "send", topic=self._topic, partition=partition, value=text, **extra)
-            content = content_of(text, seq)
-            headers = ",".join(f"{name}:{_text(value)}" for name, value in content.headers)
-            words = ("send", text, str(partition), str(timestamp), _text(content.key), _text(content.value), headers)
-            lines.append("\t".join(words))
-            named.append((text, partition))
-        self._history.flush()
-        self.waiting.update(named)
-        self._driver.say(lines)
-        return named
+    @property
+    def waiting(self) -> int:
+        return len(self._unanswered)
 
-    def _next(self) -> tuple[str, int]:
-        """Return the next value and its number.
+    def poll(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            words = self._driver.hear(left)
+            if words is not None:
+                self.heard(words)
 
-        kafka-python cannot send a header without a value, so numbers with such a header are skipped for kafka-python.
-        """
-        spec = self._launch.spec
-        while True:
-            seq, self._seq = self._seq, self._seq + 1
-            text = ValueId(spec.name, self._launch.run, seq).text
-            if spec.family != "kafka-python" or all(value is not None for _, value in content_of(text, seq).headers):
-                return text, seq
+    def send(self, sends: Sequence[Send]) -> None:
+        self._unanswered.update((send.value, send) for send in sends)
+        self._driver.say([_send_line(send) for send in sends])
 
     def heard(self, words: Words) -> None:
         if words[0] == "acked":
-            self.waiting.pop(words[1], None)
-            self.offsets[words[1]] = int(words[2])
+            self.log.record("ok", self._unanswered.pop(words[1]), offset=int(words[2]))
         elif words[0] == "failed":
-            self.waiting.pop(words[1], None)  # the end of the transaction decides the outcome
+            self.log.record("info", self._unanswered.pop(words[1]), error=words[2], detail={"text": words[3]})
 
 
-class _Plain(_Sender):
-    """A sender whose records are acknowledged one by one."""
+class _TransactionalWriter(_Writer):
+    """A producer whose records get their outcome from the end of the transaction."""
+
+    def __init__(self, driver: _Driver, spec: TransactionalSpec, launch: Launch, history: HistoryWriter) -> None:
+        self.offsets: dict[str, int] = {}
+        super().__init__(driver, spec, launch, history)
+
+    def begin(self) -> None:
+        self._driver.say(["begin"])
 
     def heard(self, words: Words) -> None:
-        if words[0] not in {"acked", "failed"}:
-            return
-        partition = self.waiting.pop(words[1])
-        fields = {"topic": self._topic, "partition": partition, "value": words[1]}
+        if words[0] in {"acked", "failed"}:
+            self._unanswered.pop(words[1], None)  # the end of the transaction decides the outcome
         if words[0] == "acked":
-            self._history.record("ok", "send", offset=int(words[2]), **fields)
-        else:
-            self._history.record("info", "send", error=words[2], detail={"text": words[3]}, **fields)
+            self.offsets[words[1]] = int(words[2])
+
+    def end(self, *, abort: bool) -> tuple[str, str]:
+        self._driver.say(["abort" if abort else "commit"])
+        begun = self._driver.expect("done", _END_SECONDS, self.heard)[2]
+        ended = self._driver.expect("done", _START_SECONDS, self.heard)[2]
+        if begun != "ok":
+            return "info", begun
+        if ended == "ok":
+            return ("fail", ABORTED) if abort else ("ok", "")
+        before, aborted, name = ended.rpartition("aborted ")
+        return ("fail", name) if aborted and not before else ("info", ended)
+
+
+def _send_line(send: Send) -> str:
+    key, value, headers = send.content
+    listed = ",".join(f"{name}:{_text(value)}" for name, value in headers)
+    words = ("send", send.value, str(send.partition), str(send.timestamp), _text(key), _text(value), listed)
+    return "\t".join(words)
 
 
 def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
     """Run an idempotent producer that waits for no single answer."""
     with _Driver(spec, launch, spec.topic) as driver:
-        sender = _Plain(driver, launch, spec.topic, history)
-        # The first record opens connections. The schedule starts after that record, or every later record would share
-        # the record's wait.
-        sender.send(1)
-        while sender.waiting and not stopping.is_set():
-            _hear(driver, sender, TICK_SECONDS)
-        pace = Pace(spec.rate)
-        while not stopping.is_set():
-            if len(sender.waiting) < _MOST_WAITING and (due := pace.due()):
-                sender.send(due)
-            _hear(driver, sender, TICK_SECONDS)
-        driver.close(sender.heard)
-
-
-def _hear(driver: _Driver, sender: _Sender, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        words = driver.hear(left)
-        if words is not None:
-            sender.heard(words)
+        writer = _Writer(driver, spec, launch, history)
+        run_producer(spec.rate, writer.log, writer, stopping)
+        driver.close(writer.heard)
 
 
 def transact(spec: TransactionalSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """Run a transactional writer. A record counts as acknowledged once its transaction is committed."""
+    """Run a transactional writer."""
     with _Driver(spec, launch, spec.topic) as driver:
-        sender = _Sender(driver, launch, spec.topic, history)
-        pace = Pace(spec.rate / spec.records)
-        number = launch.start_seq // spec.records
-        while not stopping.is_set():
-            for _ in range(pace.due()):
-                if not stopping.is_set():
-                    _transaction(spec, driver, sender, history, number)
-                    number += 1
-            time.sleep(TICK_SECONDS)
-            history.flush()
-        driver.close(sender.heard)
-
-
-def _transaction(
-    spec: TransactionalSpec, driver: _Driver, sender: _Sender, history: HistoryWriter, number: int
-) -> None:
-    where = {"topic": spec.topic, "txn": number}
-    history.record("ok", "begin", **where)
-    driver.say(["begin"])
-    named = sender.send(spec.records, txn=number)
-    verb = "abort" if number % spec.abort_every == spec.abort_every - 1 else "commit"
-    history.record("invoke", "txn", **where, detail={"ask": verb})
-    history.flush()  # before the library is asked (H2)
-    driver.say([verb])
-    begun = driver.expect("done", _END_SECONDS, sender.heard)[2]
-    told = driver.expect("done", _START_SECONDS, sender.heard)[2]
-    if begun != "ok":
-        outcome, error = "info", begun
-    elif told == "ok":
-        outcome, error = ("fail", ABORTED) if verb == "abort" else ("ok", "")
-    else:
-        aborted, _, name = told.rpartition("aborted ")
-        outcome, error = ("fail", name) if told != name and not aborted else ("info", told)
-    for value, partition in named:
-        fields: dict[str, Any] = {**where, "partition": partition, "value": value}
-        offset = sender.offsets.pop(value, -1)
-        if outcome == "ok":
-            history.record("ok", "send", offset=offset, **fields)
-        else:
-            history.record(outcome, "send", error=error, **fields)
-    history.record(outcome, "txn", **where, error=error)
-
-
-# a group member
+        writer = _TransactionalWriter(driver, spec, launch, history)
+        run_transactions(spec, writer.log, writer, stopping)
+        driver.close(writer.heard)
 
 
 class _Member:
@@ -323,7 +258,7 @@ class _Member:
     def __init__(self, driver: _Driver, spec: ConsumerSpec, history: HistoryWriter) -> None:
         self._driver = driver
         self._history = history
-        self._log = ReadLog(spec.group, history)
+        self.log = ReadLog(spec.group, history)
         self._asked = False
         """True while a commit is under way."""
 
@@ -331,23 +266,23 @@ class _Member:
         verb = words[0]
         if verb == "record":
             headers = [(name, _bytes(value)) for name, value in _pairs(words[6])]
-            self._log.read(words[1], int(words[2]), int(words[3]), _bytes(words[5]), _bytes(words[4]), headers)
+            self.log.read(words[1], int(words[2]), int(words[3]), _bytes(words[5]), _bytes(words[4]), headers)
         elif verb == "polled":
-            self._log.write()
+            self.log.write()
         elif verb == "committed":
             self._asked = False
-            self._log.committed(_positions(words[1]), words[2])
+            self.log.committed(_positions(words[1]), words[2])
         elif verb == "assigned":
-            self._log.assigned(_positions(words[1]))
+            self.log.assigned(_positions(words[1]))
         elif verb == "revoking":
-            self._driver.say([f"release\t{_listed(self._log.uncommitted())}"])
+            self._driver.say([f"release\t{_listed(self.log.uncommitted())}"])
         elif verb in {"revoked", "lost"}:
-            self._log.revoked(_positions(words[1]), lost=verb == "lost")
+            self.log.revoked(_positions(words[1]), lost=verb == "lost")
         elif verb in {"error", "notice"}:
             self._history.record("info", verb, error=words[1], detail={"text": words[2]})
 
     def commit(self) -> None:
-        if not self._asked and (positions := self._log.uncommitted()):
+        if not self._asked and (positions := self.log.uncommitted()):
             self._asked = True
             self._driver.say([f"commit\t{_listed(positions)}"])
 
@@ -360,14 +295,12 @@ def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping
         driver.expect("open", _START_SECONDS, member.heard)
         history.record("ok", "open")
         history.flush()
-        commit_at = time.monotonic() + COMMIT_SECONDS
         while not stopping.is_set():
             words = driver.hear(0.1)
             if words is not None:
                 member.heard(words)
-            if time.monotonic() >= commit_at:
+            if member.log.commit_due():
                 member.commit()
-                commit_at = time.monotonic() + COMMIT_SECONDS
         member.commit()
         driver.close(member.heard)
 

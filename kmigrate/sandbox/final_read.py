@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kmigrate.errors import Failed
 from kmigrate.sandbox.payload import Headers, plain_headers
 
-__all__ = ["FinalRecord", "read_saved", "read_topic", "saving"]
+__all__ = ["FinalRecord", "position_of", "read_saved", "read_topic", "saving"]
 
 _BATCH = 10_000
 
@@ -89,11 +89,10 @@ def _read(consumer: Consumer, topic: str, ends: dict[int, int], deadline: float)
                 next_step="look for an open transaction that holds the last stable offset back",
             )
         for message in consumer.consume(_BATCH, timeout=0.1):
-            partition, offset = message.partition(), message.offset()
-            assert partition is not None and offset is not None
-            error = message.error()
+            (_, partition, offset), error = position_of(message), message.error()
             if error is None:
-                yield _record(message, topic, partition, offset)
+                headers, (_, timestamp) = plain_headers(message.headers()), message.timestamp()
+                yield FinalRecord(topic, partition, offset, message.value(), message.key(), headers, timestamp)
                 offset += 1
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
@@ -101,16 +100,12 @@ def _read(consumer: Consumer, topic: str, ends: dict[int, int], deadline: float)
                 del ends[partition]
 
 
-def _record(message: Message, topic: str, partition: int, offset: int) -> FinalRecord:
-    return FinalRecord(
-        topic,
-        partition,
-        offset,
-        message.value(),
-        message.key(),
-        plain_headers(message.headers()),
-        message.timestamp()[1],
-    )
+def position_of(message: Message) -> tuple[str, int, int]:
+    """Return topic, partition and offset of a message that a consumer was given."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or partition is None or offset is None:
+        raise Failed("message-without-offset", f"librdkafka gave a message of {topic}-{partition} at offset {offset}")
+    return topic, partition, offset
 
 
 # the file beside a history (docs/history.md, "The last read")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -14,16 +16,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
+from kmigrate.sandbox.final_read import position_of
 from kmigrate.sandbox.history import ABORTED, HistoryWriter
-from kmigrate.sandbox.pacing import TICK_SECONDS, Pace
-from kmigrate.sandbox.payload import ValueId, content_of, id_in
-from kmigrate.sandbox.reading import COMMIT_SECONDS, Position, ReadLog
+from kmigrate.sandbox.reading import Position, ReadLog
+from kmigrate.sandbox.sending import TICK_SECONDS, Send, SendLog, run_producer, run_transactions
 
 __all__ = ["consume", "produce", "transact"]
 
 _FLUSH_SECONDS = 30.0
 _MOST_READ_AT_ONCE = 1000
-_MOST_WAITING = 20_000  # records without an answer; then the client waits and does not fill the library's queue
 
 # Errors that librdkafka reports and then heals by itself. They deserve a line, but are no errors of the client.
 _NOTICES = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT})
@@ -36,66 +37,103 @@ _CLASSIC = {
 _NEVER_SENT = frozenset({KafkaError._PURGE_QUEUE})
 
 
-def _error_callback(history: HistoryWriter) -> Any:
-    def told(error: KafkaError) -> None:
+def _error_callback(history: HistoryWriter) -> Callable[[KafkaError], None]:
+    def on_error(error: KafkaError) -> None:
         f = "notice" if error.code() in _NOTICES and not error.fatal() else "error"
         history.record("info", f, error=error.name(), detail={"text": error.str(), "fatal": error.fatal()})
 
-    return told
+    return on_error
 
 
-class _Sender:
-    """A sender of numbered values that writes down the outcome of each value."""
+class _Writer:
+    """A producer that writes down the outcome of each send."""
 
-    def __init__(self, producer: Producer, launch: Launch, topic: str, history: HistoryWriter) -> None:
-        self.producer = producer
-        self._run = launch.run
-        self._name = launch.spec.name
-        self._seq = launch.start_seq
-        self._topic = topic
-        self._history = history
-        self._partitions = _partitions_of(producer, topic)
-        history.record("ok", "open", topic=topic, detail={"partitions": self._partitions})
+    def __init__(
+        self, spec: ProducerSpec | TransactionalSpec, launch: Launch, history: HistoryWriter, **settings: Any
+    ) -> None:
+        reported = {"client.id": spec.name, "error_cb": _error_callback(history)}
+        self._producer = Producer({**launch.librdkafka, **reported, **settings, **spec.settings})
+        self._answered_by_broker = settings.get("acks") != "0"
+        """False for acks=0: "delivered" then only means handed to the socket."""
+        if isinstance(spec, TransactionalSpec):
+            self._producer.init_transactions(_FLUSH_SECONDS)
+        self._topic = spec.topic
+        self.log = SendLog(launch, spec.topic, _partitions_of(self._producer, spec.topic), history)
 
-    def invoke(self, count: int, *, txn: int = -1) -> list[tuple[str, int, int, int]]:
-        """Name the next records and write them down before the library sees any of them (H2)."""
-        named = []
-        for _ in range(count):
-            seq, self._seq = self._seq, self._seq + 1
-            text = ValueId(self._name, self._run, seq).text
-            partition = seq % self._partitions
-            timestamp = time.time_ns() // 1_000_000 if seq % 4 == 0 else -1
-            extra: dict[str, int] = {"txn": txn} if txn >= 0 else {}
-            if timestamp >= 0:
-                extra["ts"] = timestamp
-            self._history.record("invoke", "send", topic=self._topic, partition=partition, value=text, **extra)
-            named.append((text, seq, partition, timestamp))
-        self._history.flush()
-        return named
+    @property
+    def waiting(self) -> int:
+        return len(self._producer)
 
-    def send(self, text: str, seq: int, partition: int, timestamp: int, on_delivery: Any) -> None:
-        content = content_of(text, seq)
-        extra: dict[str, Any] = {"timestamp": timestamp} if timestamp >= 0 else {}
+    def poll(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._producer.poll(left)
+
+    def send(self, sends: Sequence[Send]) -> None:
+        for send in sends:
+            key, value, headers = send.content
+            stamp = max(send.timestamp, 0)  # 0: the library's own
+            answered = partial(self._answered, send)
+            while True:
+                try:
+                    self._producer.produce(
+                        self._topic, value, key, send.partition, answered, timestamp=stamp, headers=list(headers)
+                    )
+                except BufferError:
+                    self._producer.poll(TICK_SECONDS)
+                else:
+                    break
+
+    def _answered(self, send: Send, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            # Only a record that never left the queue is surely not in the log. Any other record may be in the log.
+            self.log.record("fail" if error.code() in _NEVER_SENT else "info", send, error=error.name())
+        elif self._answered_by_broker:
+            offset = message.offset()  # the answer to a duplicate may have none
+            self.log.record("ok", send, offset=-1 if offset is None else offset)
+        else:
+            self.log.record("info", send)
+
+    def flush(self) -> int:
+        """Wait for the answers, and return the number of records that still have none."""
+        return self._producer.flush(_FLUSH_SECONDS)
+
+
+class _TransactionalWriter(_Writer):
+    """A producer whose records get their outcome from the end of the transaction."""
+
+    def __init__(self, spec: TransactionalSpec, launch: Launch, history: HistoryWriter) -> None:
+        self.offsets: dict[str, int] = {}
+        super().__init__(spec, launch, history, **{"transactional.id": spec.name})
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def send(self, sends: Sequence[Send]) -> None:
+        super().send(sends)
+        self.flush()
+
+    def _answered(self, send: Send, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.offsets[send.value] = message.offset() or 0
+
+    def end(self, *, abort: bool) -> tuple[str, str]:
         while True:
             try:
-                self.producer.produce(
-                    self._topic,
-                    content.value,
-                    content.key,
-                    partition,
-                    on_delivery=on_delivery,
-                    headers=list(content.headers),
-                    **extra,
-                )
-            except BufferError:
-                self.producer.poll(TICK_SECONDS)
-            else:
-                return
-
-    def failed(self, text: str, partition: int, error: KafkaError) -> None:
-        # Only a record that never left the queue is surely not in the log. Any other record may be in the log.
-        kind = "fail" if error.code() in _NEVER_SENT else "info"
-        self._history.record(kind, "send", topic=self._topic, partition=partition, value=text, error=error.name())
+                if abort:
+                    self._producer.abort_transaction(_FLUSH_SECONDS)
+                    return "fail", ABORTED
+                self._producer.commit_transaction(_FLUSH_SECONDS)
+                return "ok", ""
+            except KafkaException as raised:
+                error: KafkaError = raised.args[0]
+                if error.retriable():
+                    continue
+                if error.txn_requires_abort() and not abort:
+                    with contextlib.suppress(KafkaException):
+                        self._producer.abort_transaction(_FLUSH_SECONDS)
+                        return "fail", error.name()
+                return "info", error.name()
 
 
 def _partitions_of(producer: Producer, topic: str, patience_s: float = 10.0) -> int:
@@ -113,130 +151,18 @@ def _partitions_of(producer: Producer, topic: str, patience_s: float = 10.0) -> 
         time.sleep(TICK_SECONDS)
 
 
-def _text_of(message: Message) -> str:
-    return id_in(message.value()) or ""
-
-
 def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
     """Run a producer with default settings except acks and idempotence."""
-    settings: dict[str, Any] = {
-        **launch.librdkafka,
-        "client.id": spec.name,
-        "acks": spec.acks,
-        "enable.idempotence": spec.idempotent,
-        "error_cb": _error_callback(history),
-        **spec.settings,
-    }
-    sender = _Sender(producer := Producer(settings), launch, spec.topic, history)
-
-    def answered(error: KafkaError | None, message: Message) -> None:
-        text, partition = _text_of(message), message.partition() or 0
-        if error is not None:
-            sender.failed(text, partition, error)
-        elif spec.acks == "0":  # "delivered" only means handed to the socket
-            history.record("info", "send", topic=spec.topic, partition=partition, value=text)
-        else:
-            offset = -1 if message.offset() is None else message.offset()  # the answer to a duplicate may have none
-            history.record("ok", "send", topic=spec.topic, partition=partition, offset=offset, value=text)
-
-    _send_on_schedule(spec, sender, answered, stopping)
-    if left_over := producer.flush(_FLUSH_SECONDS):
+    writer = _Writer(spec, launch, history, **{"acks": spec.acks, "enable.idempotence": spec.idempotent})
+    run_producer(spec.rate, writer.log, writer, stopping)
+    if left_over := writer.flush():
         history.record("info", "error", error="flush-timed-out", detail={"text": f"{left_over} records unanswered"})
 
 
-def _send_on_schedule(spec: ProducerSpec, sender: _Sender, answered: Any, stopping: Event) -> None:
-    def send(count: int) -> None:
-        for text, seq, partition, timestamp in sender.invoke(count):
-            sender.send(text, seq, partition, timestamp, answered)
-
-    # The first record fetches the producer id and opens connections. The schedule starts after that record, or every
-    # later record would share the record's wait.
-    producer = sender.producer
-    send(1)
-    while len(producer) and not stopping.is_set():
-        producer.poll(TICK_SECONDS)
-    pace = Pace(spec.rate)
-    while not stopping.is_set():
-        if len(producer) < _MOST_WAITING and (due := pace.due()):
-            send(due)
-        deadline = time.monotonic() + TICK_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            producer.poll(left)
-
-
 def transact(spec: TransactionalSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
-    """Run a transactional writer. A record counts as acknowledged once its transaction is committed."""
-    settings: dict[str, Any] = {
-        **launch.librdkafka,
-        "client.id": spec.name,
-        "transactional.id": spec.name,
-        "error_cb": _error_callback(history),
-        **spec.settings,
-    }
-    producer = Producer(settings)
-    producer.init_transactions(_FLUSH_SECONDS)
-    sender = _Sender(producer, launch, spec.topic, history)
-    pace = Pace(spec.rate / spec.records)
-    number = launch.start_seq // spec.records
-    while not stopping.is_set():
-        for _ in range(pace.due()):
-            if not stopping.is_set():
-                _transaction(spec, sender, history, number)
-                number += 1
-        producer.poll(TICK_SECONDS)
-        history.flush()
-
-
-def _transaction(spec: TransactionalSpec, sender: _Sender, history: HistoryWriter, number: int) -> None:
-    producer = sender.producer
-    delivered: dict[str, tuple[int, int]] = {}
-
-    def answered(error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            delivered[_text_of(message)] = (message.partition() or 0, message.offset() or 0)
-
-    where = {"topic": spec.topic, "txn": number}
-    history.record("ok", "begin", **where)
-    producer.begin_transaction()
-    named = sender.invoke(spec.records, txn=number)
-    for text, seq, partition, timestamp in named:
-        sender.send(text, seq, partition, timestamp, answered)
-    producer.flush(_FLUSH_SECONDS)
-    abort = number % spec.abort_every == spec.abort_every - 1
-    history.record("invoke", "txn", **where, detail={"ask": "abort" if abort else "commit"})
-    history.flush()  # before the library is asked (H2)
-    outcome, error = _end(producer, abort=abort)
-    for text, _, partition, _ in named:
-        offset = delivered.get(text, (partition, -1))[1]
-        fields: dict[str, Any] = {**where, "partition": partition, "value": text}
-        if outcome == "ok":
-            history.record("ok", "send", offset=offset, **fields)
-        else:
-            history.record(outcome, "send", error=error, **fields)
-    history.record(outcome, "txn", **where, error=error)
-
-
-def _end(producer: Producer, *, abort: bool) -> tuple[str, str]:
-    """Commit or abort, and return the outcome and the error.
-
-    The outcome is `ok`, `fail` (aborted), or `info` if nobody can say.
-    """
-    while True:
-        try:
-            if abort:
-                producer.abort_transaction(_FLUSH_SECONDS)
-                return "fail", ABORTED
-            producer.commit_transaction(_FLUSH_SECONDS)
-            return "ok", ""
-        except KafkaException as raised:
-            error: KafkaError = raised.args[0]
-            if error.retriable():
-                continue
-            if error.txn_requires_abort() and not abort:
-                with contextlib.suppress(KafkaException):
-                    producer.abort_transaction(_FLUSH_SECONDS)
-                    return "fail", error.name()
-            return "info", error.name()
+    """Run a transactional writer."""
+    writer = _TransactionalWriter(spec, launch, history)
+    run_transactions(spec, writer.log, writer, stopping)
 
 
 class _Member:
@@ -268,17 +194,14 @@ class _Member:
         )
 
     def run(self, stopping: Event) -> None:
-        commit_at = time.monotonic() + COMMIT_SECONDS
         while not stopping.is_set():
             message = self._consumer.poll(0.1)
             while message is not None:
                 self._note(message)
                 message = self._consumer.poll(0) if self._log.waiting < _MOST_READ_AT_ONCE else None
             self._log.write()
-            if time.monotonic() >= commit_at:
-                if positions := self._log.uncommitted():
-                    self._consumer.commit(offsets=_partitions(positions), asynchronous=True)
-                commit_at = time.monotonic() + COMMIT_SECONDS
+            if self._log.commit_due() and (positions := self._log.uncommitted()):
+                self._consumer.commit(offsets=_partitions(positions), asynchronous=True)
         self._commit_now()
         self._consumer.close()
 
@@ -288,9 +211,7 @@ class _Member:
             f = "notice" if error.code() in _NOTICES else "error"
             self._history.record("info", f, error=error.name(), detail={"text": error.str()})
             return
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None and partition is not None and offset is not None
-        self._log.read(topic, partition, offset, message.value(), message.key(), message.headers())
+        self._log.read(*position_of(message), message.value(), message.key(), message.headers())
 
     def _commit_now(self) -> None:
         positions = self._log.uncommitted()
@@ -304,9 +225,9 @@ class _Member:
 
     def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         whole = error.name() if error else ""
-        told = [(partition.error.name() if partition.error else whole, partition) for partition in partitions]
-        for name in sorted({name for name, _ in told}):
-            self._log.committed(_positions([partition for of, partition in told if of == name]), name)
+        named = [(each.error.name() if each.error else whole, each) for each in partitions]
+        for name in sorted({name for name, _ in named}):
+            self._log.committed(_positions([each for of, each in named if of == name]), name)
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._log.assigned(_positions(partitions))

@@ -10,6 +10,7 @@ the target.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from kmigrate.sandbox.history import ABORTED, HistoryWriter
 from kmigrate.sandbox.payload import ValueId, content_of
 from kmigrate.sandbox.topics import create_topics
 
-__all__ = ["DEMO_TOPICS", "Preload", "Preloaded", "preload"]
+__all__ = ["DEMO_TOPICS", "Preload", "Preloaded", "preload", "seeded_preload"]
 
 DEMO_TOPICS: Mapping[str, int] = {"orders": 6, "payments": 3, "audit": 1}
 
@@ -49,6 +50,17 @@ class Preload:
     age_seconds: int = 0  # the age of the records' own timestamps
     # The share of each partition that a group has read and committed.
     groups: Mapping[str, float] = field(default_factory=lambda: {"billing": 0.95, "analytics": 0.99})
+
+
+def seeded_preload(seed: int, records: int, replicas: int) -> Preload:
+    """Return a preload. The seed decides which partitions of `orders` start beyond 1,000,000, and where."""
+    chance = random.Random(seed)
+    return Preload(
+        records=records,
+        log_start=1_000_000 + chance.randrange(200_000),
+        filled_partitions=tuple(sorted(chance.sample(range(DEMO_TOPICS["orders"]), chance.randint(2, 3)))),
+        replicas=replicas,
+    )
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,15 @@ content of each record is judged at once, because a record that a reader was giv
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from kmigrate.sandbox.history import HistoryWriter
 from kmigrate.sandbox.payload import AnyHeaders, content_of, id_in, plain_headers
 
-__all__ = ["COMMIT_SECONDS", "Position", "ReadLog"]
+__all__ = ["Position", "ReadLog"]
 
-COMMIT_SECONDS = 0.5
+_COMMIT_SECONDS = 0.5
 
 Slot = tuple[str, int]
 Position = tuple[str, int, int]
@@ -31,15 +32,10 @@ class ReadLog:
         self._next: dict[Slot, int] = {}
         self._asked: dict[Slot, int] = {}
         self.waiting = 0
+        self._commit_at = time.monotonic() + _COMMIT_SECONDS
 
     def read(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        value: bytes | None,
-        key: bytes | None,
-        headers: AnyHeaders,
+        self, topic: str, partition: int, offset: int, value: bytes | None, key: bytes | None, headers: AnyHeaders
     ) -> None:
         slot = (topic, partition)
         if slot in self._owned:
@@ -50,15 +46,8 @@ class ReadLog:
         else:
             content = content_of(text, int(text.rpartition(":")[2]))
             if (value, key, plain_headers(headers)) != (content.value, content.key, content.headers):
-                self._record(
-                    "fail",
-                    "poll",
-                    topic=topic,
-                    partition=partition,
-                    offset=offset,
-                    value=text,
-                    error="altered",
-                )
+                where = {"topic": topic, "partition": partition, "offset": offset}
+                self._record("fail", "poll", **where, value=text, error="altered")
         run = self._runs.get(slot)
         if run is not None and run[0] + len(run[1]) != offset:
             self._write_run(slot, *run)
@@ -77,6 +66,14 @@ class ReadLog:
 
     def _write_run(self, slot: Slot, first: int, values: list[str]) -> None:
         self._record("ok", "poll", topic=slot[0], partition=slot[1], offset=first, values=values)
+
+    def commit_due(self) -> bool:
+        """Return whether the member is to commit now, which is every half second."""
+        now = time.monotonic()
+        due = now >= self._commit_at
+        if due:
+            self._commit_at = now + _COMMIT_SECONDS
+        return due
 
     def uncommitted(self) -> list[Position]:
         """Write down and return the positions to commit now: the next positions that were not asked for before."""

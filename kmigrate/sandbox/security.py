@@ -30,8 +30,7 @@ from confluent_kafka.admin import (
 
 from kmigrate.errors import Failed
 from kmigrate.model.grants import GRANTS
-from kmigrate.sandbox.access import Access
-from kmigrate.sandbox.client_specs import DEMO_GROUPS
+from kmigrate.sandbox.client_specs import DEMO_GROUPS, Access
 
 __all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits", "router_section"]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from kmigrate.errors import Failed, Refused, UsageError, WaitTimedOut
-from kmigrate.sandbox.access import Access
 from kmigrate.sandbox.client_specs import (
+    Access,
     ClientSpec,
     ConsumerSpec,
     Launch,

@@ -26,16 +26,15 @@ from kmigrate.errors import Failed
 from kmigrate.net.clock import block, monotonic
 from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySummary
 from kmigrate.sandbox.checker import Verdict, check
-from kmigrate.sandbox.client_specs import ClientSpec, TransactionalSpec
+from kmigrate.sandbox.client_specs import ClientSpec, TransactionalSpec, seeded_clients
 from kmigrate.sandbox.estate import Sandbox
 from kmigrate.sandbox.final_read import FinalRecord, read_topic, saving
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.sandbox.pauses import Percentiles, Timeline, Window
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.sandbox.preload import preload
+from kmigrate.sandbox.preload import preload, seeded_preload
 from kmigrate.sandbox.processes import ProcessIdentity, spawn_tied
-from kmigrate.sandbox.seeded import seeded_clients, seeded_preload
 from kmigrate.sandbox.toolchains import DRIVEN, driver_of
 from kmigrate.sandbox.traffic import Traffic
 

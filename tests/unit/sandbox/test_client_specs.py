@@ -1,4 +1,7 @@
-"""The specification of a client reaches the client's process and comes back unchanged."""
+"""The specification of a client reaches the client's process and comes back unchanged.
+
+The same seed gives the same clients and preload, another seed gives others, and the rate stays the rate.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from kmigrate.sandbox.client_specs import (
     ProducerSpec,
     TransactionalSpec,
     demo_clients,
+    seeded_clients,
     spec_from_json,
 )
+from kmigrate.sandbox.preload import seeded_preload
 
 
 @pytest.mark.parametrize("spec", demo_clients(), ids=lambda spec: spec.name)
@@ -37,3 +42,16 @@ def test_the_demo_has_two_families_two_groups_of_three_and_one_transactional_wri
     assert sorted(spec.group for spec in consumers) == ["analytics"] * 3 + ["billing"] * 3
     assert sum(isinstance(spec, TransactionalSpec) for spec in specs) == 1
     assert len({spec.name for spec in specs}) == len(specs)
+
+
+def test_a_seed_is_repeatable_and_seeds_differ() -> None:
+    assert seeded_clients(3, 1500) == seeded_clients(3, 1500)
+    assert seeded_preload(3, 1000, 1) == seeded_preload(3, 1000, 1)
+    assert len({repr(seeded_clients(seed, 1500)) for seed in range(5)}) == 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_shares_of_the_rate_add_up(seed: int) -> None:
+    rates = [s.rate for s in seeded_clients(seed, 1500) if isinstance(s, ProducerSpec)]
+    assert sum(rates) == pytest.approx(1500)
+    assert seeded_preload(seed, 1000, 1).log_start >= 1_000_000

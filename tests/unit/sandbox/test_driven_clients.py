@@ -85,7 +85,7 @@ def test_a_producer_writes_down_what_it_asked_for_and_what_became_of_it(drive_wi
 def test_a_driver_that_falls_silent_and_stays_is_ended(
     drive_with: DriveWith, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driven_clients, "_FAREWELL_SECONDS", 0.2)
+    monkeypatch.setattr(driven_clients, "_EXIT_SECONDS", 0.2)
     drive_with("""
         import os, time
         say("")

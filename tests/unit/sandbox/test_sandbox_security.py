@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.errors import Failed
-from kmigrate.sandbox.access import Access
-from kmigrate.sandbox.client_specs import Launch, ProducerSpec
+from kmigrate.sandbox.client_specs import Access, Launch, ProducerSpec
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.security import USERS, SandboxSecurity, permits
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kmigrate.sandbox.pacing import Pace
+from kmigrate.sandbox.sending import Pace
 
 
 @pytest.fixture
