@@ -23,6 +23,7 @@ from kmigrate.errors import Refused
 from kmigrate.kafka_jars.cache import exclusive
 from kmigrate.kafka_jars.jars import OnProgress
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.processes import Server
 
 __all__ = ["DEFAULT_FOLDER", "BrokerStatus", "ClusterStatus", "Sandbox", "SandboxStatus"]
 
@@ -150,11 +151,7 @@ class Sandbox:
 
     def save(self) -> None:
         """Write sandbox.json. Call this again after a broker was restarted."""
-        content = {
-            "data": str(self.data),
-            "source": self.source.as_json(),
-            "target": self.target.as_json(),
-        }
+        content = {"data": str(self.data), "source": self.source.as_json(), "target": self.target.as_json()}
         unfinished = self.folder / f"{_FILE}.{os.getpid()}"
         unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         unfinished.replace(self.folder / _FILE)
@@ -174,14 +171,11 @@ class Sandbox:
 
 
 def _status(cluster: KafkaCluster) -> ClusterStatus:
-    brokers = tuple(
-        BrokerStatus(each.node, each.port, each.process.pid if each.process else None, each.alive)
-        for each in cluster.brokers.values()
-    )
-    kept = cluster.zookeeper
-    zookeeper = None
-    if kept is not None:
-        zookeeper = BrokerStatus(0, kept.port, kept.process.pid if kept.process else None, kept.alive)
+    def status(server: Server) -> BrokerStatus:
+        return BrokerStatus(server.node, server.port, server.pid if server.process else None, server.alive)
+
+    brokers = tuple(map(status, cluster.brokers.values()))
+    zookeeper = status(cluster.zookeeper) if cluster.zookeeper else None
     return ClusterStatus(cluster.spec.name, cluster.version, cluster.bootstrap, cluster.cluster_id, brokers, zookeeper)
 
 
@@ -191,12 +185,8 @@ def _read(folder: Path) -> Sandbox | None:
         return None
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
-        return Sandbox(
-            folder,
-            Path(saved["data"]),
-            KafkaCluster.from_json(saved["source"]),
-            KafkaCluster.from_json(saved["target"]),
-        )
+        source, target = (KafkaCluster.from_json(saved[side]) for side in ("source", "target"))
+        return Sandbox(folder, Path(saved["data"]), source, target)
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(
             "sandbox-file-unreadable",

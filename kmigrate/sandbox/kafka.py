@@ -34,7 +34,7 @@ from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.containers import ContainerProcess, start_container
 from kmigrate.sandbox.distribution import Distribution, Image, archive_options, archive_path, find_distribution
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.sandbox.processes import BrokerProcess, ProcessIdentity, end_all, spawn_detached, spawn_tied
+from kmigrate.sandbox.processes import BrokerProcess, ProcessIdentity, Server, end_all, spawn_detached, spawn_tied
 from kmigrate.sandbox.properties import broker_properties
 from kmigrate.sandbox.security import SandboxSecurity, permits
 from kmigrate.sandbox.zookeeper import ZooKeeper, needs_zookeeper
@@ -71,24 +71,10 @@ class ClusterSpec:
 
 
 @dataclass
-class Broker:
-    """A broker. Folder and ports stay for good, the process as long as the broker runs."""
+class Broker(Server):
+    """A broker, which is a controller, too, unless the cluster has a ZooKeeper."""
 
-    node: int
-    port: int
-    controller_port: int
-    folder: Path
-    process: BrokerProcess | None = None
-
-    @property
-    def pid(self) -> int:
-        if self.process is None:
-            raise Failed("broker-not-started", f"broker {self.node} was not started")
-        return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.alive()
+    controller_port: int = field(kw_only=True)
 
     @property
     def properties(self) -> Path:
@@ -121,28 +107,22 @@ class KafkaCluster:
         distribution = find_distribution(spec.version, on_progress)
         ports = free_ports(2 * spec.brokers + 1)
         brokers = {
-            node: Broker(node, ports[2 * node - 2], ports[2 * node - 1], root / f"{spec.name}-{node}")
+            node: Broker(node, ports[2 * node - 2], root / f"{spec.name}-{node}", controller_port=ports[2 * node - 1])
             for node in range(1, spec.brokers + 1)
         }
         zookeeper = None
         if needs_zookeeper(distribution.version):
-            zookeeper = ZooKeeper(ports[-1], root / f"{spec.name}-zookeeper")
+            zookeeper = ZooKeeper(0, ports[-1], root / f"{spec.name}-zookeeper")
             zookeeper.write()
         cluster_id = _new_cluster_id() if zookeeper is None else ""
         cluster = cls(spec, distribution, cluster_id, brokers, detached, zookeeper)
         security = SandboxSecurity.create(cluster.security.folder) if spec.secure else None
+        pairs = {each.node: (each.port, each.controller_port) for each in brokers.values()}
         for broker in brokers.values():
             broker.folder.mkdir(parents=True, exist_ok=True)
-            properties = broker_properties(
-                broker.node,
-                {each.node: (each.port, each.controller_port) for each in brokers.values()},
-                broker.folder / "data",
-                {
-                    **(security.broker_properties(broker.port, broker.controller_port) if security else {}),
-                    **spec.config,
-                },
-                zookeeper,
-            )
+            secured = security.broker_properties(*pairs[broker.node]) if security else {}
+            config = {**secured, **spec.config}
+            properties = broker_properties(broker.node, pairs, broker.folder / "data", config, zookeeper)
             text = "".join(f"{key}={value}\n" for key, value in properties.items())
             broker.properties.touch(mode=0o600)
             broker.properties.write_text(text, encoding="utf-8")
@@ -157,23 +137,16 @@ class KafkaCluster:
         )
         brokers = {
             each["node"]: Broker(
-                each["node"],
-                each["port"],
-                each["controller_port"],
-                root / f"{spec.name}-{each['node']}",
-                _process_from_json(each["process"]),
+                *_server_from_json(each, root / f"{spec.name}-{each['node']}"), controller_port=each["controller_port"]
             )
             for each in saved["brokers"]
         }
-        distribution = (
-            Image(saved["image"], saved["version"])
-            if saved["image"]
-            else Distribution(Path(saved["jars"]), saved["version"])
-        )
+        distribution: Distribution | Image = Distribution(Path(saved["jars"] or "."), saved["version"])
+        if saved["image"]:
+            distribution = Image(saved["image"], saved["version"])
         zookeeper = None
         if (kept := saved.get("zookeeper")) is not None:
-            folder = root / f"{spec.name}-zookeeper"
-            zookeeper = ZooKeeper(kept["port"], folder, _process_from_json(kept["process"]))
+            zookeeper = ZooKeeper(*_server_from_json(kept, root / f"{spec.name}-zookeeper"))
         return cls(spec, distribution, saved["cluster_id"], brokers, saved["detached"], zookeeper)
 
     def as_json(self) -> dict[str, Any]:
@@ -191,18 +164,16 @@ class KafkaCluster:
             "config": dict(self.spec.config),
             "secure": self.spec.secure,
             "brokers": [
-                {
-                    "node": broker.node,
-                    "port": broker.port,
-                    "controller_port": broker.controller_port,
-                    "process": _process_as_json(broker.process),
-                }
+                {**_server_as_json(broker), "controller_port": broker.controller_port}
                 for broker in self.brokers.values()
             ],
-            "zookeeper": None
-            if self.zookeeper is None
-            else {"port": self.zookeeper.port, "process": _process_as_json(self.zookeeper.process)},
+            "zookeeper": _server_as_json(self.zookeeper) if self.zookeeper else None,
         }
+
+    @property
+    def servers(self) -> list[Server]:
+        """The brokers, and then the ZooKeeper if there is a ZooKeeper."""
+        return [*self.brokers.values(), *([self.zookeeper] if self.zookeeper else [])]
 
     @property
     def bootstrap(self) -> str:
@@ -303,11 +274,11 @@ class KafkaCluster:
 
     def kill(self, node: int) -> None:
         """Kill a broker with SIGKILL, as a power cut would. The data stays for `restart`."""
-        end_all([self._process(node)])
+        end_all([self.brokers[node].started()])
 
     def terminate(self, node: int, timeout: float = 30.0) -> None:
         """Stop a broker cleanly, so that the broker hands over its leaderships. The data stays."""
-        process = self._process(node)
+        process = self.brokers[node].started()
         process.signal(signal.SIGTERM)
         deadline = time.monotonic() + timeout
         while process.alive():
@@ -317,10 +288,10 @@ class KafkaCluster:
 
     def pause(self, node: int) -> None:
         """Stop a broker with SIGSTOP. The broker's connections stay open and silent."""
-        self._process(node).signal(signal.SIGSTOP)
+        self.brokers[node].started().signal(signal.SIGSTOP)
 
     def resume(self, node: int) -> None:
-        self._process(node).signal(signal.SIGCONT)
+        self.brokers[node].started().signal(signal.SIGCONT)
 
     def restart(self, node: int) -> None:
         """Launch a broker again on its data and ports, whether or not the broker was killed.
@@ -332,18 +303,9 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """End all brokers and remove their folders. A sandbox holds nothing that is worth a clean shutdown."""
-        servers: list[Broker | ZooKeeper] = list(self.brokers.values())
-        if self.zookeeper is not None:
-            servers.append(self.zookeeper)
-        end_all(server.process for server in servers if server.process is not None)
-        for server in servers:
+        end_all(server.process for server in self.servers if server.process is not None)
+        for server in self.servers:
             shutil.rmtree(server.folder, ignore_errors=True)
-
-    def _process(self, node: int) -> BrokerProcess:
-        process = self.brokers[node].process
-        if process is None:
-            raise Failed("broker-not-started", f"{self.spec.name}: broker {node} was not started")
-        return process
 
     def _launch(self, node: int) -> None:
         broker = self.brokers[node]
@@ -413,22 +375,22 @@ def _java(distribution: Distribution, *options: str) -> list[str]:
     return [str(java.executable), *archive, *options, *_LOGGING, "-cp", f"{distribution.jars}/*"]
 
 
-def _process_as_json(process: BrokerProcess | None) -> dict[str, Any] | None:
-    match process:
+def _server_as_json(server: Server) -> dict[str, Any]:
+    process: dict[str, Any] | None = None
+    match server.process:
         case ProcessIdentity(pid, started):
-            return {"pid": pid, "started": started}
+            process = {"pid": pid, "started": started}
         case ContainerProcess(container):
-            return {"pid": process.pid, "container": container}
-        case _:
-            return None
+            process = {"pid": server.pid, "container": container}
+    return {"node": server.node, "port": server.port, "process": process}
 
 
-def _process_from_json(saved: dict[str, Any] | None) -> BrokerProcess | None:
-    if saved is None:
-        return None
-    if "container" in saved:
-        return ContainerProcess(saved["container"])
-    return ProcessIdentity(saved["pid"], saved["started"])
+def _server_from_json(saved: dict[str, Any], folder: Path) -> tuple[int, int, Path, BrokerProcess | None]:
+    process: BrokerProcess | None = None
+    if (kept := saved["process"]) is not None:
+        container = kept.get("container")
+        process = ContainerProcess(container) if container else ProcessIdentity(kept["pid"], kept["started"])
+    return saved["node"], saved["port"], folder, process
 
 
 def _new_cluster_id() -> str:

@@ -15,9 +15,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, cast
 
-__all__ = ["BrokerProcess", "ProcessIdentity", "end_all", "identify", "spawn_detached", "spawn_tied"]
+from kmigrate.errors import Failed
+
+__all__ = ["BrokerProcess", "ProcessIdentity", "Server", "end_all", "identify", "spawn_detached", "spawn_tied"]
 
 _LIFELINE = Path(__file__).with_name("lifeline.py")
 _LOOK_SECONDS = 0.02
@@ -58,6 +60,30 @@ class ProcessIdentity:
         return True
 
 
+@dataclass
+class Server:
+    """A server of a cluster. Node id, port and folder stay for good, the process as long as the server runs."""
+
+    node: int
+    port: int
+    folder: Path
+    process: BrokerProcess | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive()
+
+    @property
+    def pid(self) -> int:
+        return self.started().pid
+
+    def started(self) -> BrokerProcess:
+        """Return the server's process."""
+        if self.process is None:
+            raise Failed("broker-not-started", f"{self.folder.name}: broker {self.node} was not started")
+        return self.process
+
+
 def identify(pid: int) -> ProcessIdentity | None:
     """Return the identity of a running process, or None if no process has this id."""
     started = _started(pid)
@@ -76,12 +102,7 @@ def spawn_detached(command: list[str], *, log: Path, environment: dict[str, str]
     """Start a process that outlives this process, in a process group of its own."""
     with log.open("ab") as sink:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            env=environment,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=environment, start_new_session=True
         )
     _CHILDREN.append(process)
     return _identity_or_dead(process.pid)
@@ -99,9 +120,8 @@ def spawn_tied(command: list[str], *, log: Path, environment: dict[str, str], fo
             env=environment,
             start_new_session=True,
         )
-        assert keeper.stdout is not None
-        line = keeper.stdout.readline()
-        keeper.stdout.close()
+    with cast("IO[bytes]", keeper.stdout) as said:
+        line = said.readline()
     _CHILDREN.append(keeper)
     return _identity_or_dead(int(line)) if line.strip() else ProcessIdentity(keeper.pid, "never started")
 

@@ -60,6 +60,11 @@ class Client:
     def running(self) -> bool:
         return self.process is not None and self.process.alive()
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the client's process, if the client was ever started."""
+        if self.process is not None:
+            self.process.signal(number)
+
     def answers_to(self, selector: str) -> bool:
         """Return whether a selector names the client.
 
@@ -71,23 +76,13 @@ class Client:
         return selector in words
 
     def as_json(self) -> dict[str, Any]:
-        process = None if self.process is None else [self.process.pid, self.process.started]
-        return {
-            "spec": spec_to_json(self.spec),
-            "run": self.run,
-            "bootstrap": self.bootstrap,
-            "process": process,
-        }
+        process = [self.process.pid, self.process.started] if self.process else None
+        return {"spec": spec_to_json(self.spec), "run": self.run, "bootstrap": self.bootstrap, "process": process}
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> Client:
-        process = fields["process"]
-        return Client(
-            spec=spec_from_json(fields["spec"]),
-            run=fields["run"],
-            bootstrap=fields["bootstrap"],
-            process=None if process is None else ProcessIdentity(*process),
-        )
+        process = ProcessIdentity(*fields["process"]) if fields["process"] else None
+        return Client(spec_from_json(fields["spec"]), fields["run"], fields["bootstrap"], process)
 
 
 class Traffic:
@@ -202,11 +197,10 @@ class Traffic:
         still behind after `catch_up` seconds: group, topic, partition, offsets to go.
         """
         chosen = self._chosen(which)
-        readers = [client for client in chosen if isinstance(client.spec, ConsumerSpec)]
-        self._end([client for client in chosen if client not in readers], signal.SIGTERM)
-        subscribed = {
-            client.spec.group: client.spec.topics for client in readers if isinstance(client.spec, ConsumerSpec)
-        }
+        specs = {client.name: client.spec for client in chosen if isinstance(client.spec, ConsumerSpec)}
+        readers = [client for client in chosen if client.name in specs]
+        self._end([client for client in chosen if client.name not in specs], signal.SIGTERM)
+        subscribed = {spec.group: spec.topics for spec in specs.values()}
         progress = Progress(subscribed if any(client.running for client in readers) else {})
         others = list(also_read)
 
@@ -222,20 +216,17 @@ class Traffic:
         """Kill clients with SIGKILL, as a crash would. Sends without an answer stay indefinite."""
         killed = [client for client in self._chosen(which) if client.running]
         for client in killed:
-            assert client.process is not None
-            client.process.signal(signal.SIGKILL)
+            client.signal(signal.SIGKILL)
         _wait_until(lambda: not any(client.running for client in killed), _CLOSE_SECONDS)
         return killed
 
     def pause(self, which: str) -> None:
         for client in self._chosen(which):
-            if client.process is not None:
-                client.process.signal(signal.SIGSTOP)
+            client.signal(signal.SIGSTOP)
 
     def resume(self, which: str) -> None:
         for client in self._chosen(which):
-            if client.process is not None:
-                client.process.signal(signal.SIGCONT)
+            client.signal(signal.SIGCONT)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -286,10 +277,7 @@ class Traffic:
 
     def _next_seq(self, name: str) -> int:
         """Return the number after the highest number that any run of the client named in a history (H2)."""
-        highest = -1
-        for path in self.folder.glob(f"{name}.*.jsonl"):
-            highest = max(highest, _highest_seq(path))
-        return highest + 1
+        return 1 + max(map(_highest_seq, self.folder.glob(f"{name}.*.jsonl")), default=-1)
 
     def _wait_for_answer(self, client: Client, deadline: float) -> None:
         spec = client.spec
@@ -320,8 +308,7 @@ class Traffic:
     def _end(self, clients: Iterable[Client], number: signal.Signals) -> None:
         ending = [client for client in clients if client.running]
         for client in ending:
-            assert client.process is not None
-            client.process.signal(number)
+            client.signal(number)
         if _wait_until(lambda: not any(client.running for client in ending), _CLOSE_SECONDS + 5):
             return
         stuck = [client.name for client in ending if client.running]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kmigrate.errors import WaitTimedOut
-from kmigrate.sandbox.processes import BrokerProcess
+from kmigrate.sandbox.processes import BrokerProcess, Server
 
 __all__ = ["SESSION_MS", "ZooKeeper", "needs_zookeeper"]
 
@@ -34,20 +34,12 @@ def needs_zookeeper(version: str) -> bool:
 
 
 @dataclass
-class ZooKeeper:
+class ZooKeeper(Server):
     """A ZooKeeper server, alone in its ensemble, on a loopback port."""
-
-    port: int
-    folder: Path
-    process: BrokerProcess | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.alive()
 
     @property
     def log(self) -> Path:

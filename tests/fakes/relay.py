@@ -11,7 +11,8 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Literal, Self
 
 __all__ = ["Direction", "Relay"]
@@ -20,13 +21,16 @@ Direction = Literal["up", "down"]
 _CHUNK = 64 * 1024
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Faults:
     """The faults of the network now."""
 
     delay: float = 0.0  # seconds before each chunk is handed on
     bytes_per_second: float = 0.0  # per connection and direction; 0: no limit
     refusing: bool = False
+    cut_at: dict[Direction, int] = field(default_factory=dict)  # the number of passed bytes that resets everything
+    cuts: dict[Direction, Iterator[int]] = field(default_factory=dict)  # bytes of each future connection
+    lives: Iterator[float] = field(default_factory=lambda: repeat(math.inf))  # seconds of each future connection
 
 
 class Relay:
@@ -46,9 +50,6 @@ class Relay:
         self.passed: dict[Direction, int] = {"up": 0, "down": 0}
         self._faults = _Faults()
         self._flowing: dict[Direction, asyncio.Event] = {"up": asyncio.Event(), "down": asyncio.Event()}
-        self._cut_at: dict[Direction, int] = {}
-        self._cuts: dict[Direction, Iterator[int]] = {}
-        self._lives: Iterator[float] | None = None
         self._links: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -98,22 +99,18 @@ class Relay:
 
     def cut_after(self, count: int, direction: Direction) -> None:
         """Reset every connection once `count` more bytes have passed in a direction, in the middle of a chunk."""
-        self._in_loop(lambda: self._cut_at.__setitem__(direction, self.passed[direction] + count))
+        self._in_loop(lambda: self._faults.cut_at.update({direction: self.passed[direction] + count}))
 
     def cut_each_after(self, counts: Iterator[int], direction: Direction) -> None:
         """Reset each future connection after the next of `counts` bytes in a direction, as long as `counts` last.
 
         Each connection is reset alone. A client that reconnects at once meets each count in turn.
         """
-        self._in_loop(lambda: self._cuts.__setitem__(direction, counts))
+        self._in_loop(lambda: self._faults.cuts.update({direction: counts}))
 
     def let_live(self, seconds: Iterator[float]) -> None:
         """Reset each future connection after the next of `seconds`, as long as `seconds` last."""
-
-        def begin() -> None:
-            self._lives = seconds
-
-        self._in_loop(begin)
+        self._set(lives=seconds)
 
     def stall(self, *directions: Direction) -> None:
         """Stop forwarding in the directions, or in both if none is named. Connections stay open and bytes wait."""
@@ -140,9 +137,6 @@ class Relay:
 
         def well() -> None:
             self._faults = _Faults()
-            self._cut_at.clear()
-            self._cuts.clear()
-            self._lives = None
             for flowing in self._flowing.values():
                 flowing.set()
 
@@ -151,10 +145,7 @@ class Relay:
     # -- inside --------------------------------------------------------------------------------
 
     def _set(self, **changes: object) -> None:
-        def change() -> None:
-            self._faults = replace(self._faults, **changes)  # type: ignore[arg-type]
-
-        self._in_loop(change)
+        self._in_loop(lambda: vars(self._faults).update(changes))
 
     def _in_loop(self, act: Callable[[], None]) -> None:
         async def acting() -> None:
@@ -182,18 +173,28 @@ class Relay:
         for link in self._links:
             link.cancel()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = asyncio.current_task()
-        assert link is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         if self._faults.refusing or not self._upstream[1]:
             writer.transport.abort()
             return
+        link = self._loop.create_task(self._forward(reader, writer))
         self._links.add(link)
         self._writers.add(writer)
-        left: dict[Direction, float] = {way: next(counts, math.inf) for way, counts in self._cuts.items()}
-        life = next(self._lives, math.inf) if self._lives is not None else math.inf
+        life = next(self._faults.lives, math.inf)
         end = self._loop.call_later(life, link.cancel) if life < math.inf else None
+
+        def ended(_: object) -> None:
+            if end is not None:
+                end.cancel()
+            self._links.discard(link)
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+        link.add_done_callback(ended)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        left: dict[Direction, float] = {way: next(counts, math.inf) for way, counts in self._faults.cuts.items()}
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
             self._writers.add(upstream_writer)
@@ -208,12 +209,6 @@ class Relay:
                 upstream_writer.transport.abort()
         except (OSError, asyncio.CancelledError):
             pass  # the upstream refuses, or a fault resets the link: both ends see a reset
-        finally:
-            if end is not None:
-                end.cancel()
-            self._links.discard(link)
-            self._writers.discard(writer)
-            writer.transport.abort()
 
     async def _pump(
         self,
@@ -233,10 +228,10 @@ class Relay:
                     self.passed[direction] += int(own)
                     raise ConnectionResetError  # ends only this link
                 own_left[direction] = own - len(part)
-                left = self._cut_at.get(direction, math.inf) - self.passed[direction]
+                left = self._faults.cut_at.get(direction, math.inf) - self.passed[direction]
                 if cutting := len(part) >= left:
                     part = part[: int(left)]
-                    del self._cut_at[direction]
+                    del self._faults.cut_at[direction]
                 self.passed[direction] += len(part)
                 writer.write(part)
                 await writer.drain()

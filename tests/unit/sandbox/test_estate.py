@@ -15,7 +15,7 @@ from kmigrate.sandbox.processes import ProcessIdentity
 
 def _cluster(name: str, version: str, data: Path, port: int) -> KafkaCluster:
     long_gone = ProcessIdentity(1, "before this machine was started")
-    broker = Broker(1, port, port + 1, data / f"{name}-1", long_gone)
+    broker = Broker(1, port, data / f"{name}-1", long_gone, controller_port=port + 1)
     distribution = Distribution(data / "jars", version)
     return KafkaCluster(ClusterSpec(name, version, 1, {"a": "b"}), distribution, f"id-{name}", {1: broker}, True)
 

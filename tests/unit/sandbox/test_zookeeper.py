@@ -26,7 +26,7 @@ def test_versions_before_kraft_need_one(version: str, needs: bool) -> None:
 
 
 def test_such_brokers_are_told_of_it_and_of_nothing_that_makes_a_kraft_broker(tmp_path: Path) -> None:
-    told = broker_properties(1, {1: (9092, 9093)}, tmp_path, {"a": "b"}, ZooKeeper(2181, tmp_path))
+    told = broker_properties(1, {1: (9092, 9093)}, tmp_path, {"a": "b"}, ZooKeeper(0, 2181, tmp_path))
     assert (told["broker.id"], told["zookeeper.connect"], told["a"]) == ("1", "127.0.0.1:2181", "b")
     assert not [key for key in told if key.startswith(("process.", "controller.", "node.", "share."))]
 
@@ -42,7 +42,7 @@ def test_they_run_from_jars_also_where_a_container_engine_answers(
 
 
 def _cluster(name: str, root: Path, zookeeper: ZooKeeper | None) -> KafkaCluster:
-    broker = Broker(1, 9092, 9093, root / f"{name}-1", GONE)
+    broker = Broker(1, 9092, root / f"{name}-1", GONE, controller_port=9093)
     return KafkaCluster(
         ClusterSpec(name, "2.8.2"), Distribution(root, "2.8.2"), "id", {1: broker}, detached=True, zookeeper=zookeeper
     )
@@ -51,7 +51,7 @@ def _cluster(name: str, root: Path, zookeeper: ZooKeeper | None) -> KafkaCluster
 def test_another_process_finds_it_again_and_counts_it(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    keeper = ZooKeeper(2181, data / "source-zookeeper", GONE)
+    keeper = ZooKeeper(0, 2181, data / "source-zookeeper", GONE)
     source = _cluster("source", data, keeper)
     assert KafkaCluster.from_json(source.as_json()) == source
     sandbox = Sandbox(tmp_path, data, source, _cluster("target", data, None))
