@@ -14,43 +14,20 @@ The records behind the range are read last: whatever a cleaner removed while the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from kmigrate.parity.plan import PartitionKey, TopicRange
 from kmigrate.parity.verdict import Drilled, Fingerprint
 from kmigrate.spark.source import FINGERPRINT, fingerprints
 
-__all__ = ["compacted_topics", "newest_records"]
-
-
-def compacted_topics(spark: SparkSession, settings: Mapping[str, str], topics: Iterable[str]) -> set[str]:
-    """Return the topics of which a cluster keeps the newest record of each key."""
-    jvm: Any = spark.sparkContext._jvm
-    kafka = jvm.org.apache.kafka
-    properties = jvm.java.util.Properties()
-    for name, value in settings.items():
-        properties.put(name, value)
-    kind = getattr(kafka.common.config, "ConfigResource$Type").TOPIC
-    asked = {topic: kafka.common.config.ConfigResource(kind, topic) for topic in topics}
-    wanted = jvm.java.util.ArrayList()
-    for resource in asked.values():
-        wanted.add(resource)
-    admin = kafka.clients.admin.Admin.create(properties)
-    try:
-        told = admin.describeConfigs(wanted).all().get()
-        policies = {topic: told.get(resource).get("cleanup.policy").value() for topic, resource in asked.items()}
-    finally:
-        admin.close()
-    return {topic for topic, policy in policies.items() if "compact" in policy}
+__all__ = ["newest_records"]
 
 
 def newest_records(
-    spark: SparkSession,
     rows: DataFrame,
     ranges: Sequence[TopicRange],
     most: int,

@@ -44,15 +44,14 @@ from kmigrate.parity.plan import (
 )
 from kmigrate.parity.report import ParityReport, report_of
 from kmigrate.parity.trail import DRILL_BUDGET, Trail
-from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge, settle
-from kmigrate.spark.bounds import Bounds, both_bounds, refuse_what_is_gone, within
-from kmigrate.spark.compacted import compacted_topics, newest_records
-from kmigrate.spark.findings import write_findings
-from kmigrate.spark.lookups import look_up
+from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Place, Stray, judge, settle
+from kmigrate.spark.admin import JavaAdmin, ask_each
+from kmigrate.spark.bounds import Bounds, refuse_what_is_gone, within
+from kmigrate.spark.compacted import newest_records
+from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.session import Progress, spark_session, watched
 from kmigrate.spark.source import (
     FINGERPRINT,
-    KafkaOptions,
     digests,
     fingerprints,
     read_ranges,
@@ -62,7 +61,12 @@ from kmigrate.spark.source import (
     with_record_hash,
 )
 
-__all__ = ["verify", "verify_with"]
+__all__ = ["verify", "verify_with", "write_findings"]
+
+FINDING = (
+    "kind string, topic string, source_partition int, source_offset bigint, "
+    "target_partition int, target_offset bigint, parts array<string>, records bigint"
+)
 
 T = TypeVar("T")
 
@@ -124,6 +128,7 @@ class _Check:
     ) -> None:
         self.spark, self.ranges, self.source, self.target = spark, ranges, source, target
         self.on_progress = on_progress
+        self.clusters = source.java(), target.java()
         self.size = bucket_size(ranges)
         self.at_source: dict[PartitionKey, Bounds] = {}
         self.at_target: dict[PartitionKey, Bounds] = {}
@@ -166,14 +171,13 @@ class _Check:
         rounds = rounds_of({key: digest for key, digest in source.items() if key.of not in cleaned})
         if not rounds:
             return ()
-        told = look_up(self.spark, [self.source.java(), self.target.java()], rounds)
+        answers = ask_each(self.spark, self.clusters, lambda admin: [admin.look_up(times) for times in rounds])
         starts = {key: bounds.start for key, bounds in self.at_source.items()}
-        return judge_lookups(self.ranges, starts, list(zip(rounds, *told, strict=True)))
+        return judge_lookups(self.ranges, starts, list(zip(rounds, *answers, strict=True)))
 
     def bound(self) -> None:
         keys = [each.key for each in self.ranges]
-        sides = self.source.java(), self.target.java()
-        self.at_source, self.at_target = both_bounds(self.spark, sides, keys)
+        self.at_source, self.at_target = ask_each(self.spark, self.clusters, lambda admin: admin.bounds(keys))
         refuse_what_is_gone(self.ranges, self.at_source, self.at_target)
 
     def digest(self, ranges: Sequence[TopicRange]) -> tuple[Digests, Digests]:
@@ -199,8 +203,12 @@ class _Check:
         If the target deletes nothing of a topic by itself, only the source counts.
         """
         kept = {each.topic for each in self.ranges if each.kept}
-        sides = (self.source.java(), topics), (self.target.java(), topics - kept)
-        return {name for side, asked in sides if asked for name in compacted_topics(self.spark, side, asked)}
+        found: set[str] = set()
+        for settings, asked in zip(self.clusters, (topics, topics - kept), strict=True):
+            if asked:
+                with JavaAdmin(self.spark, settings) as admin:
+                    found |= admin.compacted(asked)
+        return found
 
     def cleaned(self, source: Digests, target: Digests) -> dict[PartitionKey, TopicRange]:
         """Return the parts that a log cleaner works on, or has worked on, of the partitions that differ there."""
@@ -252,12 +260,13 @@ class _Check:
             return self.behind([cleaned[key] for key in sorted(keys)])
 
         with watched(self.spark, "drill", self.on_progress):
-            return newest_records(self.spark, reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET, behind)
+            return newest_records(reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET, behind)
 
     def behind(self, asked: Sequence[TopicRange]) -> DataFrame | None:
         """Return the records that both logs now hold behind these ranges, up to where cleaners may have seen them."""
         sides = self.source, self.target
-        now = both_bounds(self.spark, [side.java() for side in sides], [each.key for each in asked])
+        keys = [each.key for each in asked]
+        now = ask_each(self.spark, self.clusters, lambda admin: admin.bounds(keys))
         now = [_up_to(heeded, bounds) for heeded, bounds in zip(_heeded(asked), now, strict=True)]
         places = [each.at_source for each in asked], [each.at_target for each in asked]
         rows: list[DataFrame] = []
@@ -339,6 +348,23 @@ def _heeded(ranges: Sequence[TopicRange]) -> Sides[int]:
 
 def _up_to(ends: Mapping[PartitionKey, int], bounds: Mapping[PartitionKey, Bounds]) -> dict[PartitionKey, Bounds]:
     return {key: each._replace(end=min(each.end, ends[key])) for key, each in bounds.items()}
+
+
+def write_findings(spark: SparkSession, findings: Iterable[Anomaly], folder: Path) -> None:
+    """Write a new folder with a Parquet file: a row per finding, places as columns of numbers.
+
+    Without findings the file has the columns and no row.
+    """
+    rows = [
+        (each.kind.value, each.topic, *_columns(each.source), *_columns(each.target), list(each.parts), each.records)
+        for each in findings
+    ]
+    table = spark.createDataFrame(rows, FINDING).coalesce(1)
+    table.write.mode("errorifexists").parquet(folder.absolute().as_uri())
+
+
+def _columns(place: Place | None) -> tuple[int, int] | tuple[None, None]:
+    return (None, None) if place is None else (place.partition, place.offset)
 
 
 def _explained(error: Exception) -> Failed:

@@ -14,21 +14,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kmigrate.errors import UsageError
 from kmigrate.model.offset_map import OffsetMap
 from kmigrate.parity.plan import PartitionKey, Stretch
-from kmigrate.spark.bearer import bearer_settings
+from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.placing import placed
 
 __all__ = [
     "FINGERPRINT",
-    "KafkaOptions",
     "bare_rows",
     "digests",
     "fingerprints",
@@ -59,56 +55,6 @@ READ_SETTINGS: Mapping[str, str] = {
     # A range that is no longer there is an error of the check, never a smaller check.
     "failOnDataLoss": "true",
 }
-
-SAME_NAME = {
-    "security.protocol",
-    "sasl.kerberos.service.name",
-    "ssl.endpoint.identification.algorithm",
-    "client.id",
-    "metadata.max.age.ms",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaOptions:
-    """Spark's access to a cluster: bootstrap addresses, and settings of the Java client by their own names."""
-
-    bootstrap: str
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
-
-    def java(self) -> dict[str, str]:
-        """Return every setting by its Java name."""
-        return {**self.settings, "bootstrap.servers": self.bootstrap}
-
-    @classmethod
-    def from_librdkafka(
-        cls, settings: Mapping[str, str], *, token: str = "", token_file: Path | None = None
-    ) -> KafkaOptions:
-        """Return the options from the settings of the configuration file, which uses librdkafka's names.
-
-        A bearer's token is no such setting: the token comes as text, and in the file that Java's client reads.
-        """
-        java = {name: value for name, value in settings.items() if name in SAME_NAME}
-        if java.get("ssl.endpoint.identification.algorithm") == "none":
-            java["ssl.endpoint.identification.algorithm"] = ""  # Java's word for none
-        mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
-        if mechanism == "OAUTHBEARER" and token_file is not None:
-            java |= {"sasl.mechanism": mechanism, **bearer_settings(token, token_file)}
-        elif mechanism is not None:
-            java["sasl.mechanism"] = mechanism
-            java["sasl.jaas.config"] = _jaas(
-                mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", "")
-            )
-        if "ssl.ca.location" in settings:
-            java["ssl.truststore.type"] = "PEM"
-            java["ssl.truststore.location"] = settings["ssl.ca.location"]
-        if "ssl.certificate.location" in settings and "ssl.key.location" in settings:
-            java["ssl.keystore.type"] = "PEM"
-            java["ssl.keystore.certificate.chain"] = Path(settings["ssl.certificate.location"]).read_text()
-            java["ssl.keystore.key"] = Path(settings["ssl.key.location"]).read_text()
-            if "ssl.key.password" in settings:
-                java["ssl.key.password"] = settings["ssl.key.password"]
-        return cls(settings["bootstrap.servers"], java)
 
 
 def read_ranges(
@@ -218,23 +164,3 @@ def _headers() -> list[Column]:
     """
     number = F.coalesce(F.size("headers"), F.lit(-1))
     return [number, F.when(number > 0, F.to_json("headers"))]
-
-
-def _jaas(mechanism: str, username: str, password: str) -> str:
-    modules = {
-        "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-        "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-        "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    }
-    if mechanism not in modules:
-        raise UsageError(
-            "parity-sasl-mechanism",
-            f"parity can not log in with SASL mechanism {mechanism or '(none given)'}",
-            still_true="nothing was read and nothing was changed",
-            next_step=f"use one of {', '.join(modules)}",
-        )
-
-    def quoted(text: str) -> str:
-        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-    return f"{modules[mechanism]} required username={quoted(username)} password={quoted(password)};"

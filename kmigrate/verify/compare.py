@@ -23,7 +23,7 @@ from kmigrate.verify.report_files import not_written
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kmigrate.spark.source import KafkaOptions
+    from kmigrate.spark.options import KafkaOptions
 
 __all__ = ["MASTER", "SparkChoice", "check", "check_in_thread", "options_of", "session", "show_stages", "spark_choice"]
 
@@ -132,7 +132,7 @@ def _compare(caller: Caller, job: Job, choice: SparkChoice, parquet: Path | None
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        from kmigrate.spark.findings import write_findings
+        from kmigrate.spark.parity import write_findings
         from kmigrate.spark.parity import verify_with
 
         started = monotonic() - began
@@ -184,7 +184,7 @@ def options_of(caller: Caller, job: Job) -> Iterator[tuple[KafkaOptions, KafkaOp
 
 
 def _options(settings: ClusterSettings, token_file: Path) -> KafkaOptions:
-    from kmigrate.spark.source import KafkaOptions
+    from kmigrate.spark.options import KafkaOptions
 
     security = dict(settings.security.librdkafka())
     sasl = settings.security.sasl

@@ -36,9 +36,10 @@ from kmigrate.kafka_jars.jars import ensure_spark_kafka_jars
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
+from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.parity import verify_with
 from kmigrate.spark.session import spark_session
-from kmigrate.spark.source import KafkaOptions, bare_rows
+from kmigrate.spark.source import bare_rows
 from tests.bench.bulk import bulk_case
 from tests.bench.load import CASES, Case, load, make_topic
 from tests.bench.meter import TreePeak, spread

@@ -27,9 +27,8 @@ from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
 from kmigrate.parity.verdict import Place
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.spark.findings import write_findings
-from kmigrate.spark.parity import verify_with
-from kmigrate.spark.source import KafkaOptions
+from kmigrate.spark.options import KafkaOptions
+from kmigrate.spark.parity import verify_with, write_findings
 from tests.integration.mirror_world import read_all
 
 # The first test takes the time for two clusters, a Spark session and the whole comparison.
@@ -493,7 +492,7 @@ import json, sys
 from pathlib import Path
 from kmigrate.parity.plan import TopicRange
 from kmigrate.spark.parity import verify
-from kmigrate.spark.source import KafkaOptions
+from kmigrate.spark.options import KafkaOptions
 from tests.integration.mirror_world import read_all
 given = json.loads(sys.argv[1])
 sides = [KafkaOptions(bootstrap) for bootstrap in given["sides"]]

@@ -40,7 +40,7 @@ def log(spark: SparkSession, kept: Iterable[Kept]) -> DataFrame:
 def judged(spark: SparkSession, kept: Iterable[Kept], most: int = 100, later: Iterable[Kept] = ()) -> list[list[int]]:
     """Return the offsets to be judged, by side."""
     rows, beyond = log(spark, kept), log(spark, later)
-    found = newest_records(spark, rows, [RANGE], most, lambda _: beyond)
+    found = newest_records(rows, [RANGE], most, lambda _: beyond)
     sides = [[each.source for each in found], [each.target for each in found]]
     return [[record.offset for records in side for record in records] for side in sides]
 

@@ -23,8 +23,8 @@ from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import stamp, walk
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.parity import verify_with
-from kmigrate.spark.source import KafkaOptions
 from tests.integration.mirror_world import bounds, settings_of
 from tests.soak.planted import KINDS, Planting, make_topic, plant, write, write_target
 

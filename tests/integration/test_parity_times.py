@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.parity import verify_with
-from kmigrate.spark.source import KafkaOptions
 from tests.integration.mirror_world import bounds, engine_running, link_between, produce, transactions
 
 if TYPE_CHECKING:

@@ -14,9 +14,13 @@ from pyspark.sql import SparkSession
 from kmigrate.model.security import Bearer
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.topics import create_topics
+from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.parity import verify_with
+<<<<<<< HEAD
 from kmigrate.spark.source import KafkaOptions
 from kmigrate.verify.compare import _options
+=======
+>>>>>>> 4608cc1a (Spark's questions to Kafka's admin client have one home)
 from tests.integration.secure_world import SecurePair, token
 
 pytestmark = pytest.mark.timeout(240)

@@ -25,8 +25,8 @@ from kmigrate.kafka_jars.java import find_java
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.verdict import Anomaly
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.parity import verify
-from kmigrate.spark.source import KafkaOptions
 from tests.clusters import running_clusters, source_and_target
 from tests.figures import save
 from tests.integration.mirror_world import bounds

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,7 +12,19 @@ import pytest
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.parity.plan import CLEANED, BucketDigest, BucketKey, TopicRange
 from kmigrate.spark import parity
-from kmigrate.spark.source import KafkaOptions
+from kmigrate.spark.options import KafkaOptions
+
+
+def admin(
+    compacted: Callable[[Mapping[str, str], set[str]], set[str]],
+) -> Callable[[object, Mapping[str, str]], AbstractContextManager[SimpleNamespace]]:
+    """Return a stand-in for JavaAdmin that answers which topics of a cluster are compacted."""
+
+    @contextmanager
+    def opened(_: object, settings: Mapping[str, str]) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(compacted=lambda topics: compacted(settings, topics))
+
+    return opened
 
 
 @pytest.mark.parametrize(("kept", "found"), [(True, {"s"}), (False, {"s", "t"})])
@@ -19,10 +33,10 @@ def test_a_mirrored_copy_that_somebody_compacts_is_not_judged_by_what_is_left_of
 ) -> None:
     """Otherwise only the newest record of each key would be compared, and lost records would go unnoticed."""
 
-    def compacted(_: object, settings: Mapping[str, str], topics: set[str]) -> set[str]:
+    def compacted(settings: Mapping[str, str], topics: set[str]) -> set[str]:
         return topics & ({"s"} if settings["bootstrap.servers"] == "source:1" else {"s", "t"})
 
-    monkeypatch.setattr(parity, "compacted_topics", compacted)
+    monkeypatch.setattr(parity, "JavaAdmin", admin(compacted))
     ranges = tuple(TopicRange(topic, 0, 0, 9, kept=kept) for topic in ("s", "t", "u"))
     options = KafkaOptions("source:1"), KafkaOptions("target:1")
     assert parity._Check(cast("Any", None), ranges, *options, None).compacted({"s", "t", "u"}) == found
@@ -33,7 +47,7 @@ def digests(*buckets: tuple[str, int], of: int = 1) -> dict[BucketKey, BucketDig
 
 
 def test_only_what_a_cleaner_has_worked_on_is_compared_by_its_newest_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity, "compacted_topics", lambda spark, settings, topics: topics & {"compacted"})
+    monkeypatch.setattr(parity, "JavaAdmin", admin(lambda _, topics: topics & {"compacted"}))
     ranges = (
         TopicRange("below", 0, 0, 9_000, cleaned_to=1_500),
         TopicRange("above", 0, 0, 9_000, cleaned_to=1_500),

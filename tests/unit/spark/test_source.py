@@ -6,7 +6,8 @@ import pytest
 
 from kmigrate.errors import UsageError
 from kmigrate.parity.verdict import Fingerprint
-from kmigrate.spark.source import FINGERPRINT, KafkaOptions
+from kmigrate.spark.options import KafkaOptions
+from kmigrate.spark.source import FINGERPRINT
 
 
 def test_a_plain_cluster_needs_its_bootstrap_only() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.errors import UsageError
-from kmigrate.spark.source import KafkaOptions
+from kmigrate.spark.options import KafkaOptions
 from tests.integration.secure_world import token
 
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
