@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kmigrate.parity.lookups import PartitionLookups
 from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange
 from kmigrate.parity.timeline import TimeStep, timeline
-from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
+from kmigrate.parity.verdict import Anomaly, AnomalyKind
 
 __all__ = ["ParityReport", "PartitionRow", "TopicRow", "nothing_read", "report_of"]
 
@@ -111,8 +111,8 @@ class ParityReport:
             "anomalies": {kind.value: self.counts.get(kind, 0) for kind in AnomalyKind},
             "unexamined_buckets": self.unexamined_buckets,
             "unnamed_buckets": self.unnamed_buckets,
-            "by_topic": [_fields(row, TopicRow) for row in self.topics],
-            "by_partition": [_fields(row, PartitionRow) for row in self.partitions],
+            "by_topic": [dataclasses.asdict(row) for row in self.topics],
+            "by_partition": [dataclasses.asdict(row) for row in self.partitions],
             "by_time": [dataclasses.asdict(step) for step in self.times],
             "time_lookups": {
                 "compared": sum(each.compared for each in self.lookups),
@@ -151,7 +151,7 @@ def report_of(
     whole = {each.key: each for each in ranges}
     wrong = Counter(_bucket_of(each, whole, size) for each in anomalies)
     wrong.update([*unexamined, *unnamed])
-    sums = _sums_of(source), _sums_of(target)
+    held, sizes = zip(_sums_of(source), _sums_of(target), strict=True)
     # Where records differ, look-ups differ, too, and are not counted once more.
     lookups = [each for each in lookups if each[:2] not in differs and not named[PartitionKey(*each[:2])]]
     late = Counter({PartitionKey(each.topic, each.partition): each.late for each in lookups})
@@ -164,10 +164,10 @@ def report_of(
             each.at_target.start,
             each.at_target.end,
             each.start if each.verified_from is None else each.verified_from,
-            sums[0][each.key][0],
-            sums[1][each.key][0],
-            sums[0][each.key][1],
-            sums[1][each.key][1],
+            held[0][each.key],
+            held[1][each.key],
+            sizes[0][each.key],
+            sizes[1][each.key],
             digest_equal=each.key not in differs,
             mismatches=named[each.key] + nameless[each.key] + late[each.key],
         )
@@ -191,13 +191,13 @@ def report_of(
     )
 
 
-def _sums_of(digests: Mapping[BucketKey, BucketDigest]) -> Mapping[PartitionKey, tuple[int, int]]:
+def _sums_of(digests: Mapping[BucketKey, BucketDigest]) -> tuple[Counter[PartitionKey], Counter[PartitionKey]]:
     """Return the records and bytes that a side holds of each partition."""
-    sums: dict[PartitionKey, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    records, sizes = Counter[PartitionKey](), Counter[PartitionKey]()
     for key, digest in digests.items():
-        records, size = sums[key.of]
-        sums[key.of] = records + digest.records, size + digest.size
-    return sums
+        records[key.of] += digest.records
+        sizes[key.of] += digest.size
+    return records, sizes
 
 
 def _capped(anomalies: Iterable[Anomaly]) -> Iterable[Anomaly]:
@@ -222,11 +222,11 @@ def _bucket_of(each: Anomaly, ranges: Mapping[PartitionKey, TopicRange], size: i
     """
     if each.source is not None and each.kind is not AnomalyKind.DUPLICATED:
         return BucketKey(each.topic, each.source.partition, each.source.offset // size)
-    assert each.target is not None
-    key = PartitionKey(each.topic, each.target.partition)
+    seen = each.places[-1]
+    key = PartitionKey(each.topic, seen.partition)
     made = ranges[key].map if key in ranges else None
-    place = made.to_source(each.target.offset) if made is not None else None
-    return BucketKey(*key, (each.target.offset if place is None else place.offset) // size)
+    place = made.to_source(seen.offset) if made is not None else None
+    return BucketKey(*key, (seen.offset if place is None else place.offset) // size)
 
 
 def _topic_row(topic: str, rows: Sequence[PartitionRow], mismatches: int) -> TopicRow:
@@ -240,20 +240,8 @@ def _topic_row(topic: str, rows: Sequence[PartitionRow], mismatches: int) -> Top
     )
 
 
-def _fields(row: PartitionRow | TopicRow, kind: type[PartitionRow | TopicRow]) -> dict[str, object]:
-    return {name: getattr(row, name) for name in kind.__dataclass_fields__}
-
-
 def _example(each: Anomaly) -> dict[str, object]:
-    shown: dict[str, object] = {"kind": each.kind.value, "topic": each.topic}
-    for side, place in (("source", each.source), ("target", each.target)):
-        shown[side] = _place(place)
-    if each.parts:
-        shown["parts"] = list(each.parts)
-    if each.records != 1:
-        shown["records"] = each.records
-    return shown
-
-
-def _place(place: Place | None) -> dict[str, int] | None:
-    return None if place is None else place._asdict()
+    source, target = (place._asdict() if place else None for place in (each.source, each.target))
+    parts = {"parts": list(each.parts)} if each.parts else {}
+    records = {"records": each.records} if each.records != 1 else {}
+    return {"kind": each.kind.value, "topic": each.topic, "source": source, "target": target, **parts, **records}

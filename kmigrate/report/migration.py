@@ -7,7 +7,7 @@ Every figure comes from an independent witness: the clients' own histories, a fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = ["FAILING", "MigrationReport", "Millis", "ParitySummary"]
@@ -39,9 +39,6 @@ class Millis:
     p99: float
     max: float
 
-    def as_json(self) -> dict[str, float]:
-        return {"p50": self.p50, "p99": self.p99, "max": self.max}
-
 
 @dataclass(frozen=True, slots=True)
 class ParitySummary:
@@ -50,9 +47,6 @@ class ParitySummary:
     topics: int
     records: int
     mismatches: int
-
-    def as_json(self) -> dict[str, int]:
-        return {"topics": self.topics, "records": self.records, "mismatches": self.mismatches}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +99,8 @@ class MigrationReport:
         )
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "clean": self.clean,
-            "missed": list(self.missed),
-            "acked": self.acked,
-            "preloaded": self.preloaded,
-            **{name: self.anomalies.get(name, 0) for name in (*FAILING, "group_rereads")},
-            "offsets_identical": self.offsets_identical,
-            "producer_pause_ms": self.producer_pause_ms.as_json(),
-            "router_hold_ms": self.router_hold_ms.as_json(),
-            "baseline_ack_ms": self.baseline_ack_ms.as_json(),
-            "consumer_gap_ms": self.consumer_gap_ms.as_json(),
-            "consumer_gap_live_ms": self.consumer_gap_live_ms.as_json(),
-            "group_gap_ms": dict(self.group_gap_ms),
-            "transaction_pause_ms": self.transaction_pause_ms.as_json() if self.transaction_pause_ms else None,
-            "baseline_transaction_ms": self.baseline_transaction_ms.as_json(),
-            "parity": self.parity.as_json(),
-            "moved": {topic: dict(row) for topic, row in self.moved.items()},
-            "examples": {name: list(found) for name, found in self.examples.items()},
-            "seconds": round(self.seconds, 1),
-            **self.facts,
-        }
+        fields = asdict(self)
+        found, facts, _ = (fields.pop(name) for name in ("anomalies", "facts", "goal"))
+        counts = {name: found.get(name, 0) for name in (*FAILING, "group_rereads")}
+        head = {"clean": self.clean, "missed": list(self.missed), **counts}
+        return {**head, **fields, "seconds": round(self.seconds, 1), **facts}

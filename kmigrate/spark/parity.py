@@ -49,7 +49,7 @@ from kmigrate.spark.admin import JavaAdmin, ask_each
 from kmigrate.spark.bounds import Bounds, refuse_what_is_gone, within
 from kmigrate.spark.compacted import newest_records
 from kmigrate.spark.options import KafkaOptions
-from kmigrate.spark.session import Progress, spark_session, watched
+from kmigrate.spark.session import Progress, watched
 from kmigrate.spark.source import (
     FINGERPRINT,
     digests,
@@ -61,7 +61,7 @@ from kmigrate.spark.source import (
     with_record_hash,
 )
 
-__all__ = ["verify", "verify_with", "write_findings"]
+__all__ = ["verify_with", "write_findings"]
 
 FINDING = (
     "kind string, topic string, source_partition int, source_offset bigint, "
@@ -74,31 +74,6 @@ Digests = dict[BucketKey, BucketDigest]
 Sides = tuple[dict[PartitionKey, T], dict[PartitionKey, T]]
 
 
-def verify(
-    ranges: Sequence[TopicRange],
-    source: KafkaOptions,
-    target: KafkaOptions,
-    *,
-    master: str = "local[*]",
-    jars: Sequence[Path] = (),
-    java_home: Path | None = None,
-    conf: Mapping[str, str] | None = None,
-    on_progress: Progress | None = None,
-    parquet: Path | None = None,
-) -> ParityReport:
-    """Compare the ranges of both clusters in a Spark session of the check's own. `parquet` gets every finding."""
-    began = time.monotonic()
-    checked = check_ranges(ranges)
-    if on_progress is not None:
-        on_progress("session", 0, 0)
-    with spark_session(master=master, jars=jars, java_home=java_home, conf=conf) as spark:
-        started = time.monotonic() - began
-        report = verify_with(spark, checked, source, target, on_progress=on_progress, session_seconds=started)
-        if parquet is not None:
-            write_findings(spark, report.findings, parquet)
-        return report
-
-
 def verify_with(
     spark: SparkSession,
     ranges: Sequence[TopicRange],
@@ -108,7 +83,7 @@ def verify_with(
     on_progress: Progress | None = None,
     session_seconds: float = 0.0,
 ) -> ParityReport:
-    """Compare the ranges of both clusters in a session that the caller keeps."""
+    """Compare the ranges of both clusters. The report's times include `session_seconds`, the start of the session."""
     try:
         return _Check(spark, check_ranges(ranges), source, target, on_progress).run(session_seconds)
     except (PySparkException, Py4JError) as error:

@@ -491,14 +491,16 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from kmigrate.parity.plan import TopicRange
-from kmigrate.spark.parity import verify
+from kmigrate.spark.parity import verify_with
 from kmigrate.spark.options import KafkaOptions
+from kmigrate.spark.session import spark_session
 from tests.integration.mirror_world import read_all
 given = json.loads(sys.argv[1])
 sides = [KafkaOptions(bootstrap) for bootstrap in given["sides"]]
 ranges = [TopicRange(given["topic"], 0, 0, 300)]
 jars = [Path(jar) for jar in given["jars"]]
-print(json.dumps(verify(ranges, *sides, jars=jars, java_home=Path(given["java_home"])).as_json()))
+with spark_session(jars=jars, java_home=Path(given["java_home"])) as spark:
+    print(json.dumps(verify_with(spark, ranges, *sides).as_json()))
 """
 
 

@@ -26,7 +26,8 @@ from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.verdict import Anomaly
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.options import KafkaOptions
-from kmigrate.spark.parity import verify
+from kmigrate.spark.parity import verify_with
+from kmigrate.spark.session import spark_session
 from tests.clusters import running_clusters, source_and_target
 from tests.figures import save
 from tests.integration.mirror_world import bounds
@@ -77,17 +78,15 @@ def soak(source: KafkaCluster, target: KafkaCluster, records: int, partitions: i
     write_both(source.bootstrap, target.bootstrap, SOUND, plant(partitions, records // partitions // 10, (), seed))
     report.seconds["writing"] = round(time.monotonic() - began, 1)
     say(f"written in {report.seconds['writing']} s")
-    told = verify(
-        [
-            TopicRange(topic, partition, *ends)
-            for topic in (PLANTED, SOUND)
-            for partition, ends in bounds(source.bootstrap, topic).items()
-        ],
-        KafkaOptions(source.bootstrap),
-        KafkaOptions(target.bootstrap),
-        jars=ensure_spark_kafka_jars(),
-        java_home=find_java().home,
-    )
+    ranges = [
+        TopicRange(topic, partition, *ends)
+        for topic in (PLANTED, SOUND)
+        for partition, ends in bounds(source.bootstrap, topic).items()
+    ]
+    sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
+    starting = time.monotonic()
+    with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as spark:
+        told = verify_with(spark, ranges, *sides, session_seconds=time.monotonic() - starting)
     report.mismatches = told.mismatches
     report.sound_mismatches = sum(row.mismatches for row in told.topics if row.topic == SOUND)
     report.seconds |= {stage: round(took, 1) for stage, took in told.seconds.items()}
