@@ -13,8 +13,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from kmigrate.observe.exposition import exposition
-from kmigrate.observe.registry import Registry
+from kmigrate.observe.registry import Registry, exposition
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _HELP = re.compile(rf"# HELP ({_NAME}) (.*)")

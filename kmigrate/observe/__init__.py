@@ -3,7 +3,6 @@
 Each part of a process declares its metrics, and adds to a registry the functions that read the samples. A scrape of
 /metrics calls these functions and renders the results.
 
-    registry       the metrics of a process, and the functions that read their samples
+    registry       the metrics of a process, the functions that read their samples, and Prometheus' text format
     distributions  histograms, and quantiles of the last minute
-    exposition     a registry in Prometheus' text format
 """

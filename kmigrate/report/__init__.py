@@ -5,8 +5,7 @@ judges the run as a migration report: the screen, the JSON file and the exit cod
 
     check            link, clusters and time of a comparison, and escapes for markup
     parity_page      the HTML page of a parity report
-    parity_chart     the page's plot by partition
-    parity_timeline  the page's plot over the records' time
+    parity_chart     the page's plots by partition, and over the records' time
     parity_junit     JUnit XML of a parity report
     migration        the report of a judged migration
 """

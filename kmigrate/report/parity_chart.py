@@ -1,4 +1,4 @@
-"""Draws the contents of both sides as an SVG: records, bytes and mismatches, partition by partition.
+"""Draws the contents of both sides as SVGs: partition by partition, and over the records' time.
 
 Each partition has a row with three panels beside each other, so that an eye can follow a partition across. With some
 forty rows the page stays readable and small. Partitions with mismatches are chosen first, then the largest partitions.
@@ -6,16 +6,21 @@ forty rows the page stays readable and small. Partitions with mismatches are cho
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Sequence
 
 from kmigrate.parity.report import PartitionRow
+from kmigrate.parity.timeline import TimeStep
 from kmigrate.report.check import escaped
 
-__all__ = ["CHART_STYLE", "bytes_text", "chart", "drawn"]
+__all__ = ["CHART_STYLE", "bytes_text", "chart", "drawn", "time_chart"]
 
 _MOST_ROWS = 40
 _ROW, _BAR, _TOP = 28, 8, 34
 _LABEL, _PANEL, _LONGEST = 230, 250, 140
+_WIDTH, _HEIGHT, _HEAD = 980, 90, 28
+_MARK, _AXIS = 8, 20
+"""Heights of the marks under the bars over time, and of the line of times under the marks."""
 _NAME = 32
 """Maximum number of characters of a name; the beginning is cut, because the end tells partitions apart."""
 
@@ -97,3 +102,47 @@ def _pair(x: int, top: int, most: int, counts: tuple[int, int], figures: tuple[s
 def _length(count: int, most: int) -> int:
     """Return the width of a bar; every count above 0 is visible."""
     return max(2, round(_LONGEST * count / most)) if count else 0
+
+
+def time_chart(steps: Sequence[TimeStep]) -> str:
+    """Return the SVG: two panels, records and bytes, each over an axis of time."""
+    half = (_WIDTH - 40) // 2
+    height = _HEAD + _HEIGHT + _MARK + _AXIS + 6
+    records = [(step.source_records, step.target_records) for step in steps]
+    sizes = [(step.source_bytes, step.target_bytes) for step in steps]
+    out = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="records and bytes over time">']
+    out += _panel(0, half, steps, records, f"records, at most {max(map(max, records)):,} a step")
+    out += _panel(half + 40, half, steps, sizes, f"bytes, at most {bytes_text(max(map(max, sizes)))} a step")
+    return "\n".join([*out, "</svg>"])
+
+
+def _panel(
+    left: int, width: int, steps: Sequence[TimeStep], pairs: Sequence[tuple[int, int]], name: str
+) -> Iterator[str]:
+    most, ground = max(1, *map(max, pairs)), _HEAD + _HEIGHT
+    room = min(60.0, width / len(steps))
+    bar = max(1.0, (room - 1.5) / 2)
+    yield f'<text class="axis" x="{left}" y="14">{name}</text>'
+    yield f'<line class="rule" x1="{left}" x2="{left + width}" y1="{ground}" y2="{ground}"/>'
+    for number, (step, pair) in enumerate(zip(steps, pairs, strict=True)):
+        x = left + number * room
+        wrong = f", {step.mismatches:,} mismatches" if step.mismatches else ""
+        yield f"<g><title>{_time(step.start_ms)}: source {pair[0]:,}, target {pair[1]:,}{wrong}</title>"
+        for side, count, at in (("source", pair[0], x), ("target", pair[1], x + bar)):
+            tall = max(1.0, _HEIGHT * count / most) if count else 0.0
+            shape = f'x="{at:.1f}" y="{ground - tall:.1f}" width="{bar:.1f}" height="{tall:.1f}"'
+            yield f'<rect class="{side}" {shape}/>'
+        if step.mismatches:
+            yield f'<rect class="wrong" x="{x:.1f}" y="{ground + 2}" width="{2 * bar:.1f}" height="{_MARK - 2}"/>'
+        yield "</g>"
+    y = ground + _MARK + _AXIS - 6
+    yield f'<text class="figure" x="{left}" y="{y}">{_time(steps[0].start_ms)}</text>'
+    yield f'<text class="figure" x="{left + width}" y="{y}" text-anchor="end">{_time(steps[-1].end_ms)}</text>'
+
+
+def _time(ms: int) -> str:
+    """Return a moment in UTC; a moment beyond the calendar in ms."""
+    try:
+        return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"

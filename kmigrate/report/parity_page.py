@@ -13,8 +13,7 @@ from typing import TypeVar
 from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, PartitionRow, TopicRow
 from kmigrate.parity.verdict import Anomaly, AnomalyKind
 from kmigrate.report.check import Check, differs, escaped, place_text
-from kmigrate.report.parity_chart import CHART_STYLE, bytes_text, chart, drawn
-from kmigrate.report.parity_timeline import time_chart
+from kmigrate.report.parity_chart import CHART_STYLE, bytes_text, chart, drawn, time_chart
 
 __all__ = ["parity_page"]
 

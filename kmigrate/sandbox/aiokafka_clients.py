@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError
 
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Launch, ProducerSpec
-from kmigrate.sandbox.history import HistoryWriter
-from kmigrate.sandbox.reading import Position, ReadLog
+from kmigrate.sandbox.history import HistoryWriter, Position
+from kmigrate.sandbox.reading import ReadLog
 from kmigrate.sandbox.sending import MOST_WAITING, TICK_SECONDS, Pace, Send, SendLog
 
 __all__ = ["consume", "produce"]

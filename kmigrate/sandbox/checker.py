@@ -34,7 +34,7 @@ from typing import Final
 from kmigrate.sandbox.final_read import FinalRecord
 from kmigrate.sandbox.group_order import REBALANCE_ERRORS, GroupOrder
 from kmigrate.sandbox.history import ABORTED, Event
-from kmigrate.sandbox.ledger import ACKED, INDEFINITE, REFUSED, WAS_ABORTED, Reads, Sends, placeholder_id
+from kmigrate.sandbox.ledger import ACKED, INDEFINITE, REFUSED, WAS_ABORTED, Reads, Sends, place_of
 from kmigrate.sandbox.payload import content_of, id_in, parse_id
 from kmigrate.sandbox.transaction_books import TransactionBooks
 
@@ -258,7 +258,7 @@ class _Judge:
         sends = self.sends
         self.final_records += 1
         slot = sends.slot_of(record.topic, record.partition)
-        place = placeholder_id((record.topic, record.partition), record.offset)
+        place = place_of((record.topic, record.partition), record.offset)
         text = id_in(record.value)
         number = sends.number.get(text) if text is not None else None
         if number is None or text is None or sends.slot[number] < 0:
@@ -272,7 +272,7 @@ class _Judge:
         offsets.append(record.offset)
         numbers.append(number)
         if sends.found[number] >= 0:
-            first = placeholder_id(sends.slot_names[sends.found_slot[number]], sends.found[number])
+            first = place_of(sends.slot_names[sends.found_slot[number]], sends.found[number])
             self.tally.add("duplicated", f"{text} at {first} and {place}")
             return
         sends.found[number] = record.offset
@@ -353,16 +353,16 @@ class _Judge:
         known: set[int] = set()
         for offset, number in zip(reads.offsets, reads.numbers, strict=True):
             if offset in known:
-                self.tally.add("group_rereads", f"{group} read {placeholder_id(name, offset)} again")
+                self.tally.add("group_rereads", f"{group} read {place_of(name, offset)} again")
             known.add(offset)
             if (sends.found[number] == offset and sends.found_slot[number] == slot) or number in judged:
                 continue
             judged.add(number)
-            read = f"{sends.ids[number]}, read by {group} at {placeholder_id(name, offset)}"
+            read = f"{sends.ids[number]}, read by {group} at {place_of(name, offset)}"
             if sends.status[number] >= REFUSED:
                 self.tally.add("extra", f"{read}, was never sent, refused or aborted")
             elif sends.found[number] >= 0:
-                stands = placeholder_id(sends.slot_names[sends.found_slot[number]], sends.found[number])
+                stands = place_of(sends.slot_names[sends.found_slot[number]], sends.found[number])
                 if not self._stands_twice(number, slot, offset):
                     self.tally.add("misplaced", f"{read}, stands at {stands}")
             elif sends.status[number] != ACKED:  # an acknowledged record is already named
@@ -382,7 +382,7 @@ class _Judge:
         for offset, number in zip(*self.visible[slot], strict=True):
             if offset < reads.start or offset in known or reads.skipped(offset):
                 continue
-            what = f"{group} never read {sends.ids[number]}, {placeholder_id(sends.slot_names[slot], offset)}"
+            what = f"{group} never read {sends.ids[number]}, {place_of(sends.slot_names[slot], offset)}"
             if offset < bound:
                 self.tally.add("group_gaps", f"{what}, and went on to {bound}")
             elif sends.status[number] == ACKED:

@@ -21,8 +21,8 @@ from typing import Self
 
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
-from kmigrate.sandbox.history import ABORTED, HistoryWriter
-from kmigrate.sandbox.reading import Position, ReadLog
+from kmigrate.sandbox.history import ABORTED, HistoryWriter, Position
+from kmigrate.sandbox.reading import ReadLog
 from kmigrate.sandbox.sending import Send, SendLog, run_producer, run_transactions
 from kmigrate.sandbox.toolchains import driver_of
 

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kmigrate.sandbox.history import Event
-from kmigrate.sandbox.ledger import Slot, placeholder_id
+from kmigrate.sandbox.history import Event, Slot
+from kmigrate.sandbox.ledger import place_of
 
 __all__ = ["REBALANCE_ERRORS", "GroupOrder", "Note"]
 
@@ -151,7 +151,7 @@ class GroupOrder:
         self._read[event.group, slot] = (after, event.process)
 
     def _judge_read(self, event: Event, slot: Slot, possession: _Possession) -> None:
-        who = f"{event.process} of {event.group} read {placeholder_id(slot, event.offset)}"
+        who = f"{event.process} of {event.group} read {place_of(slot, event.offset)}"
         if possession.position < 0:
             if event.offset < possession.floor:
                 self._note("rewinds", f"{who} first; {possession.since}")
@@ -171,7 +171,7 @@ class GroupOrder:
         asked = committed.answered(commit)
         if event.type == "ok":
             if position < committed.position and (asked is None or asked > committed.told):
-                what = f"{event.process} of {event.group} committed {placeholder_id(slot, position)}"
+                what = f"{event.process} of {event.group} committed {place_of(slot, position)}"
                 self._note("commits_back", f"{what} after {committed.position} was acknowledged")
             committed.position, committed.told = position, event.m
             committed.settled(commit)

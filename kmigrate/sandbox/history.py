@@ -29,6 +29,8 @@ __all__ = [
     "FORMAT_VERSION",
     "Event",
     "HistoryWriter",
+    "Position",
+    "Slot",
     "merge_histories",
     "read_history",
     "whole_lines",
@@ -41,7 +43,8 @@ _FLUSH_NS = 100_000_000
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would create an encoder for every line
 _FLUSH_LINES = 500
 
-Position = Sequence[Any]  # [topic, partition, offset]
+Slot = tuple[str, int]  # topic, partition
+Position = tuple[str, int, int]  # topic, partition, offset
 
 
 class Event(NamedTuple):
@@ -61,7 +64,7 @@ class Event(NamedTuple):
     group: str = ""
     txn: int = -1
     ts: int = -1  # the record's explicit timestamp, ms
-    positions: Sequence[Position] = ()
+    positions: Sequence[Sequence[Any]] = ()  # [topic, partition, offset] each
     error: str = ""
     detail: Mapping[str, Any] = {}
 
@@ -135,14 +138,7 @@ class HistoryWriter:
 
     def record(self, kind: str, f: str, **fields: object) -> None:
         now = time.monotonic_ns()
-        line: dict[str, object] = {
-            "m": now,
-            "t": time.time_ns(),
-            "process": self.process,
-            "type": kind,
-            "f": f,
-            **fields,
-        }
+        line = {"m": now, "t": time.time_ns(), "process": self.process, "type": kind, "f": f, **fields}
         self._lines.append(_ENCODE(line))
         if now - self._flushed_at > _FLUSH_NS or len(self._lines) >= _FLUSH_LINES:
             self.flush()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from array import array
 
-from kmigrate.sandbox.history import ABORTED, Event
+from kmigrate.sandbox.history import ABORTED, Event, Slot
 
-__all__ = ["ACKED", "INDEFINITE", "REFUSED", "WAS_ABORTED", "Reads", "Sends", "Slot", "placeholder_id"]
+__all__ = ["ACKED", "INDEFINITE", "REFUSED", "WAS_ABORTED", "Reads", "Sends", "place_of"]
 
-Slot = tuple[str, int]  # topic, partition
 INDEFINITE, ACKED, REFUSED, WAS_ABORTED = range(4)
 
 
-def placeholder_id(slot: Slot, offset: int) -> str:
+def place_of(slot: Slot, offset: int) -> str:
     return f"{slot[0]}-{slot[1]} at {offset}" if offset >= 0 else f"{slot[0]}-{slot[1]}"
 
 
@@ -74,7 +73,7 @@ class Sends:
         return numbers
 
     def place(self, number: int) -> str:
-        return f"{self.ids[number]} ({placeholder_id(self.slot_names[self.slot[number]], self.offset[number])})"
+        return f"{self.ids[number]} ({place_of(self.slot_names[self.slot[number]], self.offset[number])})"
 
     def ackedplace_of(self, slot: int, offset: int) -> int | None:
         """Return the acknowledged record that belongs at this offset.

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import position_of
-from kmigrate.sandbox.history import ABORTED, HistoryWriter
-from kmigrate.sandbox.reading import Position, ReadLog
+from kmigrate.sandbox.history import ABORTED, HistoryWriter, Position
+from kmigrate.sandbox.reading import ReadLog
 from kmigrate.sandbox.sending import TICK_SECONDS, Send, SendLog, run_producer, run_transactions
 
 __all__ = ["consume", "produce", "transact"]

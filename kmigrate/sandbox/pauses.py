@@ -10,13 +10,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from kmigrate.sandbox.history import Event
+from kmigrate.sandbox.history import Event, Slot
 
 __all__ = ["Percentiles", "Timeline", "Window", "percentiles"]
 
-Slot = tuple[str, int]
+K = TypeVar("K")
 
 
 class Window(NamedTuple):
@@ -116,14 +116,7 @@ class Timeline:
 
     def producer_pauses(self, window: Window, slot: Slot) -> dict[str, int]:
         """Return per producer of a partition the longest send→ack in ns that overlaps the window."""
-        longest: dict[str, int] = {}
-        for (producer, of), spans in self._sends.items():
-            if of != slot:
-                continue
-            waits = [span.wait for span in spans if span.start <= window.end and span.end >= window.start]
-            if waits:
-                longest[producer] = max(waits)
-        return longest
+        return _longest(((producer, spans) for (producer, of), spans in self._sends.items() if of == slot), window)
 
     def producer_pause_ms(self, windows: dict[Slot, Window]) -> Percentiles:
         """Return percentiles of all (producer, partition) pairs' pauses, each partition with its own fence…flip."""
@@ -133,27 +126,13 @@ class Timeline:
 
     def baseline_ack_ms(self, before: int | None = None) -> Percentiles:
         """Return percentiles of ordinary acknowledgement times: all sends answered before a moment (epoch ns)."""
-        return percentiles(
-            span.wait for spans in self._sends.values() for span in spans if before is None or span.end < before
-        )
+        return _baseline(self._sends.values(), before)
 
     # -- consumers -----------------------------------------------------------------------------
 
     def consumer_gaps(self, group: str, window: Window) -> dict[Slot, int]:
         """Return per partition the longest time in ns between two reads that overlaps the window."""
-        gaps: dict[Slot, int] = {}
-        for (of, slot), reads in self._reads.items():
-            if of != group:
-                continue
-            ordered = sorted(reads)
-            waits = [
-                later.m - earlier.m
-                for earlier, later in pairwise(ordered)
-                if earlier.t <= window.end and later.t >= window.start
-            ]
-            if waits:
-                gaps[slot] = max(waits)
-        return gaps
+        return _longest(((slot, _gaps(reads)) for (of, slot), reads in self._reads.items() if of == group), window)
 
     def consumer_gap_ms(self, windows: dict[str, Window]) -> Percentiles:
         """Return percentiles of the gaps of all groups' partitions, each group with its own promote window."""
@@ -171,14 +150,30 @@ class Timeline:
         """
         longest: dict[tuple[str, str], int] = {}
         for (topic, _), window in windows.items():
-            for (writer, of), spans in self._transactions.items():
-                for span in spans if of == topic else ():
-                    if span.start <= window.end and span.end >= window.start:
-                        longest[writer, of] = max(span.wait, longest.get((writer, of), 0))
+            written = ((writer, spans) for writer, spans in self._transactions.items() if writer[1] == topic)
+            for writer, wait in _longest(written, window).items():
+                longest[writer] = max(wait, longest.get(writer, 0))
         return percentiles(longest.values())
 
     def baseline_transaction_ms(self, before: int | None = None) -> Percentiles:
         """Return percentiles of ordinary transactions' durations: all that ended before a moment (epoch ns)."""
-        return percentiles(
-            span.wait for spans in self._transactions.values() for span in spans if before is None or span.end < before
-        )
+        return _baseline(self._transactions.values(), before)
+
+
+def _longest(waits: Iterable[tuple[K, Iterable[_Span]]], window: Window) -> dict[K, int]:
+    """Return by key the longest wait that overlaps the window."""
+    longest: dict[K, int] = {}
+    for key, spans in waits:
+        for span in spans:
+            if span.start <= window.end and span.end >= window.start:
+                longest[key] = max(span.wait, longest.get(key, 0))
+    return longest
+
+
+def _gaps(reads: Iterable[_Instant]) -> Iterator[_Span]:
+    for earlier, later in pairwise(sorted(reads)):
+        yield _Span(earlier.t, later.t, later.m - earlier.m)
+
+
+def _baseline(waits: Iterable[Iterable[_Span]], before: int | None) -> Percentiles:
+    return percentiles(span.wait for spans in waits for span in spans if before is None or span.end < before)

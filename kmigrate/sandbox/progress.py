@@ -10,9 +10,10 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from kmigrate.sandbox.history import Slot
+
 __all__ = ["Progress"]
 
-Slot = tuple[str, int]
 _ACKED = b'"type":"ok","f":"send"'
 _READ = b'"type":"ok","f":"poll"'
 _COMMITTED = b'"type":"ok","f":"commit"'

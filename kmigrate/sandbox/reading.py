@@ -9,15 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kmigrate.sandbox.history import HistoryWriter
+from kmigrate.sandbox.history import HistoryWriter, Position, Slot
 from kmigrate.sandbox.payload import AnyHeaders, content_of, id_in, plain_headers
 
-__all__ = ["Position", "ReadLog"]
+__all__ = ["ReadLog"]
 
 _COMMIT_SECONDS = 0.5
-
-Slot = tuple[str, int]
-Position = tuple[str, int, int]
 
 
 class ReadLog:

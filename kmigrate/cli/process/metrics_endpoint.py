@@ -11,8 +11,7 @@ from kmigrate import __version__
 from kmigrate.cli.base.call import Call
 from kmigrate.config.listen import listen_address
 from kmigrate.net.http import Page, PageServer
-from kmigrate.observe.exposition import CONTENT_TYPE, exposition
-from kmigrate.observe.registry import Kind, Metric, Registry, Sample
+from kmigrate.observe.registry import CONTENT_TYPE, Kind, Metric, Registry, Sample, exposition
 from kmigrate.state.log import StateLog
 
 __all__ = ["METRICS", "process_registry", "serve_metrics", "show_strays"]

@@ -31,8 +31,7 @@ from kmigrate.mirror.bulk.ranges import CopyRange
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.words import advised, one_line
-from kmigrate.observe.exposition import exposition
-from kmigrate.observe.registry import Kind, Metric, Registry
+from kmigrate.observe.registry import Kind, Metric, Registry, exposition
 from kmigrate.parity.report import ParityReport
 from kmigrate.report.check import Check
 from kmigrate.report.migration import MigrationReport
