@@ -163,9 +163,8 @@ def _run_ivy(command: list[str], label: str, on_progress: OnProgress | None) -> 
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
     ) as ivy:
-        assert ivy.stdout is not None
         try:
-            for line in ivy.stdout:
+            for line in ivy.stdout or ():
                 tail = [*tail[-199:], line.strip()]
                 found += line.startswith("\tfound ")
                 done += "[SUCCESSFUL ]" in line

@@ -94,6 +94,6 @@ def _apart(each: TopicRange, start: int, source: int, target: int) -> int | None
     """Return how far the target's answer lies behind the right answer, less than 0 if before; None: nobody can tell."""
     end = each.to_target(each.end)
     right = end if source < 0 or source >= each.end else each.to_target(source)
-    told = end if target < 0 or target >= end else target
+    answer = end if target < 0 or target >= end else target
     origin = each.start if each.verified_from is None else each.verified_from
-    return None if told < each.to_target(max(start, origin)) else told - right
+    return None if answer < each.to_target(max(start, origin)) else answer - right

@@ -289,11 +289,11 @@ def _moved(cases: Sequence[_Case], kind: AnomalyKind) -> list[Anomaly]:
         for i in sorted(case.missing):
             queue = offered.get((*home(case), case.source[i].content))
             if queue:
-                holder, j = queue.popleft()
+                other, j = queue.popleft()
                 case.missing.discard(i)
-                holder.surplus.discard(j)
+                other.surplus.discard(j)
                 source = Place(case.key.partition, case.source[i].offset)
-                target = Place(holder.key.partition, holder.target[j].offset)
+                target = Place(other.key.partition, other.target[j].offset)
                 named.append(Anomaly(kind, case.key.topic, source, target))
     return named
 

@@ -73,8 +73,8 @@ def chart(rows: Sequence[PartitionRow]) -> str:
 def _row(row: PartitionRow, top: int, most: tuple[int, int, int]) -> Iterator[str]:
     name = f"{row.topic}-{row.partition}"
     short = name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
-    told = f"{name}: {row.source_records:,} records on the source, {row.target_records:,} on the target"
-    yield f"<g><title>{escaped(told)}</title>"
+    counts = f"{name}: {row.source_records:,} records on the source, {row.target_records:,} on the target"
+    yield f"<g><title>{escaped(counts)}</title>"
     yield f'<line class="rule" x1="0" x2="{_LABEL + 3 * _PANEL}" y1="{top - 5}" y2="{top - 5}"/>'
     yield f'<text class="{"name" if row.equal else "bad"}" x="0" y="{top + 12}">{escaped(short)}</text>'
     figures = f"{row.source_records:,}", f"{row.target_records:,}"

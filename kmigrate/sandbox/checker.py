@@ -35,7 +35,7 @@ from kmigrate.sandbox.final_read import FinalRecord
 from kmigrate.sandbox.group_order import REBALANCE_ERRORS, GroupOrder
 from kmigrate.sandbox.history import ABORTED, Event
 from kmigrate.sandbox.ledger import ACKED, INDEFINITE, REFUSED, WAS_ABORTED, Reads, Sends, place_of
-from kmigrate.sandbox.payload import content_of, id_in, parse_id
+from kmigrate.sandbox.payload import content_of, id_in
 from kmigrate.sandbox.transaction_books import TransactionBooks
 
 __all__ = ["ANOMALIES", "FAILING", "Finding", "Verdict", "check"]
@@ -272,8 +272,7 @@ class _Judge:
         offsets.append(record.offset)
         numbers.append(number)
         if sends.found[number] >= 0:
-            first = place_of(sends.slot_names[sends.found_slot[number]], sends.found[number])
-            self.tally.add("duplicated", f"{text} at {first} and {place}")
+            self.tally.add("duplicated", f"{text} at {sends.place_found(number)} and {place}")
             return
         sends.found[number] = record.offset
         sends.found_slot[number] = slot
@@ -282,7 +281,7 @@ class _Judge:
         self._judge_order(text, slot, place)
 
     def _see_foreign(self, text: str | None, slot: int, offset: int, place: str) -> None:
-        expected = self.sends.ackedplace_of(slot, offset)
+        expected = self.sends.acked_at(slot, offset)
         if expected is not None and self.sends.found[expected] < 0:
             self.sends.found[expected] = offset
             self.sends.found_slot[expected] = slot
@@ -292,8 +291,7 @@ class _Judge:
 
     def _judge_place(self, number: int, slot: int, offset: int, place: str) -> None:
         sends = self.sends
-        told = sends.offset[number]
-        if slot != sends.slot[number] or (told >= 0 and told != offset):
+        if slot != sends.slot[number] or sends.offset[number] not in (-1, offset):
             self.offsets_identical = False
             self.tally.add("misplaced", f"{sends.place(number)} stands at {place}")
 
@@ -313,14 +311,13 @@ class _Judge:
             self.tally.add("altered", f"{text} at {place}: {', '.join(wrong)}")
 
     def _judge_order(self, text: str, slot: int, place: str) -> None:
-        value_id = parse_id(text)
-        assert value_id is not None
-        key = (value_id.producer, slot)
-        newest = self._newest.get(key)
-        if newest is not None and value_id.seq <= newest[0]:
-            self.tally.add("reordered", f"{text} at {place} stands behind {newest[1]}")
+        run, _, seq = text.rpartition(":")
+        key = (run.rpartition(".")[0], slot)
+        newest, before = self._newest.get(key, (-1, ""))
+        if int(seq) <= newest:
+            self.tally.add("reordered", f"{text} at {place} stands behind {before}")
         else:
-            self._newest[key] = (value_id.seq, text)
+            self._newest[key] = (int(seq), text)
 
     # -- the comparison ------------------------------------------------------------------------
 
@@ -344,8 +341,8 @@ class _Judge:
                 continue
             missing = [number for number in transaction.records if self.sends.found[number] < 0]
             if 0 < len(missing) < len(transaction.records):
-                words = f"{name}, whose outcome nobody was told, has {len(transaction.records)} records"
-                self.tally.add("torn", f"{words}, and {len(missing)} are missing: {self.sends.place(missing[0])}")
+                what = f"{name}, whose outcome nobody was told, has {len(transaction.records)} records"
+                self.tally.add("torn", f"{what}, and {len(missing)} are missing: {self.sends.place(missing[0])}")
 
     def _judge_reads(self, group: str, slot: int, reads: Reads, judged: set[int]) -> None:
         sends = self.sends
@@ -362,9 +359,8 @@ class _Judge:
             if sends.status[number] >= REFUSED:
                 self.tally.add("extra", f"{read}, was never sent, refused or aborted")
             elif sends.found[number] >= 0:
-                stands = place_of(sends.slot_names[sends.found_slot[number]], sends.found[number])
                 if not self._stands_twice(number, slot, offset):
-                    self.tally.add("misplaced", f"{read}, stands at {stands}")
+                    self.tally.add("misplaced", f"{read}, stands at {sends.place_found(number)}")
             elif sends.status[number] != ACKED:  # an acknowledged record is already named
                 self.tally.add("lost", f"{read}, is not on the target")
 
@@ -382,7 +378,7 @@ class _Judge:
         for offset, number in zip(*self.visible[slot], strict=True):
             if offset < reads.start or offset in known or reads.skipped(offset):
                 continue
-            what = f"{group} never read {sends.ids[number]}, {place_of(sends.slot_names[slot], offset)}"
+            what = f"{group} never read {sends.ids[number]}, {sends.place_at(slot, offset)}"
             if offset < bound:
                 self.tally.add("group_gaps", f"{what}, and went on to {bound}")
             elif sends.status[number] == ACKED:

@@ -224,14 +224,11 @@ def seeded_clients(seed: int, rate: float, *, families: bool = False) -> tuple[C
     """Return the demo's clients with uneven shares of the same total rate and another transaction size."""
     chance = random.Random(seed)
     specs = list(family_clients(rate) if families else demo_clients(rate))
-    orders = [n for n, s in enumerate(specs) if isinstance(s, ProducerSpec) and s.topic == "orders"]
+    orders = {n: s for n, s in enumerate(specs) if isinstance(s, ProducerSpec) and s.topic == "orders"}
     weights = [chance.uniform(0.5, 1.5) for _ in orders]
-    whole = sum(spec.rate for spec in (specs[n] for n in orders) if isinstance(spec, ProducerSpec))
-    for n, weight in zip(orders, weights, strict=True):
-        spec = specs[n]
-        assert isinstance(spec, ProducerSpec)
+    whole = sum(spec.rate for spec in orders.values())
+    for (n, spec), weight in zip(orders.items(), weights, strict=True):
         specs[n] = replace(spec, rate=whole * weight / sum(weights))
-    for n, spec in enumerate(specs):
-        if isinstance(spec, TransactionalSpec):
-            specs[n] = replace(spec, records=chance.randint(5, 20))
-    return tuple(specs)
+    return tuple(
+        replace(spec, records=chance.randint(5, 20)) if isinstance(spec, TransactionalSpec) else spec for spec in specs
+    )

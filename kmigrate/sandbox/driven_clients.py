@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event
 from types import TracebackType
-from typing import Self
+from typing import IO, Self, cast
 
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
@@ -33,13 +33,13 @@ _END_SECONDS = 25.0
 _EXIT_SECONDS = 5.0
 _CHUNK = 1 << 16
 
-Words = list[str]
+Fields = list[str]
 
 
 class _Driver:
     """A driver's process, with lines in both directions."""
 
-    def __init__(self, spec: ClientSpec, launch: Launch, *words: str) -> None:
+    def __init__(self, spec: ClientSpec, launch: Launch, *arguments: str) -> None:
         if launch.access is not None:
             raise Failed("traffic-family", f"{spec.name}: clients of {spec.family} have no login here")
         built = driver_of(spec.family)
@@ -48,7 +48,7 @@ class _Driver:
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             self._process = subprocess.Popen(
-                [*built.command, spec.role, launch.bootstrap, spec.name, *words],
+                [*built.command, spec.role, launch.bootstrap, spec.name, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **built.environment},
@@ -56,8 +56,7 @@ class _Driver:
             )
         finally:
             signal.signal(signal.SIGTERM, before)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
+        self._in, self._out = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
         for end in (self._in, self._out):
             os.set_blocking(end.fileno(), False)
         self._looks = select.poll()
@@ -112,7 +111,7 @@ class _Driver:
             except BrokenPipeError:
                 raise self._ended() from None
 
-    def hear(self, seconds: float) -> Words | None:
+    def hear(self, seconds: float) -> Fields | None:
         """Return the next line, or None if no line comes in time."""
         deadline = time.monotonic() + seconds
         while not self._lines:
@@ -123,18 +122,18 @@ class _Driver:
             self._listen(left)
         return self._lines.popleft().split("\t")
 
-    def expect(self, verb: str, seconds: float, meanwhile: Callable[[Words], None]) -> Words:
+    def expect(self, verb: str, seconds: float, meanwhile: Callable[[Fields], None]) -> Fields:
         """Wait for a line of one kind. Other lines go to `meanwhile`."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            words = self.hear(left)
-            if words is not None and words[0] == verb:
-                return words
-            if words is not None:
-                meanwhile(words)
+            fields = self.hear(left)
+            if fields is not None and fields[0] == verb:
+                return fields
+            if fields is not None:
+                meanwhile(fields)
         raise Failed("traffic-driver", f"the driver did not say {verb!r} within {seconds:g} s")
 
-    def close(self, meanwhile: Callable[[Words], None]) -> None:
+    def close(self, meanwhile: Callable[[Fields], None]) -> None:
         """Let the driver flush, commit as far as it may, and leave. The driver's last lines still count."""
         self._in.close()
         deadline = time.monotonic() + _END_SECONDS
@@ -164,8 +163,8 @@ def _text(data: bytes | None) -> str:
     return "-" if data is None else base64.b64encode(data).decode("ascii")
 
 
-def _bytes(word: str) -> bytes | None:
-    return None if word == "-" else base64.b64decode(word)
+def _bytes(text: str) -> bytes | None:
+    return None if text == "-" else base64.b64decode(text)
 
 
 class _Writer:
@@ -186,19 +185,19 @@ class _Writer:
     def poll(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            words = self._driver.hear(left)
-            if words is not None:
-                self.heard(words)
+            fields = self._driver.hear(left)
+            if fields is not None:
+                self.heard(fields)
 
     def send(self, sends: Sequence[Send]) -> None:
         self._unanswered.update((send.value, send) for send in sends)
         self._driver.say([_send_line(send) for send in sends])
 
-    def heard(self, words: Words) -> None:
-        if words[0] == "acked":
-            self.log.record("ok", self._unanswered.pop(words[1]), offset=int(words[2]))
-        elif words[0] == "failed":
-            self.log.record("info", self._unanswered.pop(words[1]), error=words[2], detail={"text": words[3]})
+    def heard(self, fields: Fields) -> None:
+        if fields[0] == "acked":
+            self.log.record("ok", self._unanswered.pop(fields[1]), offset=int(fields[2]))
+        elif fields[0] == "failed":
+            self.log.record("info", self._unanswered.pop(fields[1]), error=fields[2], detail={"text": fields[3]})
 
 
 class _TransactionalWriter(_Writer):
@@ -211,11 +210,11 @@ class _TransactionalWriter(_Writer):
     def begin(self) -> None:
         self._driver.say(["begin"])
 
-    def heard(self, words: Words) -> None:
-        if words[0] in {"acked", "failed"}:
-            self._unanswered.pop(words[1], None)  # the end of the transaction decides the outcome
-        if words[0] == "acked":
-            self.offsets[words[1]] = int(words[2])
+    def heard(self, fields: Fields) -> None:
+        if fields[0] in {"acked", "failed"}:
+            self._unanswered.pop(fields[1], None)  # the end of the transaction decides the outcome
+        if fields[0] == "acked":
+            self.offsets[fields[1]] = int(fields[2])
 
     def end(self, *, abort: bool) -> tuple[str, str]:
         self._driver.say(["abort" if abort else "commit"])
@@ -232,8 +231,8 @@ class _TransactionalWriter(_Writer):
 def _send_line(send: Send) -> str:
     key, value, headers = send.content
     listed = ",".join(f"{name}:{_text(value)}" for name, value in headers)
-    words = ("send", send.value, str(send.partition), str(send.timestamp), _text(key), _text(value), listed)
-    return "\t".join(words)
+    fields = ("send", send.value, str(send.partition), str(send.timestamp), _text(key), _text(value), listed)
+    return "\t".join(fields)
 
 
 def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
@@ -262,24 +261,24 @@ class _Member:
         self._asked = False
         """True while a commit is under way."""
 
-    def heard(self, words: Words) -> None:
-        verb = words[0]
+    def heard(self, fields: Fields) -> None:
+        verb = fields[0]
         if verb == "record":
-            headers = [(name, _bytes(value)) for name, value in _pairs(words[6])]
-            self.log.read(words[1], int(words[2]), int(words[3]), _bytes(words[5]), _bytes(words[4]), headers)
+            headers = [(name, _bytes(value)) for name, value in _pairs(fields[6])]
+            self.log.read(fields[1], int(fields[2]), int(fields[3]), _bytes(fields[5]), _bytes(fields[4]), headers)
         elif verb == "polled":
             self.log.write()
         elif verb == "committed":
             self._asked = False
-            self.log.committed(_positions(words[1]), words[2])
+            self.log.committed(_positions(fields[1]), fields[2])
         elif verb == "assigned":
-            self.log.assigned(_positions(words[1]))
+            self.log.assigned(_positions(fields[1]))
         elif verb == "revoking":
             self._driver.say([f"release\t{_listed(self.log.uncommitted())}"])
         elif verb in {"revoked", "lost"}:
-            self.log.revoked(_positions(words[1]), lost=verb == "lost")
+            self.log.revoked(_positions(fields[1]), lost=verb == "lost")
         elif verb in {"error", "notice"}:
-            self._history.record("info", verb, error=words[1], detail={"text": words[2]})
+            self._history.record("info", verb, error=fields[1], detail={"text": fields[2]})
 
     def commit(self) -> None:
         if not self._asked and (positions := self.log.uncommitted()):
@@ -296,23 +295,23 @@ def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping
         history.record("ok", "open")
         history.flush()
         while not stopping.is_set():
-            words = driver.hear(0.1)
-            if words is not None:
-                member.heard(words)
+            fields = driver.hear(0.1)
+            if fields is not None:
+                member.heard(fields)
             if member.log.commit_due():
                 member.commit()
         member.commit()
         driver.close(member.heard)
 
 
-def _pairs(word: str) -> list[tuple[str, str]]:
-    return [(name, value) for name, _, value in (pair.partition(":") for pair in word.split(",") if pair)]
+def _pairs(text: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, _, value in (pair.partition(":") for pair in text.split(",") if pair)]
 
 
 def _listed(positions: Sequence[Position]) -> str:
     return ",".join(f"{topic}:{partition}:{after}" for topic, partition, after in positions)
 
 
-def _positions(word: str) -> list[Position]:
-    parts = (position.split(":") for position in word.split(",") if position)
+def _positions(text: str) -> list[Position]:
+    parts = (position.split(":") for position in text.split(",") if position)
     return [(topic, int(partition), int(after)) for topic, partition, after in parts]

@@ -125,26 +125,20 @@ def read_saved(path: Path) -> Iterator[FinalRecord]:
     """Yield the records of a file that `saving` wrote."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file:
-            told = json.loads(line)
-            yield FinalRecord(
-                told["topic"],
-                told["partition"],
-                told["offset"],
-                _bytes(told["value"]),
-                _bytes(told["key"]),
-                tuple((name, _bytes(value)) for name, value in told["headers"]),
-                told["timestamp"],
-            )
+            fields = json.loads(line)
+            value, key = _bytes(fields["value"]), _bytes(fields["key"])
+            headers = tuple((name, _bytes(value)) for name, value in fields["headers"])
+            yield FinalRecord(**{**fields, "value": value, "key": key, "headers": headers})
 
 
 def _line(record: FinalRecord) -> str:
-    told = {
+    fields = {
         **record._asdict(),
         "value": _text(record.value),
         "key": _text(record.key),
         "headers": [(name, _text(value)) for name, value in record.headers],
     }
-    return json.dumps(told, separators=(",", ":")) + "\n"
+    return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
 def _text(data: bytes | None) -> str | None:

@@ -57,7 +57,7 @@ class _Possession:
     floor: int = -1
     """The group's committed position when the possession began; -1: not known."""
     since: str = ""
-    """The reason for the floor, in words."""
+    """The reason for the floor, as text."""
     position: int = -1
     """The offset behind the last read; -1: nothing was read."""
     starts: list[int] = field(default_factory=list)
@@ -87,7 +87,7 @@ class _Committed:
     """The state of a group's committed position in a partition, as far as the history tells."""
 
     position: int = -1
-    told: int = -1
+    acked_at: int = -1
     """The m of the acknowledgement."""
     asked: dict[_Commit, list[int]] = field(default_factory=dict)
     """The m of each commit that was asked for and not answered."""
@@ -130,8 +130,8 @@ class GroupOrder:
 
     def assign(self, event: Event, slot: Slot) -> None:
         committed = self._committed[event.group, slot]
-        words = f"{event.group} had committed {committed.position}"
-        self._possessions[event.process, slot] = _Possession(event.group, committed.floor, words)
+        reason = f"{event.group} had committed {committed.position}"
+        self._possessions[event.process, slot] = _Possession(event.group, committed.floor, reason)
         committed.in_doubt.clear()  # the coordinator refuses commits of an earlier generation
 
     def revoke(self, event: Event, slot: Slot) -> None:
@@ -142,8 +142,8 @@ class GroupOrder:
         possession = self._possessions.get((event.process, slot))
         if possession is None:  # the history has no line of a rebalance
             position, reader = self._read.get((event.group, slot), (-1, ""))
-            words = f"{reader} had read up to {position}, and no line assigns the partition anew"
-            possession = _Possession(event.group, position, words)
+            reason = f"{reader} had read up to {position}, and no line assigns the partition anew"
+            possession = _Possession(event.group, position, reason)
             self._possessions[event.process, slot] = possession
         self._judge_read(event, slot, possession)
         possession.add(event.offset, after)
@@ -170,10 +170,10 @@ class GroupOrder:
             return
         asked = committed.answered(commit)
         if event.type == "ok":
-            if position < committed.position and (asked is None or asked > committed.told):
+            if position < committed.position and (asked is None or asked > committed.acked_at):
                 what = f"{event.process} of {event.group} committed {place_of(slot, position)}"
                 self._note("commits_back", f"{what} after {committed.position} was acknowledged")
-            committed.position, committed.told = position, event.m
+            committed.position, committed.acked_at = position, event.m
             committed.settled(commit)
         elif event.error in REBALANCE_ERRORS:
             committed.settled(commit)

@@ -73,9 +73,15 @@ class Sends:
         return numbers
 
     def place(self, number: int) -> str:
-        return f"{self.ids[number]} ({place_of(self.slot_names[self.slot[number]], self.offset[number])})"
+        return f"{self.ids[number]} ({self.place_at(self.slot[number], self.offset[number])})"
 
-    def ackedplace_of(self, slot: int, offset: int) -> int | None:
+    def place_at(self, slot: int, offset: int) -> str:
+        return place_of(self.slot_names[slot], offset)
+
+    def place_found(self, number: int) -> str:
+        return self.place_at(self.found_slot[number], self.found[number])
+
+    def acked_at(self, slot: int, offset: int) -> int | None:
         """Return the acknowledged record that belongs at this offset.
 
         The search is slow. Only foreign records need the search.

@@ -66,12 +66,12 @@ def _lies_apart(port: int) -> bool:
 
 def port_range() -> range:
     """Return the ports that may be handed out: KMIGRATE_SANDBOX_PORTS, or the usual range."""
-    told = os.environ.get("KMIGRATE_SANDBOX_PORTS", "") or _USUAL
-    ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", told)
+    chosen = os.environ.get("KMIGRATE_SANDBOX_PORTS", "") or _USUAL
+    ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", chosen)
     first, last = (int(ends[1]), int(ends[2])) if ends else (0, 0)
     if not _LOWEST <= first <= last <= _HIGHEST:
         raise UsageError(
-            "sandbox-ports", f"KMIGRATE_SANDBOX_PORTS is {told!r}: not a range of ports",
+            "sandbox-ports", f"KMIGRATE_SANDBOX_PORTS is {chosen!r}: not a range of ports",
             next_step=f"set it to first-last, as {_USUAL}, or leave it out",
         )  # fmt: skip
     return range(first, last + 1)

@@ -140,5 +140,5 @@ def _started(pid: int) -> str | None:
             return None
         return None if state in ("Z", "X") else fields[18]
     asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    words = asked.stdout.split(maxsplit=1)
-    return None if len(words) < 2 or words[0].startswith("Z") else words[1].strip()
+    columns = asked.stdout.split(maxsplit=1)
+    return None if len(columns) < 2 or columns[0].startswith("Z") else columns[1].strip()

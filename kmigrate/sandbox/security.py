@@ -49,13 +49,13 @@ _REQUEST = """\
 distinguished_name = name
 prompt = no
 x509_extensions = authority
-req_extensions = holder
+req_extensions = server
 [name]
 CN = {name}
 [authority]
 basicConstraints = critical, CA:true
 keyUsage = critical, keyCertSign
-[holder]
+[server]
 subjectAltName = DNS:localhost, IP:127.0.0.1
 """
 
@@ -133,7 +133,7 @@ class SandboxSecurity:
         _openssl("req", "-new", *_NEW_KEY, "-keyout", key, "-out", request, "-config", config)
         _openssl(
             "x509", "-req", "-in", request, "-CA", self.ca_file, "-CAkey", self.folder / "ca.key", "-CAcreateserial",
-            "-days", str(days), "-extfile", config, "-extensions", "holder", "-out", made,
+            "-days", str(days), "-extfile", config, "-extensions", "server", "-out", made,
         )  # fmt: skip
         key.chmod(0o600)
         return made, key
@@ -231,9 +231,9 @@ def _private(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _openssl(*words: str | Path) -> None:
+def _openssl(*command: str | Path) -> None:
     try:
-        ended = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, check=False)
+        ended = subprocess.run(["openssl", *map(str, command)], capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise Failed(
             "openssl-missing",
@@ -242,4 +242,6 @@ def _openssl(*words: str | Path) -> None:
             next_step="install openssl, or bring the sandbox up without --secure",
         ) from error
     if ended.returncode:
-        raise Failed("openssl-failed", f"openssl {words[0]}: {ended.stderr.strip()}", still_true="nothing was started")
+        raise Failed(
+            "openssl-failed", f"openssl {command[0]}: {ended.stderr.strip()}", still_true="nothing was started"
+        )

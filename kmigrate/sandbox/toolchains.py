@@ -106,10 +106,10 @@ def _run(family: str, command: list[str], folder: Path | None = None) -> None:
     except subprocess.TimeoutExpired:
         raise Failed("driver-build", f"building the {family} clients took longer than {_BUILD_SECONDS} s") from None
     if done.returncode:
-        words = (done.stderr or done.stdout).strip().splitlines()
+        lines = (done.stderr or done.stdout).strip().splitlines()
         raise Failed(
             "driver-build",
-            f"the {family} clients could not be built: {words[-1] if words else 'no word from the compiler'}",
+            f"the {family} clients could not be built: {lines[-1] if lines else 'no word from the compiler'}",
             still_true="nothing was started",
             next_step=f"see: {' '.join(command)}",
         )

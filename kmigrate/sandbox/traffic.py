@@ -70,10 +70,10 @@ class Client:
 
         A selector is `all`, a role (`producers` or `producer`), a family, a group or a name.
         """
-        words = {"all", self.spec.role, f"{self.spec.role}s", self.spec.family, self.name}
+        names = {"all", self.spec.role, f"{self.spec.role}s", self.spec.family, self.name}
         if isinstance(self.spec, ConsumerSpec):
-            words.add(self.spec.group)
-        return selector in words
+            names.add(self.spec.group)
+        return selector in names
 
     def as_json(self) -> dict[str, Any]:
         process = [self.process.pid, self.process.started] if self.process else None

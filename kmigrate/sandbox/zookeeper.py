@@ -79,9 +79,9 @@ class ZooKeeper(Server):
     def _sessions(self) -> str:
         """Return ZooKeeper's list of sessions, or an empty text while ZooKeeper does not serve yet."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as asked:
-                asked.sendall(b"dump")
-                with asked.makefile(encoding="utf-8", errors="replace") as told:
-                    return told.read()
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                connection.sendall(b"dump")
+                with connection.makefile(encoding="utf-8", errors="replace") as answer:
+                    return answer.read()
         except OSError:
             return ""

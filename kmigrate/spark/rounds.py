@@ -153,20 +153,20 @@ class BulkRun:
             self._on_progress(self._progress(ranges, monotonic() - began))
 
     def _progress(self, ranges: Sequence[CopyRange], seconds: float) -> BulkProgress:
-        words = [
-            word
-            for word in self._log.alive(MirrorPresence)
-            if word.engine is CopyEngine.SPARK and word.instance.startswith(f"spark-{self._name}-")
+        reports = [
+            report
+            for report in self._log.alive(MirrorPresence)
+            if report.engine is CopyEngine.SPARK and report.instance.startswith(f"spark-{self._name}-")
         ]
         at: dict[Key, int] = {}
         troubles: dict[str, None] = {}
-        for word in words:
-            for topic, parts in word.topics.items():
-                for partition, told in parts.items():
+        for report in reports:
+            for topic, parts in report.topics.items():
+                for partition, progress in parts.items():
                     key = (topic, partition)
-                    at[key] = max(at.get(key, -1), told.position)
-                    troubles |= dict.fromkeys(each for each in (told.problem, told.trouble) if each)
-            troubles |= dict.fromkeys(word.notes)
+                    at[key] = max(at.get(key, -1), progress.position)
+                    troubles |= dict.fromkeys(each for each in (progress.problem, progress.trouble) if each)
+            troubles |= dict.fromkeys(report.notes)
         done = [max(0, min(at.get((r.topic, r.partition), r.start), r.end) - r.start) for r in ranges]
         return BulkProgress(
             sum(done),
@@ -174,7 +174,7 @@ class BulkRun:
             sum(r.size * part // max(1, r.offsets) for r, part in zip(ranges, done, strict=True)),
             sum(r.size for r in ranges),
             seconds,
-            len(words),
+            len(reports),
             "; ".join(troubles),
         )
 
