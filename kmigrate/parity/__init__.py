@@ -8,6 +8,5 @@ differing buckets are read again, aligned and judged, and the report holds the n
     alignment  the longest shared order of two record lists
     verdict    the names of the differences
     lookups    the comparison of look-ups by time
-    timeline   the compared records over their time
-    report     the outcome as a value
+    report     the outcome as a value, and the records over their time
 """

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 from kmigrate.parity.lookups import PartitionLookups
 from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange
-from kmigrate.parity.timeline import TimeStep, timeline
 from kmigrate.parity.verdict import Anomaly, AnomalyKind
 
-__all__ = ["ParityReport", "PartitionRow", "TopicRow", "nothing_read", "report_of"]
+__all__ = ["ParityReport", "PartitionRow", "TimeStep", "TopicRow", "nothing_read", "report_of", "timeline"]
 
 EXAMPLES_OF_A_KIND = 100
+MOST_STEPS = 60
+"""Maximum number of time steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,19 @@ class TopicRow:
     source_records: int
     target_records: int
     digest_equal: bool
+    mismatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeStep:
+    """The sums of the buckets that begin from start_ms to end_ms (excluded)."""
+
+    start_ms: int
+    end_ms: int
+    source_records: int
+    target_records: int
+    source_bytes: int
+    target_bytes: int
     mismatches: int
 
 
@@ -188,6 +202,36 @@ def report_of(
         timeline(source, target, wrong),
         seconds,
         tuple(lookups),
+    )
+
+
+def timeline(
+    source: Mapping[BucketKey, BucketDigest],
+    target: Mapping[BucketKey, BucketDigest],
+    mismatches: Mapping[BucketKey, int],
+) -> tuple[TimeStep, ...]:
+    """Return steps of equal length from the first time to the last, or none if no record has a time.
+
+    A bucket stands as a whole at the time of its first record: a report has no finer sums, and a plot needs none. There
+    are no more steps than a partition has buckets, because finer steps would be empty in turn.
+    """
+    nothing = BucketDigest(0, 0, 0, 0, 0, 0)
+    times = {key: source[key].since if key in source else target[key].since for key in source.keys() | target.keys()}
+    times = {key: time for key, time in times.items() if time >= 0}
+    if not times:
+        return ()
+    first, last = min(times.values()), max(times.values())
+    count = min(MOST_STEPS, max(Counter(key.of for key in times).values()))
+    length = -(-(last - first + 1) // count)
+    sums = [[0] * 5 for _ in range((last - first) // length + 1)]
+    for key, time in times.items():
+        here, there = source.get(key, nothing), target.get(key, nothing)
+        figures = (here.records, there.records, here.size, there.size, mismatches.get(key, 0))
+        into = sums[(time - first) // length]
+        into[:] = [total + figure for total, figure in zip(into, figures, strict=True)]
+    return tuple(
+        TimeStep(first + number * length, first + (number + 1) * length, *figures)
+        for number, figures in enumerate(sums)
     )
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Sequence
 
-from kmigrate.parity.report import PartitionRow
-from kmigrate.parity.timeline import TimeStep
+from kmigrate.parity.report import PartitionRow, TimeStep
 from kmigrate.report.check import escaped
 
 __all__ = ["CHART_STYLE", "bytes_text", "chart", "drawn", "time_chart"]

@@ -18,7 +18,7 @@ Brokers:
     ports         free ports
 
 Clients:
-    traffic                                               the set of live clients: start, roll, stop
+    traffic                                               the set of live clients: start, roll, stop, catch up
     client_specs                                          the clients and their logins as values
     clients                                               a client as a process
     librdkafka_clients, aiokafka_clients, driven_clients  clients by family
@@ -30,12 +30,10 @@ Clients:
     preload                                               the content of the source at the start
 
 The judge:
-    history            the lines that clients write
-    progress           groups against acknowledged records
-    final_read         the records that the target really holds
-    checker            the verdict
-    ledger             sends and reads of a run
-    group_order        the order of reads and commits
-    transaction_books  the outcome of transactions
-    pauses             the waits of the clients
+    history      the lines that clients write
+    final_read   the records that the target really holds
+    checker      the verdict
+    ledger       sends, reads and transactions of a run
+    group_order  the order of reads and commits
+    pauses       the waits of the clients
 """

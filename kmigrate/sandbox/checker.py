@@ -34,9 +34,8 @@ from typing import Final
 from kmigrate.sandbox.final_read import FinalRecord
 from kmigrate.sandbox.group_order import REBALANCE_ERRORS, GroupOrder
 from kmigrate.sandbox.history import ABORTED, Event
-from kmigrate.sandbox.ledger import ACKED, INDEFINITE, REFUSED, WAS_ABORTED, Reads, Sends, place_of
+from kmigrate.sandbox.ledger import ACKED, INDEFINITE, REFUSED, WAS_ABORTED, Reads, Sends, TransactionBooks, place_of
 from kmigrate.sandbox.payload import content_of, id_in
-from kmigrate.sandbox.transaction_books import TransactionBooks
 
 __all__ = ["ANOMALIES", "FAILING", "Finding", "Verdict", "check"]
 
