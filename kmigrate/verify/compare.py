@@ -132,8 +132,7 @@ def _compare(caller: Caller, job: Job, choice: SparkChoice, parquet: Path | None
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        from kmigrate.spark.parity import write_findings
-        from kmigrate.spark.parity import verify_with
+        from kmigrate.spark.parity import verify_with, write_findings
 
         started = monotonic() - began
         report = verify_with(

@@ -17,7 +17,7 @@ from kmigrate.sandbox.topics import create_topics
 from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.parity import verify_with
 <<<<<<< HEAD
-from kmigrate.spark.source import KafkaOptions
+from kmigrate.spark.options import KafkaOptions
 from kmigrate.verify.compare import _options
 =======
 >>>>>>> 4608cc1a (Spark's questions to Kafka's admin client have one home)
