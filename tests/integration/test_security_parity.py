@@ -16,11 +16,7 @@ from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.parity import verify_with
-<<<<<<< HEAD
-from kmigrate.spark.options import KafkaOptions
 from kmigrate.verify.compare import _options
-=======
->>>>>>> 4608cc1a (Spark's questions to Kafka's admin client have one home)
 from tests.integration.secure_world import SecurePair, token
 
 pytestmark = pytest.mark.timeout(240)
