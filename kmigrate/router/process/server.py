@@ -39,7 +39,7 @@ from kmigrate.router.shared.client_handoff import grouped
 from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.shared.limits import Ended
 from kmigrate.router.shared.state import SharedState
-from kmigrate.router.transactions.stale import end_forgotten
+from kmigrate.router.transactions.locate import close_stale_transactions
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
 from kmigrate.state.offset_maps import MAP_TOPIC
@@ -352,7 +352,7 @@ class Router:
 
     async def _watch_transactions(self) -> None:
         async for _ in every(_LOOK_AT_TRANSACTIONS_S):
-            await end_forgotten(self._shared, self._clusters.open_at_source)
+            await close_stale_transactions(self._shared, self._clusters.open_at_source)
 
     # the state log
 

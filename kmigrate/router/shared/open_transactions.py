@@ -10,14 +10,14 @@ For a transaction at the target, the coordinator there is the judge. An open tra
 other writes of its client. So the router remembers such a transaction as long as a connection exists that has heard of
 the transactional id.
 
-Anybody may name an id, and only the id's cluster knows the holder. A transaction that a connection has asked for and
-the cluster has not granted yet counts at fences. Otherwise the transaction is open to that connection alone.
+Any client may name an id, and only the id's cluster knows the producer. A transaction that a connection has asked for
+and the cluster has not granted yet counts at fences. Otherwise the transaction is open to that connection alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from kmigrate.model.records import TransactionRecord
@@ -31,7 +31,7 @@ _OVERTAKEN_S = 900.0
 
 @dataclass(slots=True, eq=False)
 class OpenTransaction:
-    """An open transaction: the holder's epoch as the client has it, topics and groups, and requests in flight."""
+    """An open transaction: the producer's epoch as the client has it, topics and groups, and requests in flight."""
 
     epoch: int = -1
     keys: set[str] = field(default_factory=set)
@@ -45,25 +45,29 @@ class OpenTransaction:
     known: bool = False
     """True if the cluster has reported the transaction as open; else the transaction may never have begun."""
 
-    def ask(self, who: object) -> None:
-        self.asking.append(who)
+    def ask(self, connection: object) -> None:
+        self.asking.append(connection)
         self.asked += 1
 
-    def answered(self, who: object, *, begun: bool) -> bool:
-        """Note an answer; return whether the transaction never began.
+    def answered(self, connection: object, *, known: bool) -> bool:
+        """Note an answer, from which the transaction may be `known` to be open; return whether it never began.
 
         Clients may ask for several partitions at once.
         """
-        self.asking.remove(who)
-        self.known = self.known or begun
+        self.asking.remove(connection)
+        self.known = self.known or known
         return not (self.known or self.asking)
 
-    def is_open(self, who: object) -> bool:
+    def is_open(self, connection: object) -> bool:
         """Return whether a connection sees the transaction as open.
 
         The cluster has reported it as open, or the connection has a request in flight.
         """
-        return self.known or who in self.asking
+        return self.known or connection in self.asking
+
+
+_NONE = OpenTransaction()
+"""Stands for an id that has no transaction open; never changed."""
 
 
 @dataclass(slots=True)
@@ -72,7 +76,7 @@ class TargetTransactions:
 
     open: dict[str, OpenTransaction] = field(default_factory=dict)
     overtaken: dict[str, float] = field(default_factory=dict)
-    """Ids that commit positions of a group, with the time when the group opened.
+    """Ids that commit offsets of a group, with the time when the group opened.
 
     The input of such an id's next transaction may have been read before the group opened.
     """
@@ -82,7 +86,23 @@ class TargetTransactions:
     def hear(self, name: str) -> None:
         self._heard[name] += 1
 
-    def opened(self, groups: Set[str], known: Iterable[Mapping[str, TransactionRecord]], now: float) -> None:
+    def forget(self, name: str, connection: object) -> None:
+        """Drop a connection's knowledge of an id; the last connection drops all that was known.
+
+        Nobody gets the answers to the connection's requests any more. A later connection asks the clusters what is
+        open.
+        """
+        self._heard[name] -= 1
+        entry = self.open.get(name)
+        if entry is not None:
+            entry.asking = [each for each in entry.asking if each is not connection]
+        if not self._heard[name]:
+            del self._heard[name]
+            self.open.pop(name, None)
+        elif entry is not None and not (entry.known or entry.asking):
+            del self.open[name]
+
+    def groups_opened(self, groups: Set[str], known: Iterable[Mapping[str, TransactionRecord]], now: float) -> None:
         """Note that groups which followed belong to the target now.
 
         `known`: the state log's records of each transactional id.
@@ -92,14 +112,6 @@ class TargetTransactions:
             records = (record for each in known for record in each.values())
             self.overtaken |= {r.name: now for r in records if not groups.isdisjoint(r.groups)}
 
-    def overtake(self, name: str, now: float) -> None:
-        """Note that an id's transaction waits for its group to open."""
-        self.overtaken[name] = now
-
-    def over(self, name: str) -> None:
-        """Note that an id's transaction is over: the input of the next transaction is read after the group opened."""
-        self.overtaken.pop(name, None)
-
     def overtakes(self, name: str, now: float) -> bool:
         """Return whether an id's input may have been read before its group opened; a client that hears so reads anew.
 
@@ -108,21 +120,6 @@ class TargetTransactions:
         """
         since = self.overtaken.pop(name, None)
         return since is not None and now - since < _OVERTAKEN_S
-
-    def forget(self, name: str, who: object) -> None:
-        """Drop a connection's knowledge of an id; the last connection drops all that was known.
-
-        Nobody gets the answers to the connection's requests any more. A later connection asks the clusters what is
-        open.
-        """
-        self._heard[name] -= 1
-        if not self._heard[name]:
-            del self._heard[name]
-            self.open.pop(name, None)
-        elif (entry := self.open.get(name)) is not None:
-            entry.asking = [each for each in entry.asking if each is not who]
-            if not (entry.known or entry.asking):
-                del self.open[name]
 
 
 @dataclass(slots=True)
@@ -143,36 +140,27 @@ class SourceTransactions:
             self.forwards.enter(key)
         return entry
 
-    def is_open(self, link: str, name: str, who: object) -> bool:
+    def is_open(self, link: str, name: str, connection: object) -> bool:
         """Return whether a connection sees a transaction of the id as open at a link's source."""
-        entry = self.entries.get((link, name))
-        return entry is not None and entry.is_open(who)
+        return self.entries.get((link, name), _NONE).is_open(connection)
 
     def covers(self, link: str, name: str, key: str) -> bool:
         """Return whether an open transaction already counts at a topic, so that a fence there waits for it."""
-        entry = self.entries.get((link, name))
-        return entry is not None and key in entry.keys
+        return key in self.entries.get((link, name), _NONE).keys
 
     def may_commit(self, link: str, name: str, group: str) -> bool:
         """Return whether an open transaction was reported as a transaction of the group before the group was frozen."""
-        entry = self.entries.get((link, name))
-        return entry is not None and group in entry.groups
+        return group in self.entries.get((link, name), _NONE).groups
+
+    def where(self, name: str, connection: object) -> str | None:
+        """Return the link at whose source a connection sees a transaction of the id as open; None for no link."""
+        links = (link for (link, each), entry in self.entries.items() if each == name and entry.is_open(connection))
+        return next(links, None)
 
     def any_at(self, key: str) -> bool:
         """Return whether a transaction is open that may write the topic."""
-        return next(self.at_any({key}), None) is not None
-
-    def where(self, name: str, who: object) -> str | None:
-        """Return the link at whose source a connection sees a transaction of the id as open; None for no link."""
-        return next((link for link, each in self.entries if each == name and self.is_open(link, name, who)), None)
+        return any(key in entry.keys for entry in self.entries.values())
 
     def end(self, link: str, name: str) -> set[str]:
         """Forget a transaction that is over; return the topic keys at which it counted, to be resolved."""
-        entry = self.entries.pop((link, name), None)
-        return set() if entry is None else entry.keys
-
-    def at_any(self, keys: Collection[str]) -> Iterator[tuple[str, str, OpenTransaction]]:
-        """Iterate over the open transactions that touch any of the topic keys."""
-        for (link, name), entry in self.entries.items():
-            if not entry.keys.isdisjoint(keys):
-                yield link, name, entry
+        return self.entries.pop((link, name), _NONE).keys

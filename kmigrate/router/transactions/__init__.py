@@ -7,9 +7,8 @@ transaction. `add_partitions` adds partitions at the target, and `end_txn` handl
     request            one transaction request on its way through the rules
     identities         producer ids and epochs of a transactional id, on both clusters
     source_identities  identities that only a source knows
-    locate             where a transactional id has a transaction open
+    locate             where a transactional id has a transaction open, and whether it has ended elsewhere
     add_partitions     partitions that enter a transaction at the target
     end_txn            how a transaction ends, and what a repeated EndTxn is answered
     coordinator        the client's connections to transaction coordinators of a source
-    stale              open transactions whose end no client of this router will send
 """

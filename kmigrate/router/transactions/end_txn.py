@@ -92,7 +92,7 @@ class EndTxnHandler:
         message = source_request(txn.head, txn.request, record.source_id, record.source_epoch)
         answer, code = yield from self._identities.coordinators.ask(link, name, txn.head.client_id, message)
         if entry is not None:
-            entry.answered(self._locator, begun=True)
+            entry.answered(self._locator, known=True)
             if answer is not None and code in _OVER:
                 self._shared.ended(link, name, entry)
         return code

@@ -5,8 +5,8 @@ source has the transactions. A client knows the producer id and epoch of the tar
 carry the producer id and epoch of the source (S, se). `docs/decisions/0007` gives the reasons for these rules:
 
 A  InitProducerId goes to the target, then to the source of every link that still mirrors. The router answers once the
-   pair of identities is in the state log. Both clusters raise their epochs, so the older of two holders is known by its
-   te.
+   pair of identities is in the state log. Both clusters raise their epochs, so the older of two producers is known by
+   its te.
 B  A transaction is on the cluster of its first topics, or of its first group. A group that follows is at its link's
    source, every other group at the target. Topics and groups of the other cluster are refused with an error that ends
    the transaction and not the producer.
@@ -135,7 +135,7 @@ class TransactionHandler:
 
     @property
     def has_promised(self) -> bool:
-        """True if the client was told that a partition is in a transaction at the target before it is (rule F)."""
+        """True if the client believes that a partition is in a transaction at the target before it is (rule F)."""
         return self._shared.deferred.has_promised(self._at_target)
 
     def look(self, name: str) -> Future[None]:
@@ -250,7 +250,7 @@ class TransactionHandler:
         else:
             answer = yield from txn.to_target(self._client)
         codes = txn.codes_in(answer)
-        if entry.answered(self._locator, begun=0 in codes):
+        if entry.answered(self._locator, known=0 in codes):
             self._locator.never_began_at_target(txn.name, entry)
         if codes and codes <= OTHER_PRODUCER:
             return (yield from self._identities.at_source.refused(txn, answer))
@@ -326,14 +326,14 @@ class TransactionHandler:
             }
             outcome = _AtSource(partitions_answer(txn.head, txn.request, each), each.values())
         # without an answer the fate of the request is unknown
-        if entry.answered(self._locator, begun=answer is None or 0 in outcome.codes):
+        if entry.answered(self._locator, known=answer is None or 0 in outcome.codes):
             self._shared.ended(link, name, entry)
         coupled = set(topics) <= set(record.topics) and set(groups) <= set(record.groups)
         if coupled or any(outcome.codes):
             return outcome
         frozen = any(self._frozen(txn, group) for group in groups)
         if frozen:
-            self._shared.open_at_target.overtake(name, self._client.now())
+            self._shared.open_at_target.overtaken[name] = self._client.now()
         if frozen or self._waits(txn, link, topics):
             return outcome._replace(fenced=True)
         routes = self._shared.table.topics
@@ -353,7 +353,7 @@ class TransactionHandler:
         held = route is None and group in self._shared.table.held_groups
         frozen = self._frozen(txn, group)
         if frozen:
-            self._shared.open_at_target.overtake(txn.name, self._client.now())
+            self._shared.open_at_target.overtaken[txn.name] = self._client.now()
         if frozen or (not held and self._waits(txn, at, ())):
             yield from self._next_table(txn)
             return None

@@ -3,11 +3,16 @@
 The router knows the transactions that began on its connections. A request may come to a connection in the middle of a
 transaction, because a router died or a connection was lost. Then the router first asks the source of each link that
 knows the id, and then the target.
+
+The end of a transaction may stay unknown here, because its client is gone, or ends it at another router. While such a
+transaction counts as open, a fence at those topics is not complete. So under a fence the router asks the source's
+coordinators. The router believes only a coordinator that calls the transaction ended. If the coordinators cannot be
+asked, the transaction counts on until its client sends a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from kmigrate.model.routes import Serve
@@ -20,7 +25,7 @@ from kmigrate.router.shared.open_transactions import OpenTransaction
 from kmigrate.router.shared.state import TARGET, SharedState
 from kmigrate.router.transactions.identities import ProducerIdentities
 
-__all__ = ["TransactionLocator"]
+__all__ = ["TransactionLocator", "close_stale_transactions"]
 
 _DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _MOST_KNOWN = 16
@@ -54,9 +59,12 @@ class TransactionLocator:
         self.refused.discard(name)
 
     def over(self, name: str) -> None:
-        """Note that the id's transaction has ended, or was ended, on whatever cluster."""
+        """Note that the id's transaction has ended, or was ended, on whatever cluster.
+
+        The input of the next transaction is read after the group opened.
+        """
         self._ended_at_target(name)
-        self.shared.open_at_target.over(name)
+        self.shared.open_at_target.overtaken.pop(name, None)
 
     def begins_at_target(self, name: str) -> OpenTransaction:
         """Note that the target's coordinator gets the first request of a transaction, or reports it as open."""
@@ -174,12 +182,12 @@ class TransactionLocator:
         record does not name: nothing of the transaction is written there yet.
         """
         routes, followed = self.shared.table.topics, self.shared.table.followed
-        record, begun = self.identities.records(name).get(link), set(topics)
+        record, reached = self.identities.records(name).get(link), set(topics)
         keys = {
             routes[topic].key
             for topic in (record.topics if record is not None else ())
             if topic in routes and routes[topic].link == link
-            if topic in begun or routes[topic].serve is Serve.FORWARD
+            if topic in reached or routes[topic].serve is Serve.FORWARD
         }
         groups = {
             group
@@ -187,3 +195,27 @@ class TransactionLocator:
             if group in followed and not followed[group].frozen
         }
         return self.shared.open_at_source.enter(link, name, epoch, keys, groups)
+
+
+async def close_stale_transactions(
+    shared: SharedState, open_at_source: Callable[[str, Collection[str]], Awaitable[Collection[str]]]
+) -> None:
+    """Ask the sources once about all open transactions at fenced topics, and note which of them have ended.
+
+    `open_at_source` returns the transactional ids that a link's source calls open; all of them if the source cannot
+    tell.
+    """
+    fenced = {route.key for route in shared.table.topics.values() if route.serve is Serve.HOLD}
+    entries = shared.open_at_source.entries
+    seen = {
+        key: (entry, entry.asked)
+        for key, entry in entries.items()
+        if not entry.asking and not entry.keys.isdisjoint(fenced)
+    }
+    for link in sorted({link for link, _ in seen}):
+        names = {name for each, name in seen if each == link}
+        for name in names.difference(await open_at_source(link, names)):
+            entry, asked = seen[link, name]
+            # A request sent meanwhile may have begun a transaction after the coordinator's answer.
+            if entries.get((link, name)) is entry and entry.asked == asked:
+                shared.ended(link, name)

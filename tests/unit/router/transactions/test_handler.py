@@ -23,7 +23,7 @@ from kmigrate.router.session.session import Session
 from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.open_transactions import OpenTransaction, TargetTransactions
 from kmigrate.router.shared.state import Outcome, StoredBatch
-from kmigrate.router.transactions.stale import end_forgotten
+from kmigrate.router.transactions.locate import close_stale_transactions
 from kmigrate.router.wire.produce import ProducePart, ProduceRequest, encode_request, parse_answer
 from tests.unit.router.router_fakes import Sent, Stage, held, route
 
@@ -631,13 +631,13 @@ def test_of_two_requests_that_would_begin_a_transaction_one_may_be_refused() -> 
     entry = shared.open_at_source.enter("l", NAME, T[1], {"topic/l/t"})
     entry.ask(who := object())
     entry.ask(who)
-    assert not entry.answered(who, begun=False)
-    assert not entry.answered(who, begun=True)
+    assert not entry.answered(who, known=False)
+    assert not entry.answered(who, known=True)
     other = shared.open_at_source.enter("l", "other", T[1], {"topic/l/t"})
     other.ask(who)
     other.ask(who)
-    assert not other.answered(who, begun=False)
-    assert other.answered(who, begun=False)
+    assert not other.answered(who, known=False)
+    assert other.answered(who, known=False)
 
 
 def test_offsets_of_a_group_that_follows_are_at_the_source_in_the_sources_name() -> None:
@@ -893,7 +893,7 @@ def test_a_stranger_that_is_refused_leaves_open_what_the_holder_has_begun_meanwh
     entry = desk.stage.shared.open_at_target.open.setdefault(NAME, OpenTransaction())
     entry.ask(stranger := object())
     assert desk.add("free") == {"free": 0}
-    assert not entry.answered(stranger, begun=False)
+    assert not entry.answered(stranger, known=False)
     assert desk.add("t") == {"t": 29}
 
 
@@ -1207,7 +1207,7 @@ def asked_about(desk: Desk, *open_: str, meanwhile: Callable[[], Any] = lambda: 
         meanwhile()
         return open_
 
-    asyncio.run(end_forgotten(desk.stage.shared, open_at_source))
+    asyncio.run(close_stale_transactions(desk.stage.shared, open_at_source))
     return asked
 
 
