@@ -115,27 +115,26 @@ async def _compared(settings: Settings) -> dict[str, list[Finding]]:
     target = settings.defaults.target
     if target not in settings.clusters:
         return {}
-    told: dict[str, BrokerSettings | KmigrateError] = {}
+    found: dict[str, BrokerSettings | Finding] = {}
 
     async def ask(name: str) -> None:
         try:
-            told[name] = await probe_settings(settings.cluster(name))
+            found[name] = await probe_settings(settings.cluster(name))
         except KmigrateError as error:
-            told[name] = error
+            found[name] = warn("broker-settings-unknown", f"not compared: {error.what}", error.next_step)
 
     await together(*map(ask, sorted(settings.clusters)))
     return {
-        f"settings {name} → {target}": _differences(told[name], told[target])
+        f"settings {name} → {target}": _differences(found[name], found[target])
         for name in sorted(settings.clusters)
         if name != target
     }
 
 
-def _differences(source: BrokerSettings | KmigrateError, target: BrokerSettings | KmigrateError) -> list[Finding]:
-    for side in (source, target):
-        if isinstance(side, KmigrateError):
-            return [warn("broker-settings-unknown", f"not compared: {side.what}", side.next_step)]
-    assert not isinstance(source, KmigrateError)
-    assert not isinstance(target, KmigrateError)
+def _differences(source: BrokerSettings | Finding, target: BrokerSettings | Finding) -> list[Finding]:
+    if isinstance(source, Finding):
+        return [source]
+    if isinstance(target, Finding):
+        return [target]
     same = ok("broker-settings", "no broker setting of the target is in the way of the source's clients")
     return compare_settings(source, target) or [same]

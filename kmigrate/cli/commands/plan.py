@@ -18,7 +18,7 @@ from kmigrate.cli.commands.target_configs import creation_configs, default_findi
 from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cli.views.lags import bytes_text
 from kmigrate.cli.views.plans import findings_view
-from kmigrate.cli.views.tables import full_width, table
+from kmigrate.cli.views.tables import figure, full_width, table
 from kmigrate.cluster.brokers import refuse_unreachable_brokers
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.metadata import TopicInfo
@@ -53,30 +53,33 @@ _STYLES = {"identical": "green", "mapped": "cyan"}
 
 @dataclass(frozen=True)
 class TopicOutlook:
-    """A topic's outlook: figures are of now, and of the remaining copy where the topic is mirrored already."""
+    """A topic's outlook: figures are of now, and of the remaining copy where the topic is mirrored already.
+
+    Unknown figures are −1.
+    """
 
     topic: str
-    partitions: int
-    replicas_source: int
-    replicas_target: int
-    padding: int
+    partitions: int = -1
+    replicas_source: int = -1
+    replicas_target: int = -1
+    padding: int = -1
     """Filler offsets below the first record; filler costs bytes once and is deleted again."""
-    records: int
-    """Offsets from the start, or from the copy's position, to the source's end; records at most; −1 where unknown."""
-    holes: int
+    records: int = -1
+    """Offsets from the start, or from the copy's position, to the source's end: a maximum of the records."""
+    holes: int = -1
     """Offsets that no reader sees (markers, aborted data, compacted records); a complete count where `holes_exact`."""
-    holes_exact: bool
-    bytes: int
+    holes_exact: bool = False
+    bytes: int = -1
     """Bytes as the source stores them; an estimate on a long topic."""
-    seconds: float
+    seconds: float = -1.0
     """Seconds for padding, for copying at the given rate, and for filling holes."""
-    offsets: str
+    offsets: str = ""
     """`identical`, `mapped`, or the obstacle to both."""
-    state: str
+    state: str = "new"
     """`new`, or the topic's phase."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     hourly_bytes: int = -1
-    """Bytes written to the source within the last hour, by the records' times; −1 where unknown."""
+    """Bytes written to the source within the last hour, by the records' timestamps."""
 
     @property
     def disk(self) -> int:
@@ -127,12 +130,12 @@ async def plan(
         round_trip_s = await _round_trip_s(connections.target)
         configs_of = creation_configs(call, connections, record.name)
         for name in dict.fromkeys(names):
-            told = {key: value.value for key, value in configs.get(name, {}).items()}
-            notes = _notes(told)
+            values = {key: value.value for key, value in configs.get(name, {}).items()}
+            notes = _notes(values)
             if name in readers:
                 groups = ", ".join(readers[name])
                 notes.append(f"groups that read it and are not mirrored would lose their place: {groups}")
-            compacted = "compact" in told.get("cleanup.policy", "")
+            compacted = "compact" in values.get("cleanup.policy", "")
             asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s, configs_of)
             rows.append(await _outlook(connections, record.name, source, known.get(name), name, asked, notes))
         json = {
@@ -142,7 +145,13 @@ async def plan(
             "source_defaults": [found.what for found in defaults],
             "broker_settings": [found.what for found in limits],
         }
-        return Answer(json, Group(_view(rows), findings_view([*access, *defaults, *limits])))
+        return Answer(
+            json,
+            Group(
+                _Outlooks(rows) if rows else Text("the source has no topic"),
+                findings_view([*access, *defaults, *limits]),
+            ),
+        )
 
 
 def _notes(configs: dict[str, str]) -> list[str]:
@@ -190,22 +199,27 @@ async def _outlook(
     # Imported here: the module reads batches and loads modules that no other command needs.
     from kmigrate.mirror.upkeep.forecast import filling_s, sample
 
-    against = ""
+    obstacle = ""
     try:
         checked = await verbs.mirror_topics(
             connections, link, [name], asked.start, asked.offsets, configs_of=asked.configs_of
         )
         notes += [f.what for f in checked.plan.findings if f.level == "warn" and f.ref not in OF_CLUSTERS]
     except Refused as refused:
-        against = refused.what
+        obstacle = refused.what
     owner = connections.log.state.topic_owner(name)
-    state = owner.phase.value if owner is not None else "new"
     known = owner if owner is not None and owner.link == link and not owner.forgotten_ms else None
+    made = TopicOutlook(name, offsets=obstacle, state=owner.phase.value if owner is not None else "new")
+    if info is not None:
+        replicas = max((len(p.replicas) for p in info.partitions.values()), default=0)
+        on_target = min(replicas, len(connections.target.metadata.brokers))
+        made = replace(made, partitions=len(info.partitions), replicas_source=replicas, replicas_target=on_target)
     if known is not None and known.phase is TopicPhase.PROMOTED:
-        return _nothing_left(connections, known, info)
+        offsets = "mapped" if known.mapped else "identical"
+        made = replace(made, partitions=known.partitions, padding=0, records=0, holes=0, holes_exact=True, bytes=0)
+        return replace(made, seconds=0.0, offsets=offsets, hourly_bytes=0)
     if info is None:
-        unknown = (-1,) * 6
-        return TopicOutlook(name, *unknown, False, -1, -1.0, against, state, tuple(notes))
+        return replace(made, notes=tuple(notes))
     if known is not None:
         notes += _held_back(known)
         asked = replace(asked, start="earliest" if known.starts else known.start, offsets=known.offsets)
@@ -215,42 +229,34 @@ async def _outlook(
     if silent := sorted(p for _, p in keys if ends[name, p].error or ends[name, p].offset < 0):
         parts = ", ".join(map(str, silent))
         notes.append(f"the source does not tell where these partitions end, so nothing is counted: {parts}")
-        replicas = _replicas(info)
-        on_target = min(replicas, len(connections.target.metadata.brokers))
-        counted = (len(info.partitions), replicas, on_target, -1, -1, -1)
-        return TopicOutlook(name, *counted, False, -1, -1.0, against or "unknown", state, tuple(notes))
+        return replace(made, offsets=obstacle or "unknown", notes=tuple(notes))
     if known is not None and known.starts:
-        ahead = await _going_on(connections, known, {p: first[name, p].offset for _, p in keys})
+        left = await _rest_of_copy(connections, known, {p: first[name, p].offset for _, p in keys})
     else:
         starts = {p: first[name, p].offset if first[name, p].offset >= 0 else ends[name, p].offset for _, p in keys}
-        ahead = await _begun_anew(source, name, starts, asked)
-    begin, mapped = ahead.begin, ahead.mapped
+        left = await _whole_copy(source, name, starts, asked)
+    begin, mapped = left.begin, left.mapped
     seen = [await sample(source, name, p, begin[p], ends[name, p].offset, stretches=asked.stretches) for _, p in keys]
-    replicas = _replicas(info)
-    size = sum(each.bytes for each in seen)
+    size, holes = sum(each.bytes for each in seen), sum(each.holes for each in seen)
     copying = size / (asked.rate * 1e6)
     filling = 0.0 if mapped else filling_s(seen, asked.round_trip_s)
-    notes += ahead.notes
+    notes += left.notes
     if filling > max(copying, _LONG_S):
         way_out = "" if known is not None else "; --offsets mapped leaves them out"
         notes.append(f"holes, mostly of transactions, take {filling:,.0f} s of it{way_out}")
-    if not mapped and any(each.holes for each in seen):
+    if not mapped and holes:
         notes.append(f"holes are filled with control markers, which bear the time of the copy: {AT_THE_TARGET}")
-    return TopicOutlook(
-        name,
-        len(info.partitions),
-        replicas,
-        min(replicas, len(connections.target.metadata.brokers)),
-        ahead.padding,
-        sum(max(0, ends[key].offset - begin[key[1]]) for key in keys),
-        sum(each.holes for each in seen),
-        all(each.exact for each in seen),
-        size,
-        round(copying + filling + ahead.padding / _PADDING_RATE, 1),
-        against or ahead.against or ("mapped" if mapped else "identical"),
-        state,
-        tuple(notes),
-        await _hourly_bytes(source, name, {p: ends[name, p].offset for _, p in keys}, asked),
+    return replace(
+        made,
+        padding=left.padding,
+        records=sum(max(0, ends[key].offset - begin[key[1]]) for key in keys),
+        holes=holes,
+        holes_exact=all(each.exact for each in seen),
+        bytes=size,
+        seconds=round(copying + filling + left.padding / _PADDING_RATE, 1),
+        offsets=obstacle or left.obstacle or ("mapped" if mapped else "identical"),
+        notes=tuple(notes),
+        hourly_bytes=await _hourly_bytes(source, name, {p: ends[name, p].offset for _, p in keys}, asked),
     )
 
 
@@ -271,41 +277,32 @@ async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int
     return sum(each.bytes for each in seen)
 
 
-def _nothing_left(connections: Connections, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
-    """Return the outlook of a promoted topic, whether its source topic still exists or not."""
-    replicas = _replicas(info) if info is not None else -1
-    on_target = min(replicas, len(connections.target.metadata.brokers))
-    offsets, state = "mapped" if record.mapped else "identical", record.phase.value
-    figures = (record.partitions, replicas, on_target, 0, 0, 0)
-    return TopicOutlook(record.topic, *figures, True, 0, 0.0, offsets, state, (), 0)
-
-
 @dataclass(frozen=True)
-class _Ahead:
+class _Left:
     """The part of a topic that is to be copied, and the way of copying."""
 
     begin: dict[int, int]
     """First source offset to copy, by partition."""
     mapped: bool
     padding: int
-    against: str = ""
+    obstacle: str = ""
     notes: tuple[str, ...] = ()
 
 
-async def _begun_anew(source: ClusterClient, name: str, starts: dict[int, int], asked: _Asked) -> _Ahead:
+async def _whole_copy(source: ClusterClient, name: str, starts: dict[int, int], asked: _Asked) -> _Left:
     """Return the plan for a whole topic of which nothing is copied yet."""
     from kmigrate.mirror.upkeep.forecast import why_mapped
 
     padding = sum(max(0, offset) for offset in starts.values())
     if asked.offsets == "mapped":
-        return _Ahead(starts, True, 0)
+        return _Left(starts, True, 0)
     why = await why_mapped(source, asked.settings, name, starts, compacted=asked.compacted)
     if why and asked.offsets == "identical":
-        return _Ahead(starts, False, padding, f"identical offsets can not be had: {why}")
-    return _Ahead(starts, True, 0, notes=(f"mapped: {why}",)) if why else _Ahead(starts, False, padding)
+        return _Left(starts, False, padding, f"identical offsets can not be had: {why}")
+    return _Left(starts, True, 0, notes=(f"mapped: {why}",)) if why else _Left(starts, False, padding)
 
 
-async def _going_on(connections: Connections, record: TopicRecord, kept: dict[int, int]) -> _Ahead:
+async def _rest_of_copy(connections: Connections, record: TopicRecord, kept: dict[int, int]) -> _Left:
     """Return what is left of a copy; `kept` holds the first offsets of the source's logs.
 
     Records deleted on the source before the copy reached them are not copied any more. An added partition is copied
@@ -320,7 +317,7 @@ async def _going_on(connections: Connections, record: TopicRecord, kept: dict[in
     begin = {partition: max(at.get(partition, 0), start) for partition, start in kept.items()}
     if not record.mapped:
         padding += sum(max(0, kept[partition]) for partition in kept.keys() - record.starts.keys())
-    return _Ahead(begin, record.mapped, padding, notes=notes)
+    return _Left(begin, record.mapped, padding, notes=notes)
 
 
 def _held_back(record: TopicRecord) -> list[str]:
@@ -332,10 +329,6 @@ def _held_back(record: TopicRecord) -> list[str]:
         stopped = ", ".join(map(str, sorted(record.stops)))
         notes.append(f"partitions that have stopped, and that only a person lets go on (kmigrate status): {stopped}")
     return notes
-
-
-def _replicas(info: TopicInfo) -> int:
-    return max((len(p.replicas) for p in info.partitions.values()), default=0)
 
 
 def _timestamp(start: str) -> int:
@@ -372,35 +365,31 @@ class _Outlooks:
         made = table(*columns, right=_COLUMNS[2:8])
         for row in self._rows:
             fine = row.offsets in ("identical", "mapped")
-            told: dict[str, str | Text] = {
+            cells: dict[str, str | Text] = {
                 "topic": row.topic,
                 "state": row.state,
-                "partitions": _figure(row.partitions),
-                "replicas": f"{_figure(row.replicas_source)} → {_figure(row.replicas_target)}",
-                "padding": _figure(row.padding),
-                "to copy": _figure(row.records),
-                "holes": ("" if row.holes_exact or row.holes < 0 else "≥ ") + _figure(row.holes),
-                "time": f"{_figure(round(row.seconds))} s",
+                "partitions": figure(row.partitions),
+                "replicas": f"{figure(row.replicas_source)} → {figure(row.replicas_target)}",
+                "padding": figure(row.padding),
+                "to copy": figure(row.records),
+                "holes": ("" if row.holes_exact or row.holes < 0 else "≥ ") + figure(row.holes),
+                "time": f"{figure(round(row.seconds))} s",
                 "offsets": Text(
                     row.offsets if fine else f"refused: {row.offsets}", style=_STYLES.get(row.offsets, "red")
                 ),
             }
-            made.add_row(*(told[column] for column in columns))
+            made.add_row(*(cells[column] for column in columns))
         return made
 
 
 def _total(sizes: Iterable[int]) -> str:
     """Return a sum of bytes as text: with `≥` where some sizes are unknown, `?` where all are, '' for nothing."""
-    told = list(sizes)
-    known = [size for size in told if size >= 0]
-    if told and not known:
+    figures = list(sizes)
+    known = [size for size in figures if size >= 0]
+    if figures and not known:
         return "?"
-    at_least = "≥ " if len(known) < len(told) else ""
+    at_least = "≥ " if len(known) < len(figures) else ""
     return f"{at_least}{bytes_text(sum(known))}" if sum(known) or at_least else ""
-
-
-def _figure(value: int) -> str:
-    return f"{value:,}" if value >= 0 else "?"
 
 
 _COLUMNS = ("topic", "state", "partitions", "replicas", "padding", "to copy", "holes", "time", "offsets")

@@ -34,6 +34,35 @@ _METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27:
 """Released Kafka versions by finalised metadata.version, as far as settled; other levels are shown as a number."""
 
 
+_ABILITIES = (
+    (
+        ApiKey.DESCRIBE_PRODUCERS,
+        "describe-producers",
+        "DescribeProducers: writers that pass the router by are seen at once",
+        "no DescribeProducers (Kafka < 2.8): promote cannot prove that nobody writes past the router",
+    ),
+    (
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        "describe-transactions",
+        "DescribeTransactions: an open transaction that the mirror waits for is named",
+        "no DescribeTransactions (Kafka < 3.0): an open transaction is known by its producer id only",
+    ),
+    (
+        ApiKey.DELETE_RECORDS,
+        "delete-records",
+        "DeleteRecords: log starts can be aligned",
+        "no DeleteRecords: a topic whose log does not start at 0 cannot keep its offsets here",
+    ),
+    (
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        "kip-848",
+        "new consumer groups (KIP-848) are served",
+        "no KIP-848 groups: clients with group.protocol=consumer cannot move here",
+    ),
+)
+"""APIs with the reference of their finding, and what a cluster can do with and without each."""
+
+
 async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
     """Return the findings about a cluster; raise Unreachable if the cluster does not answer at all."""
     try:
@@ -68,40 +97,8 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     found += [refuse("advertised-unreachable", fault.text, fault.next_step) for fault in faults]
     if faults:  # the other probes contact the brokers at these addresses
         return found
-    found.append(
-        _either(
-            ApiKey.DESCRIBE_PRODUCERS in apis,
-            "describe-producers",
-            "DescribeProducers: writers that pass the router by are seen at once",
-            "no DescribeProducers (Kafka < 2.8): promote cannot prove that nobody writes past the router",
-        )
-    )
-    found.append(
-        _either(
-            ApiKey.DESCRIBE_TRANSACTIONS in apis,
-            "describe-transactions",
-            "DescribeTransactions: an open transaction that the mirror waits for is named",
-            "no DescribeTransactions (Kafka < 3.0): an open transaction is known by its producer id only",
-        )
-    )
-    found.append(await _markers(client, apis))
-    found.append(
-        _either(
-            ApiKey.DELETE_RECORDS in apis,
-            "delete-records",
-            "DeleteRecords: log starts can be aligned",
-            "no DeleteRecords: a topic whose log does not start at 0 cannot keep its offsets here",
-        )
-    )
-    found.append(await _memory(client))
-    found.append(
-        _either(
-            ApiKey.CONSUMER_GROUP_HEARTBEAT in apis,
-            "kip-848",
-            "new consumer groups (KIP-848) are served",
-            "no KIP-848 groups: clients with group.protocol=consumer cannot move here",
-        )
-    )
+    found += [ok(ref, there) if api in apis else warn(ref, missing) for api, ref, there, missing in _ABILITIES]
+    found += [await _markers(client, apis), await _memory(client)]
     found.append(await _authorizer(client, apis))
     found.append(await _state_log(client))
     if client.metadata.topics.get(STATE_TOPIC) is not None:
@@ -113,18 +110,14 @@ async def _probe(client: ClusterClient) -> list[Finding]:
 async def _strays(client: ClusterClient) -> list[Finding]:
     try:
         async with asyncio.timeout(_STRAYS_S):
-            told = await find_strays(client)
+            strays = await find_strays(client)
     except TimeoutError:
         what = f"kmigrate's topics could not be read within {_STRAYS_S:g} s: strays in them are not named"
         return [warn("stray-records", what)]
     except KmigrateError as error:
         return [warn(error.ref, error.what, error.next_step)]
     advice = "keep their writer out: kmigrate link check LINK names the ACL"
-    return [warn("stray-records", each, advice) for each in told]
-
-
-def _either(there: bool, ref: str, yes: str, no: str) -> Finding:
-    return ok(ref, yes) if there else warn(ref, no)
+    return [warn("stray-records", each, advice) for each in strays]
 
 
 async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from kmigrate.cli.base.words import Text, below
 from kmigrate.cli.views.lags import disk_text, lag_text, time_text
 from kmigrate.cli.views.routers import limits_line
-from kmigrate.cli.views.tables import full_width, phase_text, table
+from kmigrate.cli.views.tables import figure, full_width, phase_text, table
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence
@@ -17,7 +17,6 @@ from kmigrate.model.records import DirectWriter
 from kmigrate.model.words import as_words
 from kmigrate.workflow.groups.admission import refused_sentence, refused_way_on
 from kmigrate.workflow.groups.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
-from kmigrate.workflow.groups.withheld import WithheldTopic
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["direct_rows", "direct_text", "group_rows", "snapshot_view", "topic_detail"]
@@ -147,9 +146,8 @@ def _note(topic: TopicStatus, now_ms: int) -> Text:
     troubles: dict[str, list[str]] = {}
     for p in topic.partitions:
         troubles.setdefault(p.trouble, []).append(str(p.partition))
-    told = [f"partition {', '.join(parts)}: {trouble}" for trouble, parts in troubles.items() if trouble]
-    if told:
-        return Text("; ".join(told), style="yellow")
+    if named := [f"partition {', '.join(parts)}: {trouble}" for trouble, parts in troubles.items() if trouble]:
+        return Text("; ".join(named), style="yellow")
     held = max((p.hold_ms for p in topic.partitions), default=-1.0)
     waits = [
         f"partition {p.partition} {p.waits_for.told(now_ms)}"
@@ -195,7 +193,7 @@ def direct_rows(topic: TopicStatus, now_ms: int) -> RenderableType:
             str(each.epoch),
             str(each.partition),
             f"{each.records:,}",
-            _figure(each.offset),
+            figure(each.offset),
             f"{_ago(each, now_ms)} ago",
             time_text(each.slowest_ms / 1000) if each.slowest_ms >= 0 else "",
         )
@@ -229,8 +227,8 @@ def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
     for p in topic.partitions:
         made.add_row(
             str(p.partition),
-            f"{_figure(p.source_start)} … {_figure(p.source_end)}",
-            f"{_figure(p.target_start)} … {_figure(p.target_end)}",
+            f"{figure(p.source_start)} … {figure(p.source_end)}",
+            f"{figure(p.target_start)} … {figure(p.target_end)}",
             lag_text(Lag(p.lag, p.lag_bytes, p.lag_seconds)),
             f"{p.verified_to:,}" if p.verified_to >= 0 else "",
             f"{p.hold_ms:.1f} ms" if p.hold_ms >= 0 else "",
@@ -250,8 +248,8 @@ def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:
             group.group,
             group.mode,
             phase_text(group.phase),
-            f"{_figure(-1 if group.source_members is None else len(group.source_members))} members",
-            f"{_figure(group.target_members)} members",
+            f"{figure(-1 if group.source_members is None else len(group.source_members))} members",
+            f"{figure(group.target_members)} members",
             _group_lag(group),
             _group_note(group),
         )
@@ -259,47 +257,39 @@ def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:
     return Group(made, *lines)
 
 
+def _alert(what: str, style: str, next_step: str) -> RenderableType:
+    """Return a warning, and its next step on a line of its own, so that a person can copy the line."""
+    return below([Text(f"! {what}", style=style), Text.assemble(("  next: ", "dim"), next_step)])
+
+
 def _refused(group: GroupStatus) -> list[RenderableType]:
     """Return a line for each member that the target refuses, or would refuse."""
     opened = group.phase is GroupPhase.PROMOTED
+    style = "red" if opened else "yellow"
     return [
-        below(
-            [
-                Text(f"! {refused_sentence(group.group, each, opened=opened)}", style="red" if opened else "yellow"),
-                Text.assemble(("  next: ", "dim"), refused_way_on(group.group, each)),
-            ]
-        )
+        _alert(refused_sentence(group.group, each, opened=opened), style, refused_way_on(group.group, each))
         for each in group.refused
     ]
 
 
 def _misplaced(group: GroupStatus, now_ms: int) -> list[RenderableType]:
     """Return a line for each member at the wrong cluster, and for commits on the source after the promote."""
-    said = [
-        (member_sentence(group.group, each, now_ms, there=there), "red" if there else "yellow", way_on(each))
+    lines = [
+        _alert(member_sentence(group.group, each, now_ms, there=there), "red" if there else "yellow", way_on(each))
         for members, there in ((group.misplaced, True), (group.misplaced_before, False))
         for each in members
     ]
     if commits := commits_sentence(group.group, group.late_commits):
-        said.append((commits, "yellow", COMMITS_WAY_ON))
-    return [
-        below([Text(f"! {what}", style=style), Text.assemble(("  next: ", "dim"), next_step)])
-        for what, style, next_step in said
-    ]
+        lines.append(_alert(commits, "yellow", COMMITS_WAY_ON))
+    return lines
 
 
 def _withheld(group: GroupStatus) -> list[RenderableType]:
     """Return the topics that routers withhold from members of a following group, with the next step."""
-    lines = [_withheld_topic(group.group, each) for each in group.withheld]
+    lines = [_alert(each.said_of(group.group), "yellow", each.next) for each in group.withheld]
     if group.more_withheld:
         lines.append(Text(f"! group {group.group}: at least {group.more_withheld} topics more", style="yellow"))
     return lines
-
-
-def _withheld_topic(group: str, each: WithheldTopic) -> RenderableType:
-    said = f"! {each.said_of(group)}"
-    # The next step has its own line, so that a person can copy the line.
-    return below([Text(said, style="yellow"), Text.assemble(("  next: ", "dim"), each.next)])
 
 
 def _group_note(group: GroupStatus) -> str:
@@ -322,11 +312,7 @@ def _partitions(what: str, keys: tuple[tuple[str, int], ...]) -> str:
 def _group_lag(group: GroupStatus) -> str:
     """Return the lag; where some partitions' lag is unknown, return the known part as a lower bound."""
     partly = group.lag >= 0 and (group.lag_unplaced or group.lag_beyond)
-    return f"≥ {_figure(group.lag)}" if partly else _figure(group.lag)
-
-
-def _figure(value: int) -> str:
-    return f"{value:,}" if value >= 0 else "?"
+    return f"≥ {figure(group.lag)}" if partly else figure(group.lag)
 
 
 def _total(values: list[int]) -> str:

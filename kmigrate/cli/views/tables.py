@@ -19,6 +19,7 @@ from kmigrate.workflow.promote.late_findings import LateFound
 __all__ = [
     "audits_view",
     "facts",
+    "figure",
     "full_width",
     "groups_table",
     "late_view",
@@ -52,6 +53,11 @@ def table(*columns: str, title: str = "", right: Sequence[str] = ()) -> SafeTabl
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
+
+
+def figure(value: int) -> str:
+    """Return a figure with thousands separators; `?` stands for an unknown figure, which is negative."""
+    return f"{value:,}" if value >= 0 else "?"
 
 
 def full_width(view: RenderableType, console: Console, options: ConsoleOptions) -> int:

@@ -19,7 +19,7 @@ from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
 __all__ = ["wait_groups", "wait_let_go", "wait_topics"]
 
 _LET_GO_S = 30.0
-_Kept = TypeVar("_Kept", TopicRecord, GroupRecord)
+R = TypeVar("R", TopicRecord, GroupRecord)
 
 
 async def wait_topics(
@@ -103,8 +103,8 @@ async def wait_groups(
 
 def _others(phases: Iterable[str]) -> str:
     """Name the other topics or groups of the call, which go on while nobody waits for them any more."""
-    told = ", ".join(phases)
-    return f"; nobody waits for the others any more: {told}" if told else ""
+    others = ", ".join(phases)
+    return f"; nobody waits for the others any more: {others}" if others else ""
 
 
 def _then(record: TopicRecord | GroupRecord, promote: str) -> str:
@@ -127,12 +127,12 @@ async def wait_let_go(connections: Connections, link: str) -> None:
     forgotten, deadline = connections.log.state.epoch, monotonic() + _LET_GO_S
     topics = {record.topic for record in connections.log.state.topics(link, forgotten=True) if record.forgotten_ms}
 
-    def busy_with(word: MirrorPresence) -> bool:
-        return word.let_go < forgotten if word.engine is CopyEngine.DAEMON else not topics.isdisjoint(word.topics)
+    def busy_with(mirror: MirrorPresence) -> bool:
+        return mirror.let_go < forgotten if mirror.engine is CopyEngine.DAEMON else not topics.isdisjoint(mirror.topics)
 
     while True:
-        words = [word for word in connections.log.alive(MirrorPresence) if word.link == link]
-        busy = [word.instance for word in words if busy_with(word)]
+        mirrors = [mirror for mirror in connections.log.alive(MirrorPresence) if mirror.link == link]
+        busy = [mirror.instance for mirror in mirrors if busy_with(mirror)]
         if not busy:
             return
         if monotonic() > deadline:
@@ -145,7 +145,7 @@ async def wait_let_go(connections: Connections, link: str) -> None:
         await connections.log.changed(1.0)
 
 
-def _known(record: _Kept | None, link: str, noun: str, name: str) -> _Kept:
+def _known(record: R | None, link: str, noun: str, name: str) -> R:
     if record is None:
         raise Failed(
             "forgotten",
@@ -158,9 +158,9 @@ def _known(record: _Kept | None, link: str, noun: str, name: str) -> _Kept:
 
 def _late(connections: Connections, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
     """Return the time-out error with the reason why each topic or group waits."""
-    told = [f"{name}: {reason}" for name, reason in why.items() if reason]
-    if told or mirror_runs(connections.log, link):
-        what, next_step = "; ".join((late.what, *told)), late.next_step or "kmigrate status --watch"
+    reasons = [f"{name}: {reason}" for name, reason in why.items() if reason]
+    if reasons or mirror_runs(connections.log, link):
+        what, next_step = "; ".join((late.what, *reasons)), late.next_step or "kmigrate status --watch"
         return WaitTimedOut(late.ref, what, still_true=late.still_true, next_step=next_step)
     return WaitTimedOut(
         "no-mirror-running",
