@@ -30,34 +30,34 @@ async def find_target(settings: Settings, flag: str | None) -> str:
         )
     if len(settings.clusters) == 1:
         return next(iter(settings.clusters))
-    holders, silent = await _holders(settings)
-    if len(holders) == 1:
-        return holders[0]
-    if not holders and silent:
+    found, silent = await _state_logs(settings)
+    if len(found) == 1:
+        return found[0]
+    if not found and silent:
         raise silent[0]
-    found = f"clusters {', '.join(sorted(holders))} each hold a state log" if holders else "none holds a state log yet"
+    which = f"clusters {', '.join(sorted(found))} each hold a state log" if found else "none holds a state log yet"
     raise UsageError(
         "no-target",
-        f"which cluster is the target? {found}",
+        f"which cluster is the target? {which}",
         still_true="nothing was changed",
         next_step='give --target NAME, or set it in the configuration: [defaults] target = "NAME"',
     )
 
 
-async def _holders(settings: Settings) -> tuple[list[str], list[KmigrateError]]:
+async def _state_logs(settings: Settings) -> tuple[list[str], list[KmigrateError]]:
     """Return the clusters with a state log, and the errors of clusters that did not answer."""
-    holders: list[str] = []
+    found: list[str] = []
     silent: list[KmigrateError] = []
 
     async def probe(name: str) -> None:
         try:
             async with asyncio.timeout(_PROBE_SECONDS), ClusterClient(settings.cluster(name)) as client:
                 if await client.topic(STATE_TOPIC) is not None:
-                    holders.append(name)
+                    found.append(name)
         except KmigrateError as error:
             silent.append(error)
         except TimeoutError:
             silent.append(Unreachable("cluster-unreachable", f"cluster {name} does not answer"))
 
     await together(*map(probe, settings.clusters))
-    return holders, silent
+    return found, silent

@@ -52,7 +52,7 @@ async def _need(
 ) -> None:
     began = monotonic()
     limit = min(timeout, call.settings.defaults.process_wait_s)
-    told = False
+    announced = False
     with call.out.waiting(missing.what) as waiting:
         while not runs():
             waited = monotonic() - began
@@ -65,8 +65,8 @@ async def _need(
                 )
             text = f"{missing.what}; waiting {limit - waited:.0f} s more. To start it: {missing.start}"
             waiting.say(text)
-            if waited > _SOON_S and not told:
-                told = True
+            if waited > _SOON_S and not announced:
+                announced = True
                 call.out.note(text)
             await connections.log.changed(min(1.0, limit - waited))
 

@@ -135,8 +135,8 @@ async def look_at_bulk(
         seen = (await source.refresh(new)).topics
         keys = [(topic, partition) for topic in new if topic in seen for partition in seen[topic].partitions]
         at = _STARTS[start] if start in _STARTS else int(start)
-        told = await source.list_offsets(dict.fromkeys(keys, at))
-        first = {key: each.offset for key, each in told.items() if each.offset >= 0}
+        fields = await source.list_offsets(dict.fromkeys(keys, at))
+        first = {key: each.offset for key, each in fields.items() if each.offset >= 0}
         ranges += await left_to_copy(source, first, pipelining=remembers)
     if options.engine != "auto":
         return BulkPlan(Choice(CopyEngine(options.engine), "as asked for"), ranges)
@@ -202,13 +202,13 @@ async def copy_by_spark(
             left = await run.left([r for r in _now(connections, link, topics) if by_spark(r)])
     await (await verbs.set_engine(connections, link.name, topics, CopyEngine.DAEMON)).carry_out()
     problems = [problem for each in rounds for problem in each.problems]
-    told = {
+    fields = {
         **plan.as_json(),
         "rounds": [_round_as_json(each) for each in rounds],
         "problems": [{"topic": p.topic, "partition": p.partition, "problem": p.problem} for p in problems],
         "handed_over": {"offsets_left": sum(each.offsets for each in left), "to": CopyEngine.DAEMON},
     }
-    return told, Group(plan.view(), rounds_view(rounds, left)), Exit.FAILED if problems else Exit.OK
+    return fields, Group(plan.view(), rounds_view(rounds, left)), Exit.FAILED if problems else Exit.OK
 
 
 def _now(connections: Connections, link: LinkRecord, topics: Sequence[str]) -> list[TopicRecord]:

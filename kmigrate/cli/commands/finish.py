@@ -84,7 +84,7 @@ async def finish(
             return Answer({**made.as_json(), **fields}, plan_view(made))
         if no_wait:
             return plan_answer(made)
-        keep = f"to keep who is left: kmigrate link finish {link} --undo"
+        keep = f"to keep the clients that are left: kmigrate link finish {link} --undo"
         with interruptible("clients to leave", "routers go on letting them leave", keep), _watched(call) as say:
             await verbs.wait_left(connections, link, timeout, say)
         left = verbs.left_behind(connections, 0)
@@ -106,8 +106,8 @@ def _watched(call: Call) -> Iterator[verbs.SayLeft]:
     with call.out.waiting("waiting for clients to leave") as waiting:
 
         def say(left: verbs.Left) -> None:
-            who = f": {'; '.join(left.named[:3])}" if left.named else ""
+            clients = f": {'; '.join(left.named[:3])}" if left.named else ""
             silent = f"; router {', '.join(left.silent)} is silent" if left.silent else ""
-            waiting.say(f"{left.on_brokers} connections left{who}{silent}")
+            waiting.say(f"{left.on_brokers} connections left{clients}{silent}")
 
         yield say

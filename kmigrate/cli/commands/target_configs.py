@@ -44,7 +44,7 @@ async def default_findings(
         return []
     try:
         _, source_admin = await connections.source(link)
-        told = await source_admin.topic_configs_told(topics)
+        configs_of_topics = await source_admin.topic_configs_told(topics)
         defaults = await broker_defaults(connections.target, connections.target_admin)
         known = (await connections.target_admin.topic_configs([STATE_TOPIC]))[STATE_TOPIC]
         filled = await _filled(connections.target, topics)
@@ -53,7 +53,7 @@ async def default_findings(
     mirrored = {record.topic: any(record.target_starts.values()) for record in connections.log.state.topics(link.name)}
     keys = replicated(settings.config_exclude, known)
     found: list[Finding] = []
-    for topic, configs in told.items():
+    for topic, configs in configs_of_topics.items():
         if isinstance(configs, KmigrateError) or mirrored.get(topic, topic in filled):
             continue  # the guards name the topic already, or the target topic keeps its own configs
         values = [each for key, each in _sentences(configs, defaults).items() if key in keys]
@@ -72,7 +72,7 @@ def _sentences(configs: Mapping[str, ConfigValue], defaults: Mapping[str, str]) 
 
 async def _filled(target: ClusterClient, topics: Sequence[str]) -> set[str]:
     """Return topics of the target that have held data; a topic that held other data keeps its own configs."""
-    standing = (await target.refresh(topics)).topics.values()
-    keys = [(info.name, partition) for info in standing for partition in info.partitions]
+    existing = (await target.refresh(topics)).topics.values()
+    keys = [(info.name, partition) for info in existing for partition in info.partitions]
     ends = await target.list_offsets(dict.fromkeys(keys, LATEST))
     return {topic for (topic, _), end in ends.items() if end.offset > 0}

@@ -144,12 +144,12 @@ async def _mirror_by(
     """Copy mirrored topics by Spark, or report why `auto` leaves the copy to the mirror processes."""
     link = verbs.resolve_link(connections.log.state, name)
     bulk = await look_at_bulk(connections, link, topics, options, start="earliest", offsets="auto")
-    told, view, code = {"bulk": bulk.as_json()}, bulk.view(), Exit.OK
+    fields, view, code = {"bulk": bulk.as_json()}, bulk.view(), Exit.OK
     if bulk.choice.engine is CopyEngine.SPARK:
         copied, view, code = await copy_by_spark(call, connections, link, topics, bulk, options)
-        told = {"bulk": copied}
+        fields = {"bulk": copied}
     records = [record for record in _records(connections, name, topics) if record is not None]
-    json = {**made.as_json(), **told, "topics": [encode_record(record) for record in records]}
+    json = {**made.as_json(), **fields, "topics": [encode_record(record) for record in records]}
     return Answer(json, Group(plan_view(made), view, topics_table(records)), code)
 
 

@@ -43,15 +43,15 @@ def progress_text(progress: BulkProgress) -> str:
     """Return the progress as a line for a spinner."""
     part = progress.offsets / max(1, progress.of_offsets)
     rate = progress.size / max(0.1, progress.seconds)
-    words = [
+    parts = [
         f"{part:.0%}",
         f"{progress.size / _GB:,.2f} of some {progress.of_size / _GB:,.2f} GB",
         f"{rate / 1e6:,.0f} MB/s",
         f"{progress.tasks} task{'' if progress.tasks == 1 else 's'}",
     ]
     if rate > 0 and part > 0:
-        words.append(f"{(progress.of_size - progress.size) / rate:,.0f} s left")
-    return " · ".join(words) + (f" · {progress.trouble}" if progress.trouble else "")
+        parts.append(f"{(progress.of_size - progress.size) / rate:,.0f} s left")
+    return " · ".join(parts) + (f" · {progress.trouble}" if progress.trouble else "")
 
 
 def rounds_view(rounds: Sequence[Round], left: Sequence[CopyRange]) -> RenderableType:

@@ -26,8 +26,8 @@ def _waits(report: MigrationReport) -> SafeTable:
         ("ordinary transaction before", report.baseline_transaction_ms),
     ]
     for label, waits in rows:
-        told = (waits.p50, waits.p99, waits.max) if waits is not None else ()
-        table.add_row(label, *(f"{value:,.1f}" for value in told))
+        figures = (waits.p50, waits.p99, waits.max) if waits is not None else ()
+        table.add_row(label, *(f"{value:,.1f}" for value in figures))
     return table
 
 

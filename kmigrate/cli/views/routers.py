@@ -21,21 +21,21 @@ _EVERYDAY = frozenset({"idle"})
 
 def limits_line(router: RouterPresence) -> Text:
     """Return connections and memory with their limits, and the connections that were ended because of a limit."""
-    told = router.limits
-    if told is None:
+    limits = router.limits
+    if limits is None:
         return Text(f"router {router.name}: {router.connections:,} connections", style="dim")
     amounts = [
-        (router.connections, told.most_connections, "{:,} of {:,} connections".format),
-        (told.of_one_host, told.most_of_one_host, "{:,} of {:,} connections of one host".format),
-        (told.buffered, told.most_buffered, _kept),
+        (router.connections, limits.most_connections, "{:,} of {:,} connections".format),
+        (limits.of_one_host, limits.most_of_one_host, "{:,} of {:,} connections of one host".format),
+        (limits.buffered, limits.most_buffered, _kept),
     ]
-    said = [(text(now, most), "yellow" if now >= _NEAR * most else "dim") for now, most, text in amounts if most]
-    said += [
+    parts = [(text(now, most), "yellow" if now >= _NEAR * most else "dim") for now, most, text in amounts if most]
+    parts += [
         (f"ended for {limit}: {ended.count:,}, last {ended.last}", "dim" if limit in _EVERYDAY else "yellow")
-        for limit, ended in sorted(told.ended.items())
+        for limit, ended in sorted(limits.ended.items())
     ]
     line = Text.assemble((f"router {router.name}: ", "dim"))
-    return line.append(Text("; ", style="dim").join(Text(words, style=style) for words, style in said))
+    return line.append(Text("; ", style="dim").join(Text(text, style=style) for text, style in parts))
 
 
 def _kept(now: int, most: int) -> str:

@@ -28,14 +28,14 @@ _USUAL_MS = 2_000
 
 def snapshot_view(shot: Snapshot) -> RenderableType:
     parts: list[RenderableType] = [_processes(shot)]
-    parts += [limits_line(word) for word in sorted(shot.connected.values(), key=lambda word: word.name)]
+    parts += [limits_line(router) for router in sorted(shot.connected.values(), key=lambda router: router.name)]
     parts += [Text(f"! {warning}", style="yellow") for warning in shot.warnings]
     for link in shot.links:
         parts.append(_link_line(link, shot))
         parts += [Text(f"! {low}", style="red") for low in link.disk_low]
         parts += [Text(f"! {note}", style="yellow") for note in link.notes]
     if any(link.finished_ms for link in shot.links):
-        parts += [_staying(word) for word in shot.connected.values() if word.on_brokers]
+        parts += [_staying(router) for router in shot.connected.values() if router.on_brokers]
     if not shot.links:
         parts.append(Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"))
     if shot.topics:
@@ -84,9 +84,9 @@ def _processes(shot: Snapshot) -> Text:
 
 def _staying(router: RouterPresence) -> Text:
     """Return the clients that are still at a router although the router's links are finished."""
-    who = [client.text for client in router.clients if client.brokers]
+    clients = [client.text for client in router.clients if client.brokers]
     more = f" and {router.more_clients} clients more" if router.more_clients else ""
-    return Text(f"! still at router {router.name}: {'; '.join(who)}{more}", style="yellow")
+    return Text(f"! still at router {router.name}: {'; '.join(clients)}{more}", style="yellow")
 
 
 class _Topics:

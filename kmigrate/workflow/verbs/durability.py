@@ -10,14 +10,14 @@ __all__ = ["durability_findings"]
 
 
 def durability_findings(
-    seen: TopicInfo, standing: TopicInfo | None, brokers: int, in_sync: ConfigValue | None
+    seen: TopicInfo, existing: TopicInfo | None, brokers: int, in_sync: ConfigValue | None
 ) -> list[Finding]:
     """Compare a topic's replicas and its `min.insync.replicas` (`in_sync`) with the target.
 
-    `standing` is the topic on the target; without that topic the target's number of brokers counts.
+    `existing` is the topic on the target; without that topic the target's number of brokers counts.
     """
     ours = _replicas(seen)
-    theirs = min(ours, brokers) if standing is None else _replicas(standing)
+    theirs = min(ours, brokers) if existing is None else _replicas(existing)
     found: list[Finding] = []
     if theirs < ours:
         found.append(

@@ -198,8 +198,8 @@ def _router_guards(connections: Connections, state: State, *, clients_known: boo
     protocol = connections.target.settings.security.protocol
     found: list[Finding] = []
     for router in state.routers():
-        word = alive.get(router.instance)
-        if word is None:
+        report = alive.get(router.instance)
+        if report is None:
             found.append(
                 refuse(
                     "router-silent",
@@ -207,7 +207,7 @@ def _router_guards(connections: Connections, state: State, *, clients_known: boo
                     f"start it again, or: kmigrate router forget {router.name}",
                 )
             )
-        elif word.on_brokers < 0:
+        elif report.on_brokers < 0:
             found.append(
                 refuse(
                     "router-too-old",
@@ -215,17 +215,17 @@ def _router_guards(connections: Connections, state: State, *, clients_known: boo
                     f"start router {router.name} with this version",
                 )
             )
-        elif word.protocol != protocol:
+        elif report.protocol != protocol:
             found.append(
                 refuse(
                     "protocol-differs",
-                    f"clients speak {word.protocol} to router {router.name}, and would have to speak {protocol} to the "
-                    "addresses that it would tell them",
-                    f"let the target's configuration name the listener that is meant for clients ({word.protocol}), "
+                    f"clients speak {report.protocol} to router {router.name}, and would have to speak {protocol} to "
+                    "the addresses that metadata would name",
+                    f"let the target's configuration name the listener that is meant for clients ({report.protocol}), "
                     "and start the routers again",
                 )
             )
-        elif word.maps_clients:
+        elif report.maps_clients:
             found.append(
                 Finding(
                     "warn" if clients_known else "refuse",
@@ -287,11 +287,11 @@ def left_behind(connections: Connections, epoch: int) -> Left:
     """
     state = connections.log.state
     names = {router.instance: router.name for router in state.routers()}
-    words = [word for word in connections.log.alive(RouterPresence) if word.instance in names]
-    heard = {word.instance for word in words if word.applied >= epoch}
+    reports = [report for report in connections.log.alive(RouterPresence) if report.instance in names]
+    heard = {report.instance for report in reports if report.applied >= epoch}
     return Left(
-        sum(max(0, word.on_brokers) for word in words),
-        tuple(client for word in words for client in word.clients),
+        sum(max(0, report.on_brokers) for report in reports),
+        tuple(client for report in reports for client in report.clients),
         tuple(sorted(name for instance, name in names.items() if instance not in heard)),
     )
 

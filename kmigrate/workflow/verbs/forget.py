@@ -31,7 +31,7 @@ F  A record first says that its topic or group is forgotten, and is dropped last
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -56,15 +56,17 @@ from kmigrate.workflow.base.running import start_mirror
 from kmigrate.workflow.base.writes import changed_meanwhile, telling, write_each
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import edit_patterns, patterns_of
-from kmigrate.workflow.verbs.proposal import Noun, Proposal, refuse_if
+from kmigrate.workflow.verbs.proposal import Noun, Proposal, Write, refuse_if
 from kmigrate.workflow.verbs.waiting import wait_let_go
 
 __all__ = ["forget_groups", "forget_topics"]
 
 
-_Words = Mapping[str, RouterPresence] | None
+_Reports = Mapping[str, RouterPresence] | None
 """The routers' reports by instance; None where the source has no such group, so that members at routers do not matter.
 """
+_End = Callable[[list[str]], Awaitable[list[Finding]]]
+"""Function that ends the forgetting of a record; the list gets the changes that are done."""
 _COME_BACK_S = 60.0
 """Seconds within which a member that waits at a router asks again (`router.shared.waiting_groups`).
 
@@ -73,7 +75,7 @@ A router that starts has forgotten its waiting members.
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _TopicNow:
     """The state of a topic on both clusters; `on_source` stays True where no rule depends on the source."""
 
     on_target: bool
@@ -99,40 +101,45 @@ async def forget_topics(
     """Propose to take topics out of their link, with all their records; refuse where clients would be misled (A)."""
     link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
-    going: list[tuple[TopicRecord, _Standing]] = []
+    going: list[tuple[TopicRecord, _TopicNow]] = []
     for topic in dict.fromkeys(topics):
         record = connections.log.state.topic(link.name, topic, forgotten=True)
         if record is None:
             found.append(ok("not-mirrored", f"topic {topic} is not mirrored by link {link.name}"))
             continue
-        standing = await _standing(connections, link, record, delivery_timeout_s)
-        against = _against_topic(record, connections.log.state, standing)
+        topic_now = await _topic_now(connections, link, record, delivery_timeout_s)
+        against = _against_topic(record, connections.log.state, topic_now)
         if against is not None:
             found.append(against)
             continue
-        found += _copy_stays(link, record, standing)
-        going.append((record, standing))
+        found += _copy_stays(link, record, topic_now)
+        going.append((record, topic_now))
     left_out = _left_out(link, "topic", topics)
     changes = [*(change for change, _ in left_out), *(f"forget topic {record.topic}" for record, _ in going)]
-    changes += [change for record, standing in going for change in _put_back(link, record, standing)]
-    plan = Plan.of("topic forget", changes, found)
+    changes += [change for record, topic_now in going for change in _put_back(link, record, topic_now)]
+    taken = [(_taking(each[0]), partial(_take, *each)) for each in going]
+    ends = [partial(_end, connections, link, record, delivery_timeout_s) for record, _ in going]
+    return _forget(connections, Plan.of("topic forget", changes, found), link, [*left_out, *taken], ends)
+
+
+def _forget(
+    connections: Connections, plan: Plan, link: LinkRecord, writes: Sequence[Write], ends: Sequence[_End]
+) -> Proposal:
+    """Return a proposal that marks the records (rule F), waits until the mirrors have let go, and drops the records."""
     plan.refuse()
 
     async def act() -> Iterable[Finding]:
         done: list[str] = []
-        taken = [(_taking(each[0]), partial(_take, *each)) for each in going]
-        await write_each(connections.log, [*left_out, *taken], done)
+        await write_each(connections.log, writes, done)
         with telling(done):
-            if going:
+            if ends:
                 await wait_let_go(connections, link.name)
-            return [
-                each for record, _ in going for each in await _end(connections, link, record, delivery_timeout_s, done)
-            ]
+            return [finding for end in ends for finding in await end(done)]
 
     return Proposal(plan, act)
 
 
-def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord | None:
+def _take(record: TopicRecord, topic_now: _TopicNow, state: State) -> TopicRecord | None:
     """Return the record marked as forgotten (rule F), judged as the record stands.
 
     The mirror may have followed the source since the guards looked.
@@ -140,7 +147,7 @@ def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord
     now = state.topic(record.link, record.topic)
     if now is None:
         return None
-    refuse_if("topic forget", _against_topic(now, state, standing))
+    refuse_if("topic forget", _against_topic(now, state, topic_now))
     return replace(now, forgotten_ms=now_ms())
 
 
@@ -167,31 +174,31 @@ async def _end(
     if not record.forgotten_ms:
         # and mirrored the topic anew: no mirror has let go of the new one
         raise changed_meanwhile(f"topic {taken.topic}")
-    standing = await _standing(connections, link, record, delivery_timeout_s)
+    topic_now = await _topic_now(connections, link, record, delivery_timeout_s)
     as_before = record if taken.forgotten_ms else replace(record, forgotten_ms=0)
-    against = _against_topic(as_before, connections.log.state, standing)
+    against = _against_topic(as_before, connections.log.state, topic_now)
     if against is not None and as_before != record:
         await connections.log.append(partial(_give_back, record))
         done.remove(_taking(taken))
     refuse_if("topic forget", against)
-    await _leave_target(connections, link, record, standing)
-    await write_each(connections.log, _topic_records(record, standing, connections.log.state), done)
-    return _copy_stays(link, record, standing)
+    await _leave_target(connections, link, record, topic_now)
+    await write_each(connections.log, _topic_records(record, topic_now, connections.log.state), done)
+    return _copy_stays(link, record, topic_now)
 
 
-async def _standing(
+async def _topic_now(
     connections: Connections, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float
-) -> _Standing:
+) -> _TopicNow:
     info = await connections.target.find_topic(record.topic)
     same = info is not None and (str(info.topic_id or "") in (record.target_topic_id, "") or _begun(record))
     others = info is not None and _never_copied(record) and await _has_data(connections, info)
-    standing = _Standing(info is not None, same, others)
-    if record.phase not in FORGETTABLE or _against_topic(record, connections.log.state, standing) is None:
-        return standing
+    topic_now = _TopicNow(info is not None, same, others)
+    if record.phase not in FORGETTABLE or _against_topic(record, connections.log.state, topic_now) is None:
+        return topic_now
     source, _ = await connections.source(link)
     if await source.find_topic(record.topic) is not None:
-        return standing
-    return replace(standing, on_source=False, repeatable_s=_repeatable_s(connections, record, delivery_timeout_s))
+        return topic_now
+    return replace(topic_now, on_source=False, repeatable_s=_repeatable_s(connections, record, delivery_timeout_s))
 
 
 def _begun(record: TopicRecord) -> bool:
@@ -204,8 +211,8 @@ def _never_copied(record: TopicRecord) -> bool:
 
 
 async def _has_data(connections: Connections, info: TopicInfo) -> bool:
-    told = await connections.target.list_offsets({(info.name, partition): LATEST for partition in info.partitions})
-    return any(each.offset > 0 for each in told.values())
+    ends = await connections.target.list_offsets({(info.name, partition): LATEST for partition in info.partitions})
+    return any(end.offset > 0 for end in ends.values())
 
 
 def _repeatable_s(connections: Connections, record: TopicRecord, delivery_timeout_s: float) -> float:
@@ -213,12 +220,12 @@ def _repeatable_s(connections: Connections, record: TopicRecord, delivery_timeou
     if not delivery_timeout_s or record.phase in NOT_COPIED_YET or record.forgotten_ms:
         # The caller waits for no retries; or nothing is copied; or an earlier call judged, and no mirror looks now.
         return 0.0
-    told = [w.upkeep.get(record.topic) for w in connections.log.alive(MirrorPresence) if w.link == record.link]
-    ours = [word.gone_s for word in told if word is not None and word.since_ms == record.since_ms]
+    upkeep = [m.upkeep.get(record.topic) for m in connections.log.alive(MirrorPresence) if m.link == record.link]
+    ours = [report.gone_s for report in upkeep if report is not None and report.since_ms == record.since_ms]
     return max(0.0, delivery_timeout_s - max((gone_s for gone_s in ours if gone_s is not None), default=-inf))
 
 
-def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Finding | None:
+def _against_topic(record: TopicRecord, state: State, topic_now: _TopicNow) -> Finding | None:
     """Return the refusal of rule A; None where the topic may be forgotten."""
     topic = record.topic
     if record.phase is TopicPhase.PROMOTED:
@@ -227,24 +234,24 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
     if record.phase not in FORGETTABLE:
         what = f"topic {topic} is {record.phase}: its producers wait for the promote"
         return refuse("promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
-    if standing.on_source and record.seal is not None:
+    if topic_now.on_source and record.seal is not None:
         what = f"the source does not take writes to topic {topic} as long as its record says so"
         return refuse("topic-sealed", what, "kmigrate status names the router that it waits for")
     routers = sorted(set(_routers(state).values()))
-    if not standing.on_target or standing.others or not routers:
+    if not topic_now.on_target or topic_now.others or not routers:
         return None
     promote = f"promote it: {advised('promote', record.link, topic)}; or " if not record.forgotten_ms else ""
-    if standing.on_source:
+    if topic_now.on_source:
         return refuse(
             "copy-would-serve",
             f"topic {topic} lives on the source, and router {', '.join(routers)} would lead its clients to the copy "
             "on the target",
             f"{promote}lead its clients back to the source and delete the copy on the target, then repeat",
         )
-    if standing.repeatable_s:
-        known = standing.repeatable_s < inf
-        again = f"in {standing.repeatable_s:.0f} s" if known else f"while a mirror runs: {start_mirror(record.link)}"
-        left = f"for {standing.repeatable_s:.0f} s" if known else "for as long as no mirror has said since when"
+    if topic_now.repeatable_s:
+        known = topic_now.repeatable_s < inf
+        again = f"in {topic_now.repeatable_s:.0f} s" if known else f"while a mirror runs: {start_mirror(record.link)}"
+        left = f"for {topic_now.repeatable_s:.0f} s" if known else "for as long as no mirror has said since when"
         return refuse(
             "retries-not-over",
             f"the source has not been without topic {topic} for long: a producer that has no answer yet may repeat a "
@@ -260,47 +267,47 @@ def _routers(state: State) -> dict[str, str]:
     return {**{instance: stray.name for stray in state.strays() for instance in stray.instances}, **known}
 
 
-def _copy_stays(link: LinkRecord, record: TopicRecord, standing: _Standing) -> list[Finding]:
-    if not standing.on_target:
+def _copy_stays(link: LinkRecord, record: TopicRecord, topic_now: _TopicNow) -> list[Finding]:
+    if not topic_now.on_target:
         return []
     what = f"topic {record.topic} stays on {link.target.name} as it is; whoever comes through a router uses it there"
     return [warn("copy-stays", what, delete_unneeded(record.topic))]
 
 
-def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> Iterator[tuple[str, Decide]]:
+def _topic_records(record: TopicRecord, topic_now: _TopicNow, state: State) -> Iterator[tuple[str, Decide]]:
     """Drop all records of the topic, the topic's own record last.
 
     So after a crash in between the topic can be forgotten again.
     """
     for barrier in state.barriers(record.link, record.topic):
-        yield f"drop barriers of {record.topic}", partial(_drop_topic, record, standing, barrier.key)
+        yield f"drop barriers of {record.topic}", partial(_drop_topic, record, topic_now, barrier.key)
     verified = verified_key(record.link, record.topic)
-    yield f"drop what verify found of {record.topic}", partial(_drop_topic, record, standing, verified)
+    yield f"drop what verify found of {record.topic}", partial(_drop_topic, record, topic_now, verified)
     direct = direct_key(record.link, record.topic)
     if direct in state.records:
-        yield f"drop the direct writers of {record.topic}", partial(_drop_topic, record, standing, direct)
-    yield f"forget topic {record.topic}", partial(_drop_topic, record, standing, record.key)
+        yield f"drop the direct writers of {record.topic}", partial(_drop_topic, record, topic_now, direct)
+    yield f"forget topic {record.topic}", partial(_drop_topic, record, topic_now, record.key)
 
 
-def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State) -> tuple[str, None] | None:
+def _drop_topic(record: TopicRecord, topic_now: _TopicNow, key: str, state: State) -> tuple[str, None] | None:
     """Drop one record, judged again (rule C): a router may have started since the guards looked."""
     now = state.topic(record.link, record.topic, forgotten=True)
     if now is not None:
-        refuse_if("topic forget", _against_topic(now, state, standing))
+        refuse_if("topic forget", _against_topic(now, state, topic_now))
     if now not in (record, None):
         raise changed_meanwhile(f"topic {record.topic}")
     return (key, None) if key in state.records else None
 
 
-def _put_back(link: LinkRecord, record: TopicRecord, standing: _Standing) -> list[str]:
+def _put_back(link: LinkRecord, record: TopicRecord, topic_now: _TopicNow) -> list[str]:
     """Describe the changes of rule E, also for a person that has to make them by hand."""
     target, made = link.target.name, []
-    if standing.same_target and record.restore_configs:
+    if topic_now.same_target and record.restore_configs:
         own = ", ".join(f"{key}={value}" for key, value in sorted(record.restore_configs.items()))
         made.append(f"give {record.topic} its own configs on {target}: {own}")
-    if standing.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
+    if topic_now.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
         made.append(f"delete the mirror's empty records from {record.topic} on {target} (DeleteRecords)")
-    if standing.same_target and record.drop_configs:
+    if topic_now.same_target and record.drop_configs:
         made.append(f"remove from {record.topic} on {target} what was for the mirror: {', '.join(record.drop_configs)}")
     if record.mapped:
         made.append(f"drop the offset map of {record.topic}")
@@ -312,12 +319,12 @@ def _taken_back(link: LinkRecord, record: TopicRecord | GroupRecord) -> list[str
     return [f"remove from {link.target.name} the rules that kmigrate put there: {rules}"] if rules else []
 
 
-async def _leave_target(connections: Connections, link: LinkRecord, record: TopicRecord, standing: _Standing) -> None:
+async def _leave_target(connections: Connections, link: LinkRecord, record: TopicRecord, topic_now: _TopicNow) -> None:
     """Put the target topic back (rule E), and drop its offset map, because a new mirror may use other offsets."""
     try:
-        if standing.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
+        if topic_now.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
             await _delete_fillers(connections, record)
-        if standing.same_target:
+        if topic_now.same_target:
             await connections.target_admin.alter_topic_configs(
                 record.topic, record.restore_configs, record.drop_configs
             )
@@ -325,7 +332,7 @@ async def _leave_target(connections: Connections, link: LinkRecord, record: Topi
         if record.mapped:
             await OffsetMaps(connections.target).drop(link.uuid, record.topic)
     except KmigrateError as error:
-        raise _not_put_back(error, _put_back(link, record, standing)) from error
+        raise _not_put_back(error, _put_back(link, record, topic_now)) from error
 
 
 async def _delete_fillers(connections: Connections, record: TopicRecord) -> None:
@@ -347,7 +354,7 @@ def _not_put_back(error: KmigrateError, left: Iterable[str]) -> Failed:
     )
 
 
-def _left_out(link: LinkRecord, noun: Noun, names: Iterable[str]) -> list[tuple[str, Decide]]:
+def _left_out(link: LinkRecord, noun: Noun, names: Iterable[str]) -> list[Write]:
     """Leave the names out of the link's expressions (rule D)."""
     matched = [(name, p) for name in dict.fromkeys(names) for p in patterns_of(link, noun) if p.matches(name)]
 
@@ -363,81 +370,73 @@ async def forget_groups(connections: Connections, link_name: str | None, groups:
     """Propose to take groups out of their link; refuse groups with a member at a router (B)."""
     link = resolve_link(connections.log.state, link_name)
     found: list[Finding] = []
-    going: list[tuple[GroupRecord, _Words]] = []
+    going: list[tuple[GroupRecord, _Reports]] = []
     for group in dict.fromkeys(groups):
         record = connections.log.state.group(link.name, group, forgotten=True)
         if record is None:
             found.append(ok("not-mirrored", f"group {group} is not mirrored by link {link.name}"))
             continue
-        words, against = await _judged(connections, link, record)
+        reports, against = await _judged(connections, link, record)
         if against is not None:
             found.append(against)
         else:
-            going.append((record, words))
+            going.append((record, reports))
     left_out = _left_out(link, "group", groups)
     changes = [*(change for change, _ in left_out), *(f"forget group {record.group}" for record, _ in going)]
     changes += [change for record, _ in going for change in _taken_back(link, record)]
-    plan = Plan.of("group forget", changes, found)
-    plan.refuse()
-
-    async def act() -> Iterable[Finding]:
-        done: list[str] = []
-        at_ms = connections.log.now_ms()
-        taken = [(f"take group {each[0].group} from the mirror", partial(_take_group, *each, at_ms)) for each in going]
-        await write_each(connections.log, [*left_out, *taken], done)
-        with telling(done):
-            if going:
-                await wait_let_go(connections, link.name)
-            for record, _ in going:
-                await _end_group(connections, link, record.group, done)
-        return ()
-
-    return Proposal(plan, act)
+    at_ms = connections.log.now_ms()
+    taken = [
+        (f"take group {record.group} from the mirror", partial(_take_group, record, reports, at_ms))
+        for record, reports in going
+    ]
+    ends = [partial(_end_group, connections, link, record.group) for record, _ in going]
+    return _forget(connections, Plan.of("group forget", changes, found), link, [*left_out, *taken], ends)
 
 
-def _take_group(record: GroupRecord, words: _Words, at_ms: int, state: State) -> GroupRecord | None:
+def _take_group(record: GroupRecord, reports: _Reports, at_ms: int, state: State) -> GroupRecord | None:
     """Return the record marked as forgotten (rule F)."""
     now = state.group(record.link, record.group)
     if now is None:
         return None
-    refuse_if("group forget", _against_group(now, state, words, at_ms))
+    refuse_if("group forget", _against_group(now, state, reports, at_ms))
     return replace(now, forgotten_ms=now_ms())
 
 
-async def _end_group(connections: Connections, link: LinkRecord, group: str, done: list[str]) -> None:
+async def _end_group(connections: Connections, link: LinkRecord, group: str, done: list[str]) -> list[Finding]:
     """Take back what was for the mirror, and drop a group's record."""
     record = connections.log.state.group(link.name, group, forgotten=True)
     if record is None:
-        return  # another call has forgotten the group meanwhile
+        return []  # another call has forgotten the group meanwhile
     if not record.forgotten_ms:
         raise changed_meanwhile(f"group {group}")  # and mirrored the group anew
-    words, against = await _judged(connections, link, record)
+    reports, against = await _judged(connections, link, record)
     refuse_if("group forget", against)
     try:
         await connections.target_admin.delete_acls(record.granted_acls)
     except KmigrateError as error:
         raise _not_put_back(error, _taken_back(link, record)) from error
-    drop = partial(_drop_group, record, words, connections.log.now_ms())
+    drop = partial(_drop_group, record, reports, connections.log.now_ms())
     misplaced = misplaced_key(record.link, group)
-    writes: list[tuple[str, Decide]] = [(f"forget group {group}", drop)]
+    writes: list[Write] = [(f"forget group {group}", drop)]
     if misplaced in connections.log.state.records:
         writes.insert(0, (f"drop what was seen of group {group}", lambda _: (misplaced, None)))
     await write_each(connections.log, writes, done)
+    return []
 
 
-async def _judged(connections: Connections, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:
+async def _judged(connections: Connections, link: LinkRecord, record: GroupRecord) -> tuple[_Reports, Finding | None]:
     """Judge rule B as of now; also return the reports that decided."""
-    heard = {word.instance: word for word in connections.log.alive(RouterPresence)}
+    heard = {report.instance: report for report in connections.log.alive(RouterPresence)}
     against = _against_group(record, connections.log.state, heard, connections.log.now_ms())
     if against is None or record.phase is not GroupPhase.MIRRORED:
         return heard, against
-    words = await _words_on(connections, link, record.group, heard)
-    return words, _against_group(record, connections.log.state, words, connections.log.now_ms())
+    reports = await _known_members(connections, link, record.group, heard)
+    return reports, _against_group(record, connections.log.state, reports, connections.log.now_ms())
 
 
-async def _words_on(
+async def _known_members(
     connections: Connections, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]
-) -> _Words:
+) -> _Reports:
     """Return the routers' reports, reduced to members of a followed group that the source still knows.
 
     A router long remembers a member that ended without leaving, as members of Kafka Streams do. Returns None where the
@@ -449,29 +448,29 @@ async def _words_on(
         return None
     known = {member_mark(member.member_id) for member in seen.members}
     return {
-        instance: replace(word, groups={**word.groups, group: _of_members(word.groups[group], known)})
-        if group in word.groups
-        else word
-        for instance, word in heard.items()
+        instance: replace(report, groups={**report.groups, group: _of_members(report.groups[group], known)})
+        if group in report.groups
+        else report
+        for instance, report in heard.items()
     }
 
 
-def _of_members(word: GroupReport, known: Collection[str]) -> GroupReport:
-    return replace(word, members=tuple(mark for mark in word.members if mark in known))
+def _of_members(report: GroupReport, known: Collection[str]) -> GroupReport:
+    return replace(report, members=tuple(mark for mark in report.members if mark in known))
 
 
-def _drop_group(record: GroupRecord, words: _Words, at_ms: int, state: State) -> tuple[str, None] | None:
+def _drop_group(record: GroupRecord, reports: _Reports, at_ms: int, state: State) -> tuple[str, None] | None:
     """Drop the group's record, judged again (rule C)."""
     now = state.group(record.link, record.group, forgotten=True)
     if now is None:
         return None
-    refuse_if("group forget", _against_group(now, state, words, at_ms))
+    refuse_if("group forget", _against_group(now, state, reports, at_ms))
     if now != record:
         raise changed_meanwhile(f"group {record.group}")
     return now.key, None
 
 
-def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int) -> Finding | None:
+def _against_group(record: GroupRecord, state: State, heard: _Reports, at_ms: int) -> Finding | None:
     """Return the refusal of rule B; None where the group may be forgotten.
 
     `heard` holds the routers' reports, or None; `at_ms` is a time of the state log's clock.
@@ -487,18 +486,18 @@ def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int)
         return None
     promote = f"{advised('group promote', record.link, group)}; or " if not record.forgotten_ms else ""
     for instance, name in sorted(_routers(state).items()):
-        word = heard.get(instance)
-        if word is None:
+        report = heard.get(instance)
+        if report is None:
             return refuse(
                 "router-silent",
                 f"router {name} is silent: whether members of group {group} are there is not known",
                 f"start it again, or, if its process has ended: kmigrate router forget {name} --dead",
             )
-        if word.waiting is None:
+        if report.waiting is None:
             what = f"router {name} is of a version that does not say which groups' members wait there"
             return refuse("router-too-old", what, f"start router {name} with this version")
-        followed = word.groups.get(group)
-        if group in word.waiting or (followed is not None and (followed.members or followed.in_flight)):
+        followed = report.groups.get(group)
+        if group in report.waiting or (followed is not None and (followed.members or followed.in_flight)):
             return refuse(
                 "members-at-router",
                 f"members of group {group} are at router {name}: at the target they would find no positions",

@@ -52,7 +52,7 @@ from kmigrate.workflow.groups.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.groups.withheld import names_of, unnamed, withheld_topics
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.position_guards import moved_positions_guards
-from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, propose, refuse_if
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, owned, propose, refuse_if
 
 __all__ = [
     "coupled_groups",
@@ -102,7 +102,7 @@ async def mirror_groups(
     for group in asked:
         owner = connections.log.state.group_owner(group)
         if owner is not None and (owner.link != link.name or owner.forgotten_ms):
-            found.append(_owned(owner))
+            found.append(owned("group", owner.group, owner))
             continue
         if owner is not None:
             if not _changes_mode(owner, mode):
@@ -151,7 +151,7 @@ def _register(link: str, group: str, reads: GroupReads | None, asked: str, state
     refuse_finished(resolve_link(state, link))
     owner = state.group_owner(group)
     if owner is not None and (owner.link != link or owner.forgotten_ms):
-        refuse_if("group mirror", _owned(owner))
+        refuse_if("group mirror", owned("group", owner.group, owner))
     if owner is not None and not _changes_mode(owner, asked):
         return None
     if owner is not None and owner.phase is not GroupPhase.MIRRORED:
@@ -166,16 +166,6 @@ def _register(link: str, group: str, reads: GroupReads | None, asked: str, state
     if owner is None:
         return GroupRecord(link, group, GroupPhase.MIRRORED, now_ms(), mode=given)
     return replace(owner, mode=given, since_ms=now_ms())
-
-
-def _owned(owner: GroupRecord) -> Finding:
-    if owner.forgotten_ms:
-        return refuse(
-            "being-forgotten",
-            f"link {owner.link} is forgetting group {owner.group}: what was for its mirror is not all put back yet",
-            f"{advised('group forget', owner.link, owner.group)}, then repeat",
-        )
-    return refuse("group-owned", f"group {owner.group} belongs to link {owner.link}")
 
 
 def _check_mode(mode: str) -> None:

@@ -39,7 +39,7 @@ from kmigrate.workflow.base.running import (
 from kmigrate.workflow.base.writes import telling
 from kmigrate.workflow.promote.closing import closed_topics, reopen
 from kmigrate.workflow.verbs.access import access_findings, state_findings
-from kmigrate.workflow.verbs.proposal import Proposal, propose, refuse_if
+from kmigrate.workflow.verbs.proposal import Noun, Proposal, propose, refuse_if
 
 __all__ = [
     "check_link",
@@ -108,10 +108,10 @@ async def create_link(connections: Connections, name: str, source: str) -> Propo
     )
     found = [warn(ref, what) for ref, what in connections.warnings]
     found += await state_findings(connections.target)
-    standing = _standing(state, wanted)
-    if standing is not None and standing.level == "ok":
-        return propose(connections.log, "link create", [standing])
-    found += [standing] if standing is not None else []
+    same_name = _same_name(state, wanted)
+    if same_name is not None and same_name.level == "ok":
+        return propose(connections.log, "link create", [same_name])
+    found += [same_name] if same_name is not None else []
     if source_settings.overlaps(target_settings):
         found.append(
             refuse(
@@ -123,7 +123,7 @@ async def create_link(connections: Connections, name: str, source: str) -> Propo
 
     def decide(now: State) -> LinkRecord | None:
         # Somebody may have stored a link of that name since the guards looked.
-        meanwhile = _standing(now, wanted)
+        meanwhile = _same_name(now, wanted)
         refuse_if("link create", meanwhile)
         return wanted if meanwhile is None else None
 
@@ -145,7 +145,7 @@ def check_link_name(name: str) -> None:
     )
 
 
-def _standing(state: State, wanted: LinkRecord) -> Finding | None:
+def _same_name(state: State, wanted: LinkRecord) -> Finding | None:
     """Return the finding that an existing link of the same name gives to a new link; None without such a link."""
     known = state.link(wanted.name)
     if known is None:
@@ -373,51 +373,47 @@ def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> lis
 
 def unpromoted(state: State, link: str) -> list[Finding]:
     """Return a finding for each part of a link that still needs its mirror, its routers or its controller."""
-    found = [
-        refuse("topic-not-promoted", f"topic {name} is {phase}", _way_on(link, "topic", "promote", name))
-        for name, phase in ((record.topic, record.phase) for record in state.topics(link))
-        if phase is not TopicPhase.PROMOTED
+    topics, groups = state.topics(link), state.groups(link)
+    forgotten = [("topic", t.topic) for t in state.topics(link, forgotten=True) if t.forgotten_ms]
+    forgotten += [("group", g.group) for g in state.groups(link, forgotten=True) if g.forgotten_ms]
+    return [
+        *(_unpromoted("topic", t.topic, t.phase, link) for t in topics if t.phase is not TopicPhase.PROMOTED),
+        *(
+            refuse(
+                "being-forgotten",
+                f"{noun} {name} is being forgotten: what was for the mirror is not all put back yet",
+                f"{advised(f'{noun} forget', link, name)} ends it",
+            )
+            for noun, name in forgotten
+        ),
+        *(
+            refuse(
+                "topic-not-settled",
+                f"topic {t.topic} has not got its own configs back{f': {t.reason}' if t.reason else ''}",
+                "a running controller puts them back: kmigrate status",
+            )
+            for t in topics
+            if t.unsettled
+        ),
+        *(
+            refuse(
+                "topic-sealed",
+                f"the source does not take writes to topic {t.topic}, in place of router "
+                f"{', '.join(sorted(set(t.seal.routers.values())))}, which has not answered",
+                f"start that router again, or, if its process has ended: kmigrate router forget "
+                f"{min(t.seal.routers.values())} --dead",
+            )
+            for t in topics
+            if t.seal is not None
+        ),
+        *(_unpromoted("group", g.group, g.phase, link) for g in groups if g.phase is not GroupPhase.PROMOTED),
     ]
-    leaving = [("topic", t.topic) for t in state.topics(link, forgotten=True) if t.forgotten_ms]
-    leaving += [("group", g.group) for g in state.groups(link, forgotten=True) if g.forgotten_ms]
-    found += [
-        refuse(
-            "being-forgotten",
-            f"{noun} {name} is being forgotten: what was for the mirror is not all put back yet",
-            f"{advised(f'{noun} forget', link, name)} ends it",
-        )
-        for noun, name in leaving
-    ]
-    found += [
-        refuse(
-            "topic-not-settled",
-            f"topic {t.topic} has not got its own configs back{f': {t.reason}' if t.reason else ''}",
-            "a running controller puts them back: kmigrate status",
-        )
-        for t in state.topics(link)
-        if t.unsettled
-    ]
-    found += [
-        refuse(
-            "topic-sealed",
-            f"the source does not take writes to topic {t.topic}, in place of router "
-            f"{', '.join(sorted(set(t.seal.routers.values())))}, which has not answered",
-            f"start that router again, or, if its process has ended: kmigrate router forget "
-            f"{min(t.seal.routers.values())} --dead",
-        )
-        for t in state.topics(link)
-        if t.seal is not None
-    ]
-    found += [
-        refuse("group-not-promoted", f"group {name} is {phase}", _way_on(link, "group", "group promote", name))
-        for name, phase in ((record.group, record.phase) for record in state.groups(link))
-        if phase is not GroupPhase.PROMOTED
-    ]
-    return found
 
 
-def _way_on(link: str, noun: str, promote: str, name: str) -> str:
-    return f"{advised(promote, link, name)}, or, if it shall not move: {advised(f'{noun} forget', link, name)}"
+def _unpromoted(noun: Noun, name: str, phase: str, link: str) -> Finding:
+    promote = advised("promote" if noun == "topic" else "group promote", link, name)
+    way_on = f"{promote}, or, if it shall not move: {advised(f'{noun} forget', link, name)}"
+    return refuse(f"{noun}-not-promoted", f"{noun} {name} is {phase}", way_on)
 
 
 def refuse_finished(link: LinkRecord) -> None:

@@ -21,8 +21,8 @@ async def moved_positions_guards(
 ) -> list[Finding]:
     """Return warnings by topic: none of them is a fault of the copy, and a person may want each."""
     records = {r.topic: r for r in connections.log.state.topics(link.name) if r.phase not in NOT_COPIED_YET}
-    told = await read_positions(source, group, stable=False)
-    positions = {key: at for key, at in told.items() if key[0] in records}
+    committed = await read_positions(source, group, stable=False)
+    positions = {key: at for key, at in committed.items() if key[0] in records}
     before = await unread(source, positions, {topic: record.starts for topic, record in records.items()})
     on_target = await read_positions(connections.target, group, stable=False)
     both = {key: at for key, at in positions.items() if key in on_target}
@@ -49,15 +49,15 @@ async def moved_positions_guards(
 async def _translated(
     connections: Connections, records: Mapping[str, TopicRecord], positions: Mapping[tuple[str, int], CommittedOffset]
 ) -> Wanted:
-    """Return the positions' places on the target; positions that the copy has not reached are left out."""
-    places = Positions(connections.target, connections.log)
-    maps = {topic: await places.maps(records[topic]) for topic in sorted({topic for topic, _ in positions})}
+    """Return the positions on the target; positions that the copy has not reached are left out."""
+    translation = Positions(connections.target, connections.log)
+    maps = {topic: await translation.maps(records[topic]) for topic in sorted({topic for topic, _ in positions})}
     found: Wanted = {}
     for (topic, partition), at in positions.items():
         made = maps[topic].get(partition)  # None for a partition that is not mirrored yet
-        place = made.to_target(max(at.offset, records[topic].starts.get(partition, 0))) if made is not None else None
-        if place is not None:
-            found[topic, partition] = CommittedOffset(place.offset, at.metadata)
+        position = made.to_target(max(at.offset, records[topic].starts.get(partition, 0))) if made is not None else None
+        if position is not None:
+            found[topic, partition] = CommittedOffset(position.offset, at.metadata)
     return found
 
 

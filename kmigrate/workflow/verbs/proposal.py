@@ -18,7 +18,7 @@ from kmigrate.state.log import Decide, StateLog
 from kmigrate.workflow.base.plan import Finding, Plan, refuse
 from kmigrate.workflow.base.writes import write_each
 
-__all__ = ["Judged", "Noun", "Proposal", "Write", "not_mirrored", "propose", "refuse_if"]
+__all__ = ["Judged", "Noun", "Proposal", "Write", "not_mirrored", "owned", "propose", "refuse_if"]
 
 Write = tuple[str, Decide]
 """A change in words, and the decision that writes the change."""
@@ -126,4 +126,16 @@ def not_mirrored(noun: Noun, link: str, name: str) -> Finding:
     """Return the refusal of a topic or group that the link does not mirror."""
     return refuse(
         "not-mirrored", f"{noun} {name} is not mirrored by link {link}", advised(f"{noun} mirror", link, name)
+    )
+
+
+def owned(noun: Noun, name: str, owner: TopicRecord | GroupRecord) -> Finding:
+    """Return the refusal to another link that wants the topic or group of this record."""
+    if not owner.forgotten_ms:
+        what = f"{noun} {name} belongs to link {owner.link}"
+        return refuse(f"{noun}-owned", what, f"a {noun} of the target has one source: leave it to that link")
+    return refuse(
+        "being-forgotten",
+        f"link {owner.link} is forgetting {noun} {name}: what was for its mirror is not all put back yet",
+        f"{advised(f'{noun} forget', owner.link, name)}, then repeat",
     )

@@ -140,8 +140,8 @@ async def _signs_of_life(connections: Connections, name: str, addresses: Iterabl
     Addresses of other known routers are left out.
     """
     instances = {router.instance: router.bootstrap for router in connections.log.state.routers()}
-    heard = [word for word in connections.log.alive(RouterPresence) if word.name != name]
-    others = {word.bootstrap or instances.get(word.instance, "") for word in heard}
+    heard = [router for router in connections.log.alive(RouterPresence) if router.name != name]
+    others = {router.bootstrap or instances.get(router.instance, "") for router in heard}
     found: list[Finding] = []
     for address in sorted(set(addresses) - others - {""}):
         try:
@@ -174,7 +174,7 @@ async def _drop(connections: Connections, record: RouterRecord | StrayRecord) ->
 def unheard_routers(log: StateLog) -> list[Finding]:
     """Return a warning for each router that a promote would be sealed for now.
 
-    Such a router is silent, or has left without a word.
+    Such a router is silent, or has left without a report.
     """
     alive = {presence.instance for presence in log.alive(RouterPresence)}
     names = {router.name for router in log.state.routers() if router.instance not in alive}

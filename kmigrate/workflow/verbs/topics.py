@@ -39,7 +39,7 @@ from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import coupled_groups, judged_promote, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.loops import copied_back_by, loop_findings
-from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, propose, refuse_if
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, owned, propose, refuse_if
 from kmigrate.workflow.verbs.routers import unheard_routers
 
 __all__ = ["check_offsets_mode", "direct_findings", "mirror_topics", "promote_topics"]
@@ -82,22 +82,22 @@ async def mirror_topics(
     source, source_admin = await connections.source(link)
     seen = (await source.refresh(new)).topics
     configs = await source_admin.topic_configs([topic for topic in new if topic in seen])
-    standing = (await connections.target.refresh(new)).topics
+    existing = (await connections.target.refresh(new)).topics
     adopted: list[str] = []
     for topic in new:
         guards = _topic_guards(link, topic, connections.log.state.topic_owner(topic), seen.get(topic))
-        if not guards and topic in standing:
-            guards = await _target_guards(source, connections.target, seen[topic], standing[topic], offsets)
+        if not guards and topic in existing:
+            guards = await _target_guards(source, connections.target, seen[topic], existing[topic], offsets)
             if guards == []:
                 adopted.append(topic)
-        told = configs.get(topic, {})
-        found += guards + _format_guards(topic, told.get("message.format.version"))
+        values = configs.get(topic, {})
+        found += guards + _format_guards(topic, values.get("message.format.version"))
         if topic in seen:
-            brokers, in_sync = len(connections.target.metadata.brokers), told.get("min.insync.replicas")
-            found += durability_findings(seen[topic], standing.get(topic), brokers, in_sync)
+            brokers, in_sync = len(connections.target.metadata.brokers), values.get("min.insync.replicas")
+            found += durability_findings(seen[topic], existing.get(topic), brokers, in_sync)
     found += await loop_findings(source, connections.target, new)
     refused = {f.what for f in found if f.level == "refuse"}
-    missing = [] if refused else [seen[topic] for topic in new if topic in seen and topic not in standing]
+    missing = [] if refused else [seen[topic] for topic in new if topic in seen and topic not in existing]
     found += await creation_findings(connections, missing, configs_of)
     found += await _setting_guards(connections, link, source)
     found += await _adoption_findings(connections, link, adopted, recreate=recreate)
@@ -107,7 +107,7 @@ async def mirror_topics(
         record = TopicRecord(link.name, topic, TopicPhase.INITIALISING, now_ms(), start, offsets)
         record = replace(record, partitions=len(seen[topic].partitions), recreate=topic in anew)
         writes.append((f"mirror {topic} from {start}, {_MODES[offsets]}", partial(_claim, record)))
-    changes = [words for words, _ in writes]
+    changes = [change for change, _ in writes]
     changes += [f"delete the empty topic {topic} on {link.target.name}, and create it anew" for topic in anew]
     return propose(connections.log, "topic mirror", found, writes, changes)
 
@@ -138,28 +138,13 @@ def _claim(record: TopicRecord, state: State) -> Record | None:
     refuse_finished(resolve_link(state, record.link))
     owner = state.topic_owner(record.topic)
     if owner is not None and (owner.link != record.link or owner.forgotten_ms):
-        refuse_if("topic mirror", _owned(owner))
+        refuse_if("topic mirror", owned("topic", owner.topic, owner))
     return record if owner is None else None
-
-
-def _owned(owner: TopicRecord) -> Finding:
-    """Return the refusal to another link that wants the topic of this record."""
-    if owner.forgotten_ms:
-        return refuse(
-            "being-forgotten",
-            f"link {owner.link} is forgetting topic {owner.topic}: what was for its mirror is not all put back yet",
-            f"{advised('topic forget', owner.link, owner.topic)}, then repeat",
-        )
-    return refuse(
-        "topic-owned",
-        f"topic {owner.topic} belongs to link {owner.link}",
-        "a target topic has one source: leave it to that link",
-    )
 
 
 def _topic_guards(link: LinkRecord, topic: str, owner: TopicRecord | None, info: TopicInfo | None) -> list[Finding]:
     if owner is not None:
-        return [_owned(owner)]
+        return [owned("topic", owner.topic, owner)]
     if is_internal(topic):
         return [refuse("internal-topic", f"topic {topic} is internal and is never mirrored")]
     if info is None:
@@ -200,22 +185,22 @@ async def _unless_needed(source: ClusterClient, target: ClusterClient, topic: st
 
 
 async def _target_guards(
-    source: ClusterClient, target: ClusterClient, seen: TopicInfo, standing: TopicInfo, offsets: str
+    source: ClusterClient, target: ClusterClient, seen: TopicInfo, existing: TopicInfo, offsets: str
 ) -> list[Finding]:
     """Return the findings for a topic that exists on the target.
 
     The topic may be adopted if its number of partitions is the same; with data only in mode mapped.
     """
-    if len(standing.partitions) != len(seen.partitions):
+    if len(existing.partitions) != len(seen.partitions):
         return [
             refuse(
                 "partition-count",
-                f"topic {seen.name} exists on the target with {len(standing.partitions)} partitions, "
+                f"topic {seen.name} exists on the target with {len(existing.partitions)} partitions, "
                 f"the source has {len(seen.partitions)}",
                 await _unless_needed(source, target, seen.name),
             )
         ]
-    keys = [(seen.name, p) for p in standing.partitions]
+    keys = [(seen.name, p) for p in existing.partitions]
     ends = await target.list_offsets(dict.fromkeys(keys, LATEST))
     if any(end.offset > 0 for end in ends.values()):
         total = sum(max(0, end.offset) for end in ends.values())
@@ -359,7 +344,7 @@ async def _promote_topics(
         (f"promote group {g.group}, whose positions their transactions commit", groups.write(g.group))
         for g in with_them
     ]
-    changes = [words for words, _ in (*of_topics, *of_groups)]
+    changes = [change for change, _ in (*of_topics, *of_groups)]
     return propose(connections.log, judged.verb, found, [*of_groups, *of_topics], changes)
 
 
@@ -433,11 +418,11 @@ def _promote_guard(log: StateLog, record: TopicRecord) -> Finding | None:
 
 def _disk_low(log: StateLog, record: TopicRecord) -> str:
     """Name the log directories of the target that a topic's copy waits for, because they lack room; '' for none."""
-    words = [word for word in log.alive(MirrorPresence) if word.link == record.link]
-    seen = progress_of(log.state, record, words)
+    mirrors = [mirror for mirror in log.alive(MirrorPresence) if mirror.link == record.link]
+    seen = progress_of(log.state, record, mirrors)
     if not any(DISK_LOW in each.trouble for each in seen.values()):
         return ""
-    return next((word.disk_low for word in words if word.disk_low), "the target has too little room")
+    return next((mirror.disk_low for mirror in mirrors if mirror.disk_low), "the target has too little room")
 
 
 def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Finding]:
