@@ -46,7 +46,8 @@ from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import boottime, monotonic, sleep, steady_ms
 from kmigrate.net.tasks import accompanied, together
-from kmigrate.state.offset_maps import MAP_TOPIC, OffsetMaps
+from kmigrate.state.offset_maps import OffsetMaps
+from kmigrate.state.topics import MAP_TOPIC
 
 __all__ = ["MirrorEngine"]
 

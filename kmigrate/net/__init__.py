@@ -2,9 +2,8 @@
 
 stream    a socket as a stream of whole frames
 buffers   memory of large frames
-dial      new connections, with or without TLS
-tls       TLS contexts, and names of TLS failures
-arrivals  TLS handshakes of accepted connections
+dial      addresses of a host name, and new connections
+tls       TLS contexts, names of TLS failures, handshakes of accepted connections
 login     SASL logins to a broker
 session   logins, and answers in the order of requests
 broker    our own connection to a broker
@@ -13,6 +12,5 @@ clock     time and sleep
 tasks     owned tasks
 stamps    changes of files
 process   names of processes
-resolve   addresses of a host name
 retry     rounds, looks and tries with pauses
 """

@@ -1,4 +1,4 @@
-"""Opens a connection, with TLS if settings demand TLS; each kind of failure has a name.
+"""Addresses of a host name, and new connections, with TLS if settings demand TLS; each kind of failure has a name.
 
 A broker that takes no sent byte for two minutes loses the connection. While bytes are under way, no keep-alive probe
 checks whether the host exists, and the system itself would wait for a quarter of an hour. A client keeps its connection
@@ -15,7 +15,17 @@ from kmigrate.errors import Unreachable
 from kmigrate.model.security import Tls
 from kmigrate.net.tls import client_context, named_failure
 
-__all__ = ["dial"]
+__all__ = ["addresses_of", "dial"]
+
+
+async def addresses_of(host: str, port: int) -> frozenset[str]:
+    """Return every numeric address of a name; raise Unreachable for a name without address."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port)
+    except OSError as error:
+        raise Unreachable("name-unknown", f"the name {host} leads nowhere: {error}") from error
+    return frozenset(str(address[0]) for *_, address in found)
+
 
 _MOST_UNTAKEN_MS = 120_000
 """Longest time without progress in ms: longer than any client family itself waits for a response."""

@@ -3,22 +3,30 @@
 A certificate that is renewed on the disk serves the next connection. For connections to brokers, changed files are read
 again. For a listener, `ServerTls.renew` reads changed files. Unusable files, such as half-written files, change
 nothing: the old certificate stays in use.
+
+asyncio's own TLS servers report a connection only after its handshake, which may take long. So TLS listeners are plain
+listeners (`Arrivals`). A new connection is judged by its host before the handshake costs anything, and the socket then
+goes to TLS.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from kmigrate.errors import AuthenticationFailed, UsageError
 from kmigrate.model.listener_access import ListenerTls
 from kmigrate.model.security import Tls
 from kmigrate.net.stamps import Stamps, stamps_of
+from kmigrate.net.tasks import TaskOwner
 
-__all__ = ["ServerTls", "client_context", "named_failure", "subject_of"]
+__all__ = ["Arrivals", "ServerTls", "client_context", "named_failure", "subject_of"]
 
 _log = logging.getLogger("kmigrate.net")
 _MOST_CONTEXTS = 1024
@@ -238,3 +246,92 @@ def _failed(ref: str, what: str, next_step: str) -> AuthenticationFailed:
 
 def _plain(reason: str) -> str:
     return reason.lower().replace("_", " ")
+
+
+_CLOSE_NOTIFY_S = 3.0
+"""Seconds that a closed connection waits for the peer's close_notify: a silent peer must not keep its socket."""
+
+
+class Arrivals:
+    """All connections of a process's listeners that are in their handshake."""
+
+    def __init__(
+        self,
+        tls: ServerTls,
+        handshake_s: float,
+        arrives: Callable[[str, Callable[[], None]], bool],
+        over: Callable[[Callable[[], None]], None],
+        fails: Callable[[str], None],
+    ) -> None:
+        self._tls = tls
+        self._handshake_s = handshake_s
+        self._arrives = arrives
+        """Returns whether a connection of a host may go on.
+
+        Called for each connection, with a function that ends the connection's handshake.
+        """
+        self._over = over
+        """Called when a handshake is over, with the function that ends that handshake."""
+        self._fails = fails
+        """Called with the host of each handshake that failed."""
+        self._tasks = TaskOwner(lambda error: _log.error("a handshake: %r", error))
+
+    def protocol(self, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection; `make` makes the protocol behind the handshake."""
+        return _Arrival(lambda raw, host: self._take(raw, host, make))
+
+    def _take(self, raw: socket.socket, host: str, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        task: asyncio.Task[None]
+
+        def end() -> None:
+            # Not before the task's first step: a task that is cancelled there does nothing at all, and keeps its
+            # socket.
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+        if self._arrives(host, end):
+            task = self._tasks.start(self._shake_hands(raw, host, make, end))
+        else:
+            raw.close()
+
+    async def _shake_hands(
+        self, raw: socket.socket, host: str, make: Callable[[], asyncio.BaseProtocol], end: Callable[[], None]
+    ) -> None:
+        made = False
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                make,
+                raw,
+                ssl=self._tls.for_connection(),
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=_CLOSE_NOTIFY_S,
+            )
+            made = True
+        except OSError:
+            pass  # nobody hears of that connection
+        finally:
+            self._over(end)
+            if not made:
+                self._fails(host)
+
+    async def close(self) -> None:
+        """End all handshakes."""
+        await self._tasks.close()
+
+
+class _Arrival(asyncio.Protocol):
+    """A connection that reads nothing, because its socket is taken away at once."""
+
+    def __init__(self, take: Callable[[socket.socket, str], None]) -> None:
+        self._take = take
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        came = cast("asyncio.Transport", transport)
+        name, shown = came.get_extra_info("peername"), came.get_extra_info("socket")
+        try:
+            raw = socket.socket(fileno=os.dup(shown.fileno()))
+        except OSError:  # no file descriptor is left, or the connection is gone
+            came.abort()
+            return
+        came.abort()
+        raw.setblocking(False)
+        self._take(raw, name[0] if name else "?")

@@ -1,13 +1,10 @@
 """The state log, the only place where the engines meet.
 
+topics       the topics: names, creation, configs, checks
 log          the state log and the presence log on their cluster
 fold         the state out of the log's batches
-codec        the bytes of records and presences
-whole, look  a read of the whole log, and a single read of all topics
-create       the topics, created or checked
-topics       the metadata of a state topic
-strays       records that kmigrate did not write
-access       other principals that may write
-identity     two clusters with the same cluster id
+codec        the bytes of records and presences, and records that kmigrate did not write
+read         a single read of the whole state log
 offset_maps  the topic of offset maps
+checks       other principals that may write, stray records, two clusters with the same cluster id
 """

@@ -10,16 +10,21 @@ newer schema that allows our version is read without the unknown fields.
 
 `at` makes the log linearizable even if the broker forgot its producer state: a record at another offset than `at` is
 void.
+
+Every client with the permission to write kmigrate's topics may put anything there. A record that kmigrate did not write
+is a stray. A stray is void for every reader: the record decides nothing, and no process ends because of the record.
+`status`, `doctor` and metrics count and name strays instead, because an operator has to keep their writer out.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kmigrate.errors import StateLogBroken
+from kmigrate.errors import KmigrateError, StateLogBroken
 from kmigrate.model.presences import (
     ControllerPresence,
     FencedProgress,
@@ -29,7 +34,7 @@ from kmigrate.model.presences import (
 )
 from kmigrate.model.record_json import Record, decode_part, decode_record, encode_record, number_of, plain
 from kmigrate.model.records import LEAST_READER, SCHEMA
-from kmigrate.state.strays import StrayRecordError, read_json
+from kmigrate.records.batch import Batch
 
 __all__ = [
     "ENVELOPE_HEADER",
@@ -38,12 +43,77 @@ __all__ = [
     "Presence",
     "PresenceReader",
     "PresenceWriter",
+    "StrayRecordError",
+    "Strays",
     "Word",
     "Written",
     "decode_envelope",
     "encode_envelope",
     "read_envelope",
+    "read_json",
+    "why_stray",
 ]
+
+_LONGEST_WHY = 120
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class StrayRecordError(Exception):
+    """A record that kmigrate did not write, and the reason for that verdict."""
+
+
+@dataclass(slots=True)
+class Strays:
+    """The number of stray records of a topic, with offset and reason of the newest."""
+
+    count: int = 0
+    offset: int = -1
+    why: str = ""
+
+    def note(self, batch: Batch, error: Exception) -> None:
+        """Count the records of a stray batch."""
+        self.count += max(1, batch.count)
+        self.offset, self.why = batch.base_offset, why_stray(error)
+
+    def told(self, topic: str) -> str:
+        """Return the strays in words, '' if there are none."""
+        if not self.count:
+            return ""
+        return (
+            f"topic {topic} holds {self.count:,} records that kmigrate did not write; the newest, at offset "
+            f"{self.offset}, {self.why}. They count for nothing"
+        )
+
+
+def why_stray(error: Exception) -> str:
+    """Return why a record is stray, in a few printable words: the record's content may be anything."""
+    text = error.what if isinstance(error, KmigrateError) else str(error)
+    words = f"{text}" if isinstance(error, StrayRecordError) else f"cannot be read ({type(error).__name__}: {text})"
+    return ascii(words[:_LONGEST_WHY])[1:-1]
+
+
+def read_json(value: bytes) -> dict[str, Any]:
+    """Return the JSON object of a record; raise StrayRecordError for JSON that kmigrate cannot have written.
+
+    Python's parser accepts NaN and halves of surrogate pairs, and each of these would break a reader later.
+    """
+    try:
+        body = json.loads(value, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # nested too deeply for the parser
+        raise StrayRecordError("is no JSON") from error
+    if not isinstance(body, dict):
+        raise StrayRecordError("is no JSON object")
+    if _SURROGATE.search(value):
+        try:
+            json.dumps(body, ensure_ascii=False).encode()
+        except ValueError as error:
+            raise StrayRecordError("holds half a surrogate pair") from error
+    return body
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of kmigrate's")
+
 
 NEWER_LOG = "newer-state-log"
 """Reference of the error for a record that this version must not act on; this error ends a router, too."""

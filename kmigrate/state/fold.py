@@ -3,7 +3,7 @@
 Invariants:
 A  A record counts only if `at` equals the record's offset. Otherwise the record is void, and the next writer must
    append the key's last valid value again, because compaction would keep the void record. A record without an envelope,
-   or by another producer id than the state log's own, is a stray (`strays`): void in every case, and counted. If a
+   or by another producer id than the state log's own, is a stray (`codec`): void in every case, and counted. If a
    stray has a live key, or may have that key, the next writer repairs the key, too.
 B  `prev` names the nonce of the last valid record before. If offsets are missing in between, no reader can compare, and
    a writer behind the missing offsets names no nonce. If no offset is missing, another nonce is a break, and every
@@ -29,8 +29,7 @@ from kmigrate.model.state import State
 from kmigrate.records.batch import Batch, next_sequence
 from kmigrate.records.build import read_header, read_single_record
 from kmigrate.records.rewrite import record_keys
-from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, Written, read_envelope
-from kmigrate.state.strays import StrayRecordError, Strays
+from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, StrayRecordError, Strays, Written, read_envelope
 
 __all__ = ["CompactedUnreadError", "Fold", "state_producer_id"]
 

@@ -45,18 +45,17 @@ from kmigrate.state.codec import (
     Presence,
     PresenceReader,
     PresenceWriter,
+    StrayRecordError,
+    Strays,
     Word,
     encode_envelope,
 )
 from kmigrate.state.fold import CompactedUnreadError, Fold, state_producer_id
-from kmigrate.state.strays import StrayRecordError, Strays
-from kmigrate.state.topics import single_partition_topic
-from kmigrate.state.whole import read_whole
+from kmigrate.state.read import read_whole
+from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC, single_partition_topic
 
-__all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Decide", "Presence", "StateLog", "state_producer_id"]
+__all__ = ["Decide", "Presence", "StateLog", "state_producer_id"]
 
-STATE_TOPIC = "__kmigrate_state"
-PRESENCE_TOPIC = "__kmigrate_presence"
 _PRESENCE_MS = 60_000
 _LATELY_MS = 1_000
 """Greatest age of the newest presence while processes run, if all clocks agree."""
@@ -460,7 +459,7 @@ class StateLog:
         self._wake()
 
     def _take_presence(self, batch: Batch) -> None:
-        """Take in a presence; a record that no process of kmigrate can have written is a stray (`strays`)."""
+        """Take in a presence; a record that no process of kmigrate can have written is a stray (`codec`)."""
         if batch.is_control or not batch.count:
             return
         try:

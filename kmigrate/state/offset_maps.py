@@ -2,7 +2,7 @@
 
 The link's uuid tells the records of a link apart. Plain appends are enough: a chunk of a late writer is void by its
 term (`model/mapledger`). A reader follows the topic to its end and keeps the newest chunk of each key. A record that is
-no chunk is a stray (`strays`): void, and counted. A map with a chunk of a newer version is unreadable.
+no chunk is a stray (`codec`): void, and counted. A map with a chunk of a newer version is unreadable.
 
 Compaction keeps the newest record of a key, from any writer. So the owner of a map stores a chunk again that another
 writer has overwritten (`mend`). The owner knows the bytes of its own chunks. Over a chunk of an earlier owner, the
@@ -34,11 +34,11 @@ from kmigrate.protocol.codes import row
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
 from kmigrate.records.rewrite import record_keys
-from kmigrate.state.strays import Strays
+from kmigrate.state.codec import Strays
+from kmigrate.state.topics import MAP_TOPIC
 
-__all__ = ["MAP_TOPIC", "OffsetMaps"]
+__all__ = ["OffsetMaps"]
 
-MAP_TOPIC = "__kmigrate_offset_maps"
 _MOST_UNPACKED = 16 << 20
 """Most bytes of a stray batch that are decompressed to find the keys."""
 

@@ -11,7 +11,7 @@ from kmigrate.model.presences import ControllerPresence, MirrorPresence, RouterP
 from kmigrate.model.record_json import Record
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
-from kmigrate.state.strays import Strays
+from kmigrate.state.codec import Strays
 
 T = TypeVar("T")
 Presence = MirrorPresence | RouterPresence | ControllerPresence

@@ -34,8 +34,8 @@ from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
+from kmigrate.state.topics import ensure_state_log
 from tests.integration.command_line import program
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -32,8 +32,8 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
+from kmigrate.state.topics import ensure_state_log
 from tests.integration.command_line import program
 
 ROOT = Path(__file__).resolve().parents[2]

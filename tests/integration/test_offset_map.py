@@ -22,7 +22,7 @@ from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
-from kmigrate.state.offset_maps import MAP_TOPIC
+from kmigrate.state.topics import MAP_TOPIC
 from kmigrate.workflow.base.offset_maps import Positions
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (

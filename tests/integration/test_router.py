@@ -27,7 +27,7 @@ from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, PartitionBarrier
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.topics import STATE_TOPIC
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller

@@ -27,7 +27,7 @@ from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FETCH_BY_ID_VERSION, FetchPartition, decode_fetch, encode_fetch
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
+from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC
 from tests.integration.java_clients import JavaProgram
 from tests.integration.router_world import link_between, quietly, router, settings_of
 

@@ -17,7 +17,7 @@ import pytest
 from kmigrate.sandbox.checker import Verdict
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
+from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC
 from tests.integration.migration import Migration
 from tests.integration.router_world import quietly
 from tests.soak.chaos import move_leaders, wait_in_sync

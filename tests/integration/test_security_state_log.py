@@ -22,8 +22,8 @@ from kmigrate.model.records import LeaseRecord
 from kmigrate.model.security import Login, Security
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.security import Permit
-from kmigrate.state.create import ensure_map_topic, ensure_state_log
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
+from kmigrate.state.log import StateLog
+from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC, ensure_map_topic, ensure_state_log
 from tests.integration.migration import wait_until
 from tests.integration.secure_world import STRANGER, SecurePair
 

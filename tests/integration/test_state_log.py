@@ -31,8 +31,8 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.state import log as state_log
 from kmigrate.state.codec import Envelope, encode_envelope
-from kmigrate.state.create import ensure_state_log
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, Decide, StateLog, state_producer_id
+from kmigrate.state.log import Decide, StateLog, state_producer_id
+from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC, ensure_state_log
 
 
 def settings(bootstrap: str) -> ClusterSettings:

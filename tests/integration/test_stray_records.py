@@ -23,12 +23,12 @@ from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.state.checks import find_strays
 from kmigrate.state.codec import Envelope, encode_envelope
-from kmigrate.state.create import ensure_map_topic, ensure_state_log
 from kmigrate.state.fold import state_producer_id
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
-from kmigrate.state.look import find_strays
-from kmigrate.state.offset_maps import MAP_TOPIC, OffsetMaps
+from kmigrate.state.log import StateLog
+from kmigrate.state.offset_maps import OffsetMaps
+from kmigrate.state.topics import MAP_TOPIC, PRESENCE_TOPIC, STATE_TOPIC, ensure_map_topic, ensure_state_log
 from tests.integration.router_world import link_between, quietly, router, settings_of, values
 
 Names = Callable[[str], str]

@@ -34,8 +34,7 @@ from rich.console import Console
 
 from kmigrate.sandbox.checker import FAILING
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
-from kmigrate.state.offset_maps import MAP_TOPIC
+from kmigrate.state.topics import MAP_TOPIC, PRESENCE_TOPIC, STATE_TOPIC
 from tests.figures import save
 from tests.hostile.records import HOSTILE_NAMES, Rubbish
 from tests.hostile.requests import HARMLESS, Nonsense

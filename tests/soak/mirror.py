@@ -29,7 +29,7 @@ from rich.console import Console
 
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.topics import create_topics
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
+from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC
 from tests.clusters import running_clusters, source_and_target
 from tests.figures import save
 from tests.integration.mirror_world import World, bounds, link_between

@@ -8,7 +8,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Unreachable, UsageError
 from kmigrate.net.tasks import together
-from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.topics import STATE_TOPIC
 
 __all__ = ["find_target"]
 

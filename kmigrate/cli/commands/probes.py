@@ -15,9 +15,8 @@ from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import row
-from kmigrate.state.create import check_state_log
-from kmigrate.state.log import STATE_TOPIC
-from kmigrate.state.look import find_strays
+from kmigrate.state.checks import find_strays
+from kmigrate.state.topics import STATE_TOPIC, check_state_log
 from kmigrate.workflow.base.broker_settings import BrokerSettings, read_settings
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.verbs import state_findings

@@ -12,7 +12,7 @@ from kmigrate.errors import KmigrateError
 from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.upkeep.configs import broker_defaults, carried_configs, replicated
 from kmigrate.model.records import LinkRecord
-from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.topics import STATE_TOPIC
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, warn

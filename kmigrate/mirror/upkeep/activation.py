@@ -16,7 +16,7 @@ from kmigrate.errors import Refused
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
 from kmigrate.model.state import State
-from kmigrate.state.identity import refuse_same_cluster
+from kmigrate.state.checks import refuse_same_cluster
 
 __all__ = ["NOT_RAISED", "activate", "remembers_long", "request_limit"]
 

@@ -25,8 +25,7 @@ from kmigrate.model.records import Seal, TopicRecord
 from kmigrate.model.words import delete_unneeded
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
-from kmigrate.state.create import ensure_map_topic
-from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.topics import STATE_TOPIC, ensure_map_topic
 
 __all__ = ["Prepared", "TopicMaker", "is_compacted"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from zlib import crc32
 
 from kmigrate.errors import Refused
-from kmigrate.net.arrivals import Arrivals
+from kmigrate.net.tls import Arrivals
 from kmigrate.router.settings import RouterSettings
 
 __all__ = ["Key", "Ports"]

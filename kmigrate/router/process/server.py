@@ -19,12 +19,11 @@ from kmigrate.model.listener_access import ListenerAccess
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import next_table, routing_table
-from kmigrate.net.arrivals import Arrivals
 from kmigrate.net.buffers import give_back
 from kmigrate.net.clock import boottime, monotonic, sleep
 from kmigrate.net.retry import every, until
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.net.tls import ServerTls
+from kmigrate.net.tls import Arrivals, ServerTls
 from kmigrate.observe.registry import Registry
 from kmigrate.router.metrics import show_router
 from kmigrate.router.process.clusters import Clusters
@@ -41,8 +40,8 @@ from kmigrate.router.shared.limits import Ended
 from kmigrate.router.shared.state import SharedState
 from kmigrate.router.transactions.locate import close_stale_transactions
 from kmigrate.router.wire.node_ids import AddressBook
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
-from kmigrate.state.offset_maps import MAP_TOPIC
+from kmigrate.state.log import StateLog
+from kmigrate.state.topics import MAP_TOPIC, PRESENCE_TOPIC, STATE_TOPIC
 
 __all__ = ["Router"]
 

@@ -16,9 +16,9 @@ from kmigrate.errors import KmigrateError, Unreachable, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.net.resolve import addresses_of
+from kmigrate.net.dial import addresses_of
 from kmigrate.protocol.api import ApiKey
-from kmigrate.state.identity import is_other_cluster
+from kmigrate.state.checks import is_other_cluster
 from kmigrate.workflow.base.plan import Finding
 
 __all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port", "takes_connections"]

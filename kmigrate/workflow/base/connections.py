@@ -14,9 +14,9 @@ from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.state.create import ensure_state_log
-from kmigrate.state.identity import refuse_same_cluster
+from kmigrate.state.checks import refuse_same_cluster
 from kmigrate.state.log import StateLog
+from kmigrate.state.topics import ensure_state_log
 
 __all__ = ["Connections", "LinkClusters", "check_cluster_id", "reach"]
 

@@ -9,7 +9,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.acls import Acl, host_bound, topic_rights
 from kmigrate.model.records import LinkRecord
-from kmigrate.state.access import closing_acl, open_to_everybody, other_writers
+from kmigrate.state.checks import closing_acl, open_to_everybody, other_writers
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, warn
 

@@ -12,7 +12,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef
-from kmigrate.state.look import read_state
+from kmigrate.state.read import read_state
 from kmigrate.workflow.base.plan import Finding, refuse, warn
 
 __all__ = ["copied_back_by", "loop_findings"]

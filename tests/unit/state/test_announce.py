@@ -24,7 +24,8 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.codes import Code
 from kmigrate.records.batch import walk
 from kmigrate.records.build import read_single_record
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, Presence, StateLog
+from kmigrate.state.log import Presence, StateLog
+from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC
 
 PARTITIONS = {p: PartitionProgress(123_456_789, 123_459_999) for p in range(1000)}
 WORD = MirrorPresence("me", "l", 7, True, 500, {"t": PARTITIONS}, notes=("n",), shares=True, generation=4)

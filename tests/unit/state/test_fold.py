@@ -13,9 +13,8 @@ from kmigrate.model.records import LEAST_READER, SCHEMA, LeaseRecord
 from kmigrate.protocol.primitives import read_varint, zigzag
 from kmigrate.records.batch import HEADER_SIZE, Batch, assemble, walk
 from kmigrate.records.build import one_record_batch
-from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, decode_envelope, encode_envelope
+from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, StrayRecordError, decode_envelope, encode_envelope
 from kmigrate.state.fold import CompactedUnreadError, Fold
-from kmigrate.state.strays import StrayRecordError
 
 
 def batch(offset: int, value: bytes, key: bytes = b"lease/w", sequence: int | None = None) -> Batch:

@@ -12,7 +12,8 @@ from kmigrate.cluster.health import BrokerHealth
 from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import Code
-from kmigrate.state.log import PRESENCE_TOPIC, StateLog
+from kmigrate.state.log import StateLog
+from kmigrate.state.topics import PRESENCE_TOPIC
 
 KEY = (PRESENCE_TOPIC, 0)
 

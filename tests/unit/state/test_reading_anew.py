@@ -19,8 +19,9 @@ from kmigrate.protocol.codes import Code
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, encode_envelope
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog, state_producer_id
-from kmigrate.state.look import read_state
+from kmigrate.state.log import StateLog, state_producer_id
+from kmigrate.state.read import read_state
+from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC
 
 _FETCH_HEAD, _FETCH_PART = struct.Struct(">iiiibii"), struct.Struct(">iiqiqi")
 DIVERGING = 0, b"\1\0\x0d" + struct.pack(">iq", 0, 5) + b"\0"

@@ -14,7 +14,7 @@ from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
-from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.topics import STATE_TOPIC
 from kmigrate.workflow.base.plan import Finding
 from tests.fakes.state_log import MemoryLog
 

@@ -22,8 +22,7 @@ from kmigrate.mirror.upkeep.lease_holder import Leader
 from kmigrate.mirror.upkeep.topics import TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord
-from kmigrate.state.log import STATE_TOPIC
-from kmigrate.state.offset_maps import MAP_TOPIC
+from kmigrate.state.topics import MAP_TOPIC, STATE_TOPIC
 from tests.fakes.state_log import MemoryLog
 from tests.unit.mirror.upkeep.test_lease_holder import LEASE, LINK
 
