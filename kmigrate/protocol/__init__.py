@@ -1,7 +1,8 @@
 """The Kafka protocol without I/O: frames, our own Produce and Fetch, and all other messages by kio.
 
 frames       the header of a request or response
-primitives   varints and strings
+primitives   varints, lengths and strings
+reader       a cursor over a message's fields
 hot          Produce and Fetch
 api          all other messages, encoded and decoded by kio
 lengths      checks before kio reads a message

@@ -12,15 +12,14 @@ import struct
 from dataclasses import dataclass
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.frames import skip_tags
-from kmigrate.protocol.primitives import read_compact_string, read_uvarint
+from kmigrate.protocol.reader import Reader
 
 __all__ = ["OPEN_STATES", "DescribedTopic", "DescribedTransaction", "DescribedTransactions", "read_described"]
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 """States of an open transaction. A transaction that is ending stays open until all its partitions have the marker."""
 
-_THROTTLE = struct.Struct(">i")
+_THROTTLE_BYTES = 4
 _ERROR = struct.Struct(">h")
 _NUMBERS = struct.Struct(">iqqh")
 
@@ -58,29 +57,24 @@ class DescribedTransactions:
 
 def read_described(data: bytes, at: int) -> tuple[DescribedTransactions, int]:
     """Read a response's body from `at` on; return the response and the position of its end."""
+    read = Reader(data, at + _THROTTLE_BYTES, flexible=True)
     try:
-        count, at = read_uvarint(data, at + _THROTTLE.size)
-        states = []
-        for _ in range(count - 1):
-            state, at = _read_state(data, at)
-            states.append(state)
-        return DescribedTransactions(tuple(states)), skip_tags(memoryview(data), at)
+        states = tuple([_read_state(read) for _ in range(read.length())])
+        read.tags()
     except struct.error as short:
         raise ProtocolViolation("short-described-answer", str(short)) from None
+    return DescribedTransactions(states), read.at
 
 
-def _read_state(data: bytes, at: int) -> tuple[DescribedTransaction, int]:
-    (error,) = _ERROR.unpack_from(data, at)
-    name, at = read_compact_string(data, at + _ERROR.size)
-    state, at = read_compact_string(data, at)
-    timeout, start, producer, epoch = _NUMBERS.unpack_from(data, at)
-    count, at = read_uvarint(data, at + _NUMBERS.size)
+def _read_state(read: Reader) -> DescribedTransaction:
+    (error,) = read.unpack(_ERROR)
+    name, state = read.string(), read.string()
+    timeout, start, producer, epoch = read.unpack(_NUMBERS)
     topics = []
-    for _ in range(count - 1):
-        topic, at = read_compact_string(data, at)
-        number, at = read_uvarint(data, at)
-        partitions = struct.unpack_from(f">{max(0, number - 1)}i", data, at)
-        topics.append(DescribedTopic(topic or "", partitions))
-        at = skip_tags(memoryview(data), at + 4 * len(partitions))
-    described = DescribedTransaction(error, name or "", state or "", timeout, start, producer, epoch, tuple(topics))
-    return described, skip_tags(memoryview(data), at)
+    for _ in range(read.length()):
+        topic = read.string() or ""
+        partitions = read.unpack(struct.Struct(f">{read.length()}i"))
+        topics.append(DescribedTopic(topic, partitions))
+        read.tags()
+    read.tags()
+    return DescribedTransaction(error, name or "", state or "", timeout, start, producer, epoch, tuple(topics))

@@ -29,7 +29,7 @@ from kio.static.constants import EntityType
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import MOST_TAGS
-from kmigrate.protocol.primitives import read_uvarint, write_uvarint
+from kmigrate.protocol.primitives import I16, I32, read_length, read_uvarint, write_uvarint
 
 __all__ = ["checked"]
 
@@ -45,7 +45,6 @@ _FIXED_FOR_ONE = 10
 A fixed element takes 0.01 to 0.2 µs, another element 1 to 4 µs. So a request may ask for all partitions of a large
 estate, as some exporters do for each group.
 """
-_I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _FIXED = {
     "bool": 1,
     "int8": 1,
@@ -132,22 +131,14 @@ class _Walk:
             elif step.do is _Do.OPTIONAL:
                 at = self.walk(step.steps, at + 1) if self._data[at] == 1 else at + 1
             else:
-                size, at = self._length(at, _I16 if step.do is _Do.STRING else _I32)
+                size, at = read_length(self._data, at, self._flexible, I16 if step.do is _Do.STRING else I32)
                 at += size
         if at > len(self._data):
             raise ProtocolViolation("short-message", "a field runs past its message")
         return at
 
-    def _length(self, at: int, shape: struct.Struct) -> tuple[int, int]:
-        """Return a length, 0 for null, and the offset after the length."""
-        if self._flexible:
-            value, at = read_uvarint(self._data, at)
-            return max(0, value - 1), at
-        (value,) = shape.unpack_from(self._data, at)
-        return max(0, value), at + shape.size
-
     def _array(self, step: _Step, at: int) -> int:
-        count, at = self._length(at, _I32)
+        count, at = read_length(self._data, at, self._flexible)
         self._left -= count // self._fixed_for_one if step.size else count
         if count > len(self._data) - at:
             raise ProtocolViolation("absurd-count", f"a message announces an array of {count} elements")

@@ -7,7 +7,10 @@ import struct
 from kmigrate.errors import ProtocolViolation
 
 __all__ = [
+    "I16",
+    "I32",
     "read_compact_string",
+    "read_length",
     "read_string",
     "read_uvarint",
     "read_varint",
@@ -17,7 +20,7 @@ __all__ = [
     "zigzag",
 ]
 
-_I16 = struct.Struct(">h")
+I16, I32 = struct.Struct(">h"), struct.Struct(">i")
 _BYTES = [bytes((value,)) for value in range(0x80)]
 
 
@@ -45,6 +48,20 @@ def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, in
     if byte >= 0x80:
         raise ProtocolViolation("long-varint", "a varint has more than five bytes")
     return value | (byte << shift), at + 1
+
+
+def read_length(
+    data: bytes | bytearray | memoryview, at: int, flexible: bool, plain: struct.Struct = I32
+) -> tuple[int, int]:
+    """Return the length of an array or of bytes (with `plain` I16: of a string), and the offset after the length.
+
+    A null has the length 0. A flexible version has the length plus one, as a varint.
+    """
+    if flexible:
+        value, at = read_uvarint(data, at)
+        return (value - 1 if value else 0), at
+    (value,) = plain.unpack_from(data, at)
+    return max(0, value), at + plain.size
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
@@ -92,7 +109,7 @@ def read_string(data: bytes | bytearray | memoryview, at: int) -> tuple[str | No
     """Return a nullable string with a two-byte length, and the offset after the string."""
     if at + 2 > len(data):
         raise ProtocolViolation("short-string", "a string's length runs past its frame")
-    (length,) = _I16.unpack_from(data, at)
+    (length,) = I16.unpack_from(data, at)
     at += 2
     if length < 0:
         return None, at
@@ -121,9 +138,9 @@ def _text(raw: bytes | bytearray | memoryview) -> str:
 
 def write_string(value: str | None) -> bytes:
     if value is None:
-        return _I16.pack(-1)
+        return I16.pack(-1)
     raw = value.encode()
-    return _I16.pack(len(raw)) + raw
+    return I16.pack(len(raw)) + raw
 
 
 def write_compact_string(value: str | None) -> bytes:

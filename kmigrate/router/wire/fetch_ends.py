@@ -1,7 +1,8 @@
 """Reads the fetch session of a Fetch answer, and how far the answer brings its reader; versions from 12 on.
 
 A reader's next request names the offset behind the last whole batch of each partition. So batches are stepped over by
-the lengths in their headers, and their records stay unread.
+the lengths in their headers, and their records stay unread. `make bench-router` is the reason for reading without
+`protocol.reader`.
 """
 
 from __future__ import annotations

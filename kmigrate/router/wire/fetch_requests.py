@@ -6,7 +6,7 @@
     rack; tags
 
 Versions from 12 on. No consumer sends tags in these requests, so requests with tags are not read here. Requests that
-are cut short are not read here either.
+are cut short are not read here either. `make bench-router` is the reason for reading without `protocol.reader`.
 """
 
 from __future__ import annotations

@@ -18,14 +18,8 @@ from typing import NamedTuple
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.frames import SIZE, RequestHead, correlation_id, encode_request_head, skip_tags
-from kmigrate.protocol.primitives import (
-    read_compact_string,
-    read_string,
-    read_uvarint,
-    write_compact_string,
-    write_string,
-    write_uvarint,
-)
+from kmigrate.protocol.primitives import I32, read_uvarint, write_compact_string, write_string, write_uvarint
+from kmigrate.protocol.reader import Reader
 
 __all__ = [
     "FLEXIBLE",
@@ -50,7 +44,6 @@ _FIRST_WITH_HINTS = 10
 
 Buffer = bytes | bytearray | memoryview
 
-_I32 = struct.Struct(">i")
 _ACKS = struct.Struct(">hi")
 _PART = struct.Struct(">ii")
 _ANSWER = struct.Struct(">ihqq")
@@ -122,90 +115,57 @@ class PartitionAnswer(NamedTuple):
     message: str | None = None
 
 
-class _Reader:
-    """A cursor over a frame that knows whether the version is flexible."""
+def _count(read: Reader, before: int = 0) -> int:
+    """Return the number of elements that follow; the number together with `before` is bounded."""
+    value = read.length()
+    if before + value > _MOST:
+        raise ProtocolViolation("absurd-count", f"a Produce message announces {value} elements")
+    return value
 
-    def __init__(self, frame: bytearray, at: int, flexible: bool) -> None:
-        self.frame = frame
-        self.at = at
-        self.flexible = flexible
 
-    def unpack(self, shape: struct.Struct) -> tuple[int, ...]:
-        values: tuple[int, ...] = shape.unpack_from(self.frame, self.at)
-        self.at += shape.size
-        return values
+def _read_parts(read: Reader, topic: str, count: int, view: memoryview) -> list[ProducePart]:
+    """Return the partitions of a topic of a request.
 
-    def string(self) -> str | None:
-        read = read_compact_string if self.flexible else read_string
-        value, self.at = read(self.frame, self.at)
-        return value
-
-    def length(self) -> int:
-        """Return the length of an array or of bytes; a null is empty."""
-        if self.flexible:
-            value, self.at = read_uvarint(self.frame, self.at)
-            return max(0, value - 1)
-        (value,) = self.unpack(_I32)
-        return max(0, value)
-
-    def count(self, before: int = 0) -> int:
-        """Return the number of elements that follow; the number together with `before` is bounded."""
-        value = self.length()
-        if before + value > _MOST:
-            raise ProtocolViolation("absurd-count", f"a Produce message announces {value} elements")
-        return value
-
-    def tags(self) -> bool:
-        """Skip a tag section; return whether the section held any tag."""
-        if not self.flexible:
-            return False
-        before = self.at
-        self.at = skip_tags(self.frame, before)
-        return self.at > before + 1
-
-    def parts(self, topic: str, count: int, view: memoryview) -> list[ProducePart]:
-        """Return the partitions of a topic of a request, read in a single loop, because requests have many."""
-        frame, at, flexible = self.frame, self.at, self.flexible
-        stop, out = len(frame), []
-        for _ in range(count):
-            if flexible:
-                (partition,) = _I32.unpack_from(frame, at)
-                size, at = read_uvarint(frame, at + _I32.size)
-                size -= 1
-            else:
-                partition, size = _PART.unpack_from(frame, at)
-                at += _PART.size
-            end = at + size if size > 0 else at  # a null is empty
-            if end > stop:
-                raise ProtocolViolation("short-produce", "a batch runs past its request")
-            out.append(ProducePart(topic, partition, view[at:end]))
-            at = end
-            if flexible:
-                at = end + 1 if end < stop and not frame[end] else skip_tags(frame, end)  # a partition rarely has tags
-        self.at = at
-        return out
-
-    def end(self) -> None:
-        if self.at != len(self.frame):
-            raise ProtocolViolation("trailing-bytes", f"{len(self.frame) - self.at} bytes follow a Produce message")
+    `make bench-router` is the reason for a single loop without the reader's calls: requests have many partitions.
+    """
+    frame, at, flexible = read.frame, read.at, read.flexible
+    stop, out = len(frame), []
+    for _ in range(count):
+        if flexible:
+            (partition,) = I32.unpack_from(frame, at)
+            size, at = read_uvarint(frame, at + I32.size)
+            size -= 1
+        else:
+            partition, size = _PART.unpack_from(frame, at)
+            at += _PART.size
+        end = at + size if size > 0 else at  # a null is empty
+        if end > stop:
+            raise ProtocolViolation("short-produce", "a batch runs past its request")
+        out.append(ProducePart(topic, partition, view[at:end]))
+        at = end
+        if flexible:
+            at = end + 1 if end < stop and not frame[end] else skip_tags(frame, end)  # a partition rarely has tags
+    read.at = at
+    return out
 
 
 def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
     """Read a client's request; anything that does not add up raises ProtocolViolation."""
     try:
-        read = _Reader(frame, body, version >= FLEXIBLE)
+        read = Reader(frame, body, version >= FLEXIBLE)
         transactional_id = read.string()
         acks, timeout_ms = read.unpack(_ACKS)
         view = memoryview(frame)
         parts: list[ProducePart] = []
-        topics, parts_at = read.count(), 0
+        topics, parts_at = _count(read), 0
         for _ in range(topics):
             topic = read.string() or ""
             parts_at = read.at if topics == 1 else 0
-            parts += read.parts(topic, read.count(len(parts)), view)
+            parts += _read_parts(read, topic, _count(read, len(parts)), view)
             read.tags()
         read.tags()
-        read.end()
+        if read.at != len(frame):
+            raise ProtocolViolation("trailing-bytes", f"{len(frame) - read.at} bytes follow a Produce message")
     except (struct.error, UnicodeDecodeError) as broken:
         raise ProtocolViolation("broken-produce", f"a Produce request cannot be read: {broken}") from None
     return ProduceRequest(version, transactional_id, acks, timeout_ms, tuple(parts), parts_at)
@@ -252,9 +212,9 @@ class ProduceReader:
 def _parts_alone(topic: str, frame: bytearray, at: int) -> tuple[ProducePart, ...] | None:
     """Return the partitions of a request's only topic, from `at` on; None where tags follow, or the bytes are
     broken."""
-    read = _Reader(frame, at, flexible=True)
+    read = Reader(frame, at, flexible=True)
     try:
-        parts = read.parts(topic, read.count(), memoryview(frame))
+        parts = _read_parts(read, topic, _count(read), memoryview(frame))
     except struct.error:
         return None
     return tuple(parts) if parts and frame[read.at :] == _NO_TAGS else None
@@ -293,7 +253,7 @@ def encode_request(
     for topic, named in topics.items():
         text += string(topic) + _array(len(named), flexible)
         for part in named:
-            text += _I32.pack(part.partition) + _array(len(part.records), flexible)
+            text += I32.pack(part.partition) + _array(len(part.records), flexible)
             out += [text, part.records]
             text = tags
         text += tags
@@ -303,7 +263,7 @@ def encode_request(
 
 
 def _array(count: int, flexible: bool) -> bytes:
-    return write_uvarint(count + 1) if flexible else _I32.pack(count)
+    return write_uvarint(count + 1) if flexible else I32.pack(count)
 
 
 def plain_answer_size(request: ProduceRequest) -> int:
@@ -344,13 +304,13 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
     """Return the partitions and throttle time of a broker's answer, and whether the answer has node ids or
     addresses."""
     try:
-        read = _Reader(frame, _CORRELATED, version >= FLEXIBLE)
+        read = Reader(frame, _CORRELATED, version >= FLEXIBLE)
         read.tags()
         out: list[PartitionAnswer] = []
         hints = False
-        for _ in range(read.count()):
+        for _ in range(_count(read)):
             topic = read.string() or ""
-            for _ in range(read.count()):
+            for _ in range(_count(read)):
                 after = read.at + _ANSWER_8.size
                 if version >= FLEXIBLE and frame[after : after + len(_NOTHING_MORE)] == _NOTHING_MORE:
                     out.append(PartitionAnswer(topic, *_ANSWER_8.unpack_from(frame, read.at)))
@@ -359,7 +319,7 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
                 out.append(_parse_partition(read, topic, version))
                 hints |= read.tags()
             read.tags()
-        (throttle,) = read.unpack(_I32)
+        (throttle,) = read.unpack(I32)
         hints |= read.tags()
     except (struct.error, UnicodeDecodeError) as broken:
         raise ProtocolViolation("broken-produce-answer", f"a Produce answer cannot be read: {broken}") from None
@@ -376,11 +336,11 @@ def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
         return told.unpack_from(frame, _CORRELATED + len(begins)) == stored
     shape, nothing_more = _plain_partition(version)
     try:
-        read = _Reader(frame, _CORRELATED, version >= FLEXIBLE)
+        read = Reader(frame, _CORRELATED, version >= FLEXIBLE)
         tagged = read.tags()
-        for _ in range(read.count()):
+        for _ in range(_count(read)):
             read.string()
-            partitions = read.count()
+            partitions = _count(read)
             end = read.at + partitions * shape.size
             for error, more in shape.iter_unpack(memoryview(frame)[read.at : end]):
                 if error or more != nothing_more:
@@ -388,7 +348,7 @@ def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
             count -= partitions
             read.at = end
             tagged |= read.tags()
-        read.unpack(_I32)
+        read.unpack(I32)
         tagged |= read.tags()
     except (struct.error, ProtocolViolation):
         return False
@@ -411,14 +371,14 @@ def _plain_partition(version: int) -> tuple[struct.Struct, bytes]:
     return (_PLAIN_5 if version >= 5 else _PLAIN_3), b""
 
 
-def _parse_partition(read: _Reader, topic: str, version: int) -> PartitionAnswer:
+def _parse_partition(read: Reader, topic: str, version: int) -> PartitionAnswer:
     index, error, base, append_time = read.unpack(_ANSWER)
     log_start = read.unpack(_I64)[0] if version >= 5 else -1
     if version < 8:
         return PartitionAnswer(topic, index, error, base, append_time, log_start)
     errors: list[tuple[int, str | None]] = []
-    for _ in range(read.count()):
-        (batch_index,) = read.unpack(_I32)
+    for _ in range(_count(read)):
+        (batch_index,) = read.unpack(I32)
         errors.append((batch_index, read.string()))
         read.tags()
     message = read.string()
@@ -433,7 +393,7 @@ def encode_answer(answers: Sequence[PartitionAnswer], *, version: int, correlati
     topics: dict[str, list[PartitionAnswer]] = {}
     for one in answers:
         topics.setdefault(one.topic, []).append(one)
-    out = bytearray(_I32.pack(correlation) + tags + _array(len(topics), flexible))
+    out = bytearray(I32.pack(correlation) + tags + _array(len(topics), flexible))
     for topic, named in topics.items():
         out += string(topic) + _array(len(named), flexible)
         for one in named:
@@ -443,9 +403,9 @@ def encode_answer(answers: Sequence[PartitionAnswer], *, version: int, correlati
             if version >= 8:
                 out += _array(len(one.record_errors), flexible)
                 for index, text in one.record_errors:
-                    out += _I32.pack(index) + string(text) + tags
+                    out += I32.pack(index) + string(text) + tags
                 out += string(one.message)
             out += tags
         out += tags
-    out += _I32.pack(throttle_ms) + tags
+    out += I32.pack(throttle_ms) + tags
     return SIZE.pack(len(out)) + bytes(out)
