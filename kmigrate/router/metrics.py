@@ -75,7 +75,7 @@ _ROWS: tuple[_Row, ...] = (
         "refused_commits_total",
         Kind.COUNTER,
         "Commits of groups that follow that were refused: they went back, and their client was not told the position.",
-        lambda shared: [((), shared.untold.refused)],
+        lambda shared: [((), shared.pending_positions.refused)],
     ),
     _row(
         "waiting_connections",

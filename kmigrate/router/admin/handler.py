@@ -19,8 +19,8 @@ from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.admin.create_topics import create_topics
 from kmigrate.router.groups.handler import GroupHandler
-from kmigrate.router.shared.conversation import Conversation, Future
-from kmigrate.router.shared.state import Buffer, ClientFacts, ClientLink, SharedState
+from kmigrate.router.shared.conversation import Conversation
+from kmigrate.router.shared.state import Buffer, ClientContext, ClientLink, SharedState
 from kmigrate.router.wire.addresses import make_nodes_real, show_nodes
 from kmigrate.router.wire.admin import answer_with, split_mirrored
 from kmigrate.router.wire.apis import APIS, Treatment
@@ -41,14 +41,14 @@ __all__ = ["AdminHandler"]
 class AdminHandler:
     """Answers the administrative requests of a connection."""
 
-    def __init__(self, shared: SharedState, client: ClientLink, groups: GroupHandler, facts: ClientFacts) -> None:
+    def __init__(self, shared: SharedState, client: ClientLink, groups: GroupHandler, context: ClientContext) -> None:
         self._shared = shared
         self._client = client
         self._groups = groups
-        self._facts = facts
+        self._context = context
 
     def answer(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
-        if self._facts.home and APIS[head.api_key].treatment is Treatment.ONE_BROKER:
+        if self._context.home and APIS[head.api_key].treatment is Treatment.ONE_BROKER:
             return build_answer(head)
         request = decode_request(frame, head)
         if head.api_key == ApiKey.LIST_GROUPS and self._shared.table.followed:
@@ -68,7 +68,7 @@ class AdminHandler:
             answer = yield from self._change(head, frame, request)
         else:
             answer = yield from self._client.ask_target([frame], head.correlation_id)
-        return answer if self._facts.knows_brokers else self._shown(head, answer, asked)
+        return answer if self._context.knows_brokers else self._shown(head, answer, asked)
 
     def _shown(self, head: RequestHead, answer: bytearray, asked: frozenset[str]) -> Buffer:
         """Return the answer with the names and topics that the client knows."""
@@ -126,15 +126,13 @@ class AdminHandler:
         first = min(self._shared.book.addresses, default=None)
         listed = read_answer(type(request), (yield from self._client.ask_target([frame], head.correlation_id)))
         answer = without_followed(listed, followed)
-        if not code_of(answer.error_code) and self._facts.broker in (None, first):
-            answers = [(yield from self._described(head, describe_request(followed)))]
-            if left := dead(answers[0]):
-                answers.append((yield from self._described(head, describe_new_request(left))))
-            answer = with_followed(request, answer, *answers)
+        if not code_of(answer.error_code) and self._context.broker in (None, first):
+            described = [(yield from self._describe(head, describe_request(followed)))]
+            if left := dead(described[0]):
+                described.append((yield from self._describe(head, describe_new_request(left))))
+            answer = with_followed(request, answer, *described)
         return frame_answer(answer, head.correlation_id)
 
-    def _described(self, head: RequestHead, request: Message) -> Conversation[Message]:
-        asked = head._replace(api_key=ApiKey(request.__api_key__), version=request.__version__)
-        described = Future[Buffer]()
-        self._groups.take(asked, request, described.set)
-        return read_answer(type(request), bytearray((yield from described)))
+    def _describe(self, head: RequestHead, request: Message) -> Conversation[Message]:
+        asked = head._replace(api_key=request.__api_key__, version=request.__version__)
+        return self._groups.answer(asked, request)

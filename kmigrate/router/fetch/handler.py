@@ -16,7 +16,7 @@ from kmigrate.protocol.frames import RequestHead, TakePiece, set_correlation_id,
 from kmigrate.router.fetch.out_of_range import OutOfRangeReads
 from kmigrate.router.shared.read_ahead import LARGE, MOST_BYTES, Ahead, Pass, ReadAhead
 from kmigrate.router.shared.sequencer import Sequencer, Slot
-from kmigrate.router.shared.state import Buffer, ClientFacts, ClientLink, SharedState
+from kmigrate.router.shared.state import Buffer, ClientContext, ClientLink, SharedState
 from kmigrate.router.wire.fetch import PassingFetch, ShownFetch, rewrite_fetch
 from kmigrate.router.wire.fetch_ends import read_ends, read_head, show_session
 from kmigrate.router.wire.fetch_requests import (
@@ -47,14 +47,14 @@ class FetchHandler:
         client: ClientLink,
         order: Sequencer,
         fill: Callable[[Slot, Buffer | None], None],
-        facts: ClientFacts,
+        context: ClientContext,
         advance: Callable[[], None],
     ) -> None:
         self._shared = shared
         self._client = client
         self._order = order
         self._fill = fill
-        self._facts = facts
+        self._context = context
         self._advance = advance
         self._session = ReadAhead(shared.room_ahead)
         self._beyond = OutOfRangeReads(shared, client)
@@ -120,7 +120,7 @@ class FetchHandler:
         """Send `sent` to the target in place of the client's `frame`; `followed`: as part of the client's session."""
 
         since = self._shared.table.epoch
-        if self._shared.unready.concerns(since):
+        if self._shared.aligning.concerns(since):
             cap_bytes(sent, head.version, head.body, _MOST_WHILE_UNREADY)
 
         def answered(answer: bytearray) -> None:
@@ -130,7 +130,7 @@ class FetchHandler:
                 self._tell(slot, head, self._ready(answer, head, since), lambda: None)
 
         def begins() -> TakePiece | None:
-            if whole or not self._order.is_next(slot) or self._shared.unready.concerns(since):
+            if whole or not self._order.is_next(slot) or self._shared.aligning.concerns(since):
                 return None
             return self._passing(slot, head, followed=followed)
 
@@ -138,7 +138,7 @@ class FetchHandler:
 
     def _passing(self, slot: Slot, head: RequestHead, *, followed: bool) -> TakePiece:
         take: TakePiece = take_all
-        if not self._facts.knows_brokers:
+        if not self._context.knows_brokers:
             take = PassingFetch(head.version, self._shared.book, self._beyond.comes_again).take
         begun = False
 
@@ -166,7 +166,7 @@ class FetchHandler:
         answer = self._ready(answer, head, since)
         told = read_head(answer)
         shown = self._session.answered(told)
-        if whole and len(answer) >= LARGE and self._is_last(slot) and self._facts.login_lasts and not self._parting:
+        if whole and len(answer) >= LARGE and self._is_last(slot) and self._context.login_lasts and not self._parting:
             ends = read_ends(answer, head.version, committed=self._session.committed)
             ahead = self._session.guess(told, ends, self._client.now())
             if ahead is not None:
@@ -187,11 +187,11 @@ class FetchHandler:
 
     def _ready(self, answer: bytearray, head: RequestHead, since: int) -> bytearray:
         """Return an answer without unready partitions; `since`: the routing table's epoch at the request."""
-        unready = self._shared.unready
+        unready = self._shared.aligning
         return cut_fetch(answer, head.version, unready.judge(since)) if unready.concerns(since) else answer
 
     def _shown(self, answer: bytearray, head: RequestHead) -> ShownFetch:
-        if self._facts.knows_brokers:
+        if self._context.knows_brokers:
             return ShownFetch(answer, has_records=False)
         return rewrite_fetch(answer, head.version, self._shared.book, self._beyond.comes_again)
 
@@ -222,7 +222,7 @@ class FetchHandler:
 
         sent = encode(frame, head.version, head.body, ahead.request, _NO_CLIENTS)
         ahead.since = self._shared.table.epoch
-        if self._shared.unready.concerns(ahead.since):
+        if self._shared.aligning.concerns(ahead.since):
             cap_bytes(sent, head.version, head.body, _MOST_WHILE_UNREADY)
         self._client.to_target([sent], _NO_CLIENTS, answered, begins)
         self._client.wake_at(ahead.until + _A_MOMENT_S)

@@ -5,18 +5,17 @@ The coordinator is found first, and found again after an answer that says so, or
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from kmigrate.protocol.api import ApiKey, entity, frame_request, read_answer
+from kmigrate.protocol.api import ApiKey, Message, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
+from kmigrate.router.shared.conversation import Conversation
+from kmigrate.router.shared.state import ClientLink, SharedState
 from kmigrate.router.wire.followed import codes_in, source_request
 from kmigrate.router.wire.groups import group_error
 
-__all__ = ["ELSEWHERE", "GroupCoordinatorClient", "GroupRequest", "Told"]
+__all__ = ["ELSEWHERE", "GroupCoordinatorClient", "GroupRequest", "Unreached"]
 
 ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 _FIND_COORDINATOR = entity(ApiKey.FIND_COORDINATOR, 3, "request")
@@ -24,23 +23,20 @@ _TO_MEMBERS = frozenset({Code.NONE, Code.REBALANCE_IN_PROGRESS})
 """Codes that a coordinator gives to members alone; any other client gets another error."""
 _WAITING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs whose answer waits at the coordinator for other members' joins, or for the leader's assignment."""
-Told = Callable[[Any], None]
+_MOST_MEMBERS = 16
+"""Maximum members whose generation a connection remembers: a member has connections of its own."""
 
 
 @dataclass(slots=True, eq=False)
 class GroupRequest:
-    """A request about a single group, with the callback for its answer (a message in the client's version)."""
+    """A client's request about a single group that follows."""
 
     head: RequestHead
-    request: Any
+    request: Message
     group: str
     link: str
-    told: Told
-    answer: Any = None
-    """The source's answer to a join that was sent before the promote of its group."""
-    sent: bool = False
     until: float = 0.0
-    """Time until which a commit or an OffsetFetch is tried."""
+    """Time until which a commit is tried."""
     named: str = ""
     """Member id that the source has given to a join without an id."""
 
@@ -48,8 +44,21 @@ class GroupRequest:
     def member_id(self) -> str:
         return self.named or str(getattr(self.request, "member_id", ""))
 
-    def fail(self, code: int) -> None:
-        self.told(group_error(self.head, self.request, code))
+    @property
+    def group_at_link(self) -> tuple[str, str]:
+        return self.link, self.group
+
+    def error(self, code: int) -> Message:
+        """Return the answer that gives the code for everything in the request."""
+        return group_error(self.head, self.request, code)
+
+
+class Unreached(Exception):
+    """No coordinator has taken a request; `code` is the error for the client."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 @dataclass(slots=True)
@@ -58,92 +67,88 @@ class GroupCoordinatorClient:
 
     shared: SharedState
     client: ClientLink
-    unreached: Callable[[GroupRequest, Told, int], None]
-    """Decides on a request that reached no coordinator, given the answer's callback and the code for the client."""
-    heard: Callable[[str, str, int | None], None]
-    """Gets each group whose coordinator has accepted a member, with the member and the generation of the request."""
     gone: bool = False
-    """True once the client is gone: requests in flight are answered without a receiver."""
+    """True once the client is gone: the outcome of a request in flight is then NOT_COORDINATOR."""
+    generations: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Newest generation in which a source has accepted each member of a group."""
     _coordinators: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def ask(self, word: GroupRequest, told: Told) -> None:
-        """Ask the coordinator of the request's group; `told` gets the answer in the client's version."""
-        newest = self.shared.backend.source_version(word.link, word.head.api_key)
+    def ask(self, request: GroupRequest) -> Conversation[Message]:
+        """Ask the coordinator of the request's group; return the answer in the client's version."""
+        try:
+            return (yield from self.reach(request))
+        except Unreached as unreached:
+            return request.error(unreached.code)
+
+    def reach(self, request: GroupRequest) -> Conversation[Message]:
+        """Ask the coordinator as `ask` does; raise Unreached if no coordinator takes the request."""
+        head = request.head
+        newest = self.shared.backend.source_version(request.link, head.api_key)
         if newest < 0:
-            self.shared.backend.refresh_source(word.link)
-            self._unreached(word, told, Code.COORDINATOR_NOT_AVAILABLE)
-            return
-        key = (word.link, word.group)
-        asked = source_request(word.head, word.request, newest)
+            self.shared.backend.refresh_source(request.link)
+            raise self._unreached(request, Code.COORDINATOR_NOT_AVAILABLE)
+        asked = source_request(head, request.request, newest)
+        node = self._coordinators.get(request.group_at_link)
+        if node is None:
+            node = yield from self._find(request)
+        frame, waits = frame_request(asked.message, head.correlation_id, head.client_id), head.api_key in _WAITING
+        outcome = yield from self.client.ask_coordinator(request.link, node, [frame], head.correlation_id, waits=waits)
+        if self.gone:
+            return request.error(Code.NOT_COORDINATOR)
+        if outcome.refused:
+            raise self._unreached(request, Code.GROUP_AUTHORIZATION_FAILED)
+        if outcome.frame is None:
+            self.shared.backend.refresh_source(request.link)
+            raise self._unreached(request, Code.NOT_COORDINATOR)
+        answer = read_answer(type(asked.message), outcome.frame)
+        codes = codes_in(answer)
+        if not codes.isdisjoint(ELSEWHERE):
+            self._coordinators.pop(request.group_at_link, None)
+        if not codes.isdisjoint(_TO_MEMBERS):
+            self.accepted(request.group, request.member_id, getattr(request.request, "generation_id", None))
+        return asked.told(answer)
 
-        def done(outcome: Outcome) -> None:
-            if self.gone:
-                told(group_error(word.head, word.request, Code.NOT_COORDINATOR))
-            elif outcome.frame is not None:
-                answer = read_answer(type(asked.message), outcome.frame)
-                codes = codes_in(answer)
-                if not codes.isdisjoint(ELSEWHERE):
-                    self._coordinators.pop(key, None)
-                if not codes.isdisjoint(_TO_MEMBERS):
-                    self.heard(word.group, word.member_id, getattr(word.request, "generation_id", None))
-                told(asked.told(answer))
-            elif outcome.refused:
-                self._unreached(word, told, Code.GROUP_AUTHORIZATION_FAILED)
-            else:
-                self.shared.backend.refresh_source(word.link)
-                self._unreached(word, told, Code.NOT_COORDINATOR)
-
-        def to(node: int) -> None:
-            frame = frame_request(asked.message, word.head.correlation_id, word.head.client_id)
-            waits = word.head.api_key in _WAITING
-            self.client.ask_coordinator(word.link, node, [frame], word.head.correlation_id, waits=waits).then(done)
-
-        known = self._coordinators.get(key)
-        if known is not None:
-            to(known)
-        else:
-            self._find(word, told, to)
-
-    def knows(self, word: GroupRequest) -> bool:
+    def knows(self, request: GroupRequest) -> bool:
         """Return whether the coordinator is known.
 
         If so, requests reach the coordinator, or are lost, in the order in which they are sent.
         """
-        return (word.link, word.group) in self._coordinators
+        return request.group_at_link in self._coordinators
 
-    def tell(self, word: GroupRequest, message: Any) -> None:
-        """Send a message to the coordinator without waiting for the answer."""
-        node = self._coordinators.get((word.link, word.group), -1)
+    def send(self, request: GroupRequest, message: Message) -> None:
+        """Send a message to the coordinator of the request's group without waiting for the answer."""
+        node = self._coordinators.get(request.group_at_link, -1)
         if node >= 0:
-            frame = frame_request(message, 0, word.head.client_id)
-            self.client.ask_coordinator(word.link, node, [frame], 0).then(lambda _: None)
+            self.client.ask_coordinator(request.link, node, [frame_request(message, 0, request.head.client_id)], 0)
 
-    def _find(self, word: GroupRequest, told: Told, then: Callable[[int], None]) -> None:
-        node = self.shared.backend.source_node(word.link)
+    def accepted(self, group: str, member_id: str, generation: int | None) -> None:
+        """Note that the source's coordinator has accepted a member, in a generation if the request names one."""
+        self.shared.followers.heard(group, member_id, self.client.now())
+        if member_id and generation is not None:
+            self.generations.pop((group, member_id), None)  # so that the newest stay last
+            self.generations[(group, member_id)] = int(generation)
+            if len(self.generations) > _MOST_MEMBERS:
+                del self.generations[next(iter(self.generations))]
+
+    def _find(self, request: GroupRequest) -> Conversation[int]:
+        """Return the coordinator's node id."""
+        node = self.shared.backend.source_node(request.link)
         if node < 0:
-            self._unreached(word, told, Code.COORDINATOR_NOT_AVAILABLE)
-            return
+            raise self._unreached(request, Code.COORDINATOR_NOT_AVAILABLE)
+        frame = frame_request(_FIND_COORDINATOR(key=request.group, key_type=0), 0, request.head.client_id)
+        outcome = yield from self.client.ask_coordinator(request.link, node, [frame], 0)
+        if outcome.frame is None:
+            self.shared.backend.refresh_source(request.link)
+            refused = Code.GROUP_AUTHORIZATION_FAILED if outcome.refused else Code.COORDINATOR_NOT_AVAILABLE
+            raise self._unreached(request, refused)
+        answer = read_answer(_FIND_COORDINATOR, outcome.frame)
+        if code := code_of(answer.error_code):
+            raise self._unreached(request, code)
+        for key in [key for key in self._coordinators if key[1] not in self.shared.table.followed]:
+            del self._coordinators[key]  # groups come and go during the life of a connection
+        self._coordinators[request.group_at_link] = int(answer.node_id)
+        return int(answer.node_id)
 
-        def done(outcome: Outcome) -> None:
-            if outcome.frame is None:
-                self.shared.backend.refresh_source(word.link)
-                refused = Code.GROUP_AUTHORIZATION_FAILED if outcome.refused else Code.COORDINATOR_NOT_AVAILABLE
-                self._unreached(word, told, refused)
-                return
-            answer = read_answer(_FIND_COORDINATOR, outcome.frame)
-            code = code_of(answer.error_code)
-            if code:
-                self._unreached(word, told, code)
-                return
-            followed = self.shared.table.followed
-            for gone in [key for key in self._coordinators if key[1] not in followed]:
-                del self._coordinators[gone]  # groups come and go during the life of a connection
-            self._coordinators[(word.link, word.group)] = int(answer.node_id)
-            then(int(answer.node_id))
-
-        frame = frame_request(_FIND_COORDINATOR(key=word.group, key_type=0), 0, word.head.client_id)
-        self.client.ask_coordinator(word.link, node, [frame], 0).then(done)
-
-    def _unreached(self, word: GroupRequest, told: Told, code: int) -> None:
-        self._coordinators.pop((word.link, word.group), None)
-        self.unreached(word, told, code)
+    def _unreached(self, request: GroupRequest, code: int) -> Unreached:
+        self._coordinators.pop(request.group_at_link, None)
+        return Unreached(code)

@@ -34,18 +34,26 @@ protocols.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from kmigrate.model.routes import GroupRoute, Serve
-from kmigrate.protocol.api import ApiKey, answer_type, entity, frame_answer, frame_request, read_answer
+from kmigrate.protocol.api import (
+    ApiKey,
+    Message,
+    answer_type,
+    entity,
+    frame_answer,
+    frame_request,
+    read_answer,
+    replace,
+)
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.groups.coordinator import ELSEWHERE, GroupCoordinatorClient, GroupRequest, Told
+from kmigrate.router.groups.coordinator import ELSEWHERE, GroupCoordinatorClient, GroupRequest, Unreached
 from kmigrate.router.groups.heartbeats import HeartbeatHandler
 from kmigrate.router.groups.trials import TrialJoins
+from kmigrate.router.shared.conversation import Conversation, Conversations, Future, together
 from kmigrate.router.shared.pending_positions import Partition
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.wire.followed import (
@@ -61,7 +69,7 @@ from kmigrate.router.wire.followed import (
     topics_of,
     without_epochs,
 )
-from kmigrate.router.wire.groups import DELETES, asking_again, group_error, groups_of
+from kmigrate.router.wire.groups import DELETES, asking_again, groups_of
 from kmigrate.router.wire.heartbeats import with_target_names
 
 __all__ = ["GroupHandler"]
@@ -80,438 +88,372 @@ _FIRST_TOLD_BEYOND = 7
 """OffsetFetch version from which clients get such a committed offset: these clients ask again after Fetch's error 6."""
 _ASKED_AGAIN = ELSEWHERE | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.UNSTABLE_OFFSET_COMMIT}
 """Errors of a source's answer after which the router asks for committed offsets again."""
-_MOST_MEMBERS = 16
-"""Maximum members whose generation a connection remembers: a member has connections of its own."""
 _HEARTBEAT = entity(ApiKey.HEARTBEAT, 0, "request")
-_COMMITS = DELETES | {ApiKey.OFFSET_COMMIT}
 _WITH_POSITIONS = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE})
 
 
 class GroupHandler:
-    """Handles the requests of groups that follow; answers may come later, in any order."""
+    """Answers the requests of groups that follow."""
 
-    def __init__(self, shared: SharedState, client: ClientLink, trials: TrialJoins) -> None:
+    def __init__(
+        self, shared: SharedState, client: ClientLink, trials: TrialJoins, conversations: Conversations
+    ) -> None:
         self._shared = shared
         self._client = client
         self._trials = trials
-        self._talk = GroupCoordinatorClient(shared, client, self._unreached, self._heard)
-        self._heartbeats = HeartbeatHandler(shared, client, self._talk)
+        self._conversations = conversations
+        self._coordinator = GroupCoordinatorClient(shared, client)
+        self._heartbeats = HeartbeatHandler(shared, client, self._coordinator)
         self._joins: list[GroupRequest] = []
         """Joins that are not answered to the client."""
-        self._syncs: list[GroupRequest] = []
-        self._generations: dict[tuple[str, str], int] = {}
-        """Newest generation in which the source has accepted each member of a group."""
+        self._waiting: dict[GroupRequest, Future[Message | None]] = {}
+        """Requests that wait at the source for other members, until the table ends the wait with None."""
+        self._changed = Future[None]()
+        """Set by the next `advance`."""
         self._beat_at = float("inf")
-        self._late: deque[GroupRequest] = deque()
-        """Commits that no coordinator could take yet, in the order of their arrival."""
+        self._deferred: deque[tuple[GroupRequest, Future[bool]]] = deque()
+        """Commits that no coordinator could take yet, in the order of their arrival; False gives a commit up."""
         self._trying: GroupRequest | None = None
-        """The first of the late commits while it is tried again, or a commit whose coordinator has yet to be found."""
-        self._fetches: list[GroupRequest] = []
-        """OffsetFetch requests that no coordinator could answer yet."""
+        """The first of the deferred commits while it is tried, or a commit whose coordinator has yet to be found."""
+        self._fetches: list[Future[None]] = []
+        """Set when the OffsetFetch requests that no coordinator could answer yet are sent again."""
         self._again_at = 0.0
+        self._by_api: dict[int, Callable[[GroupRequest], Conversation[Message]]] = {
+            ApiKey.JOIN_GROUP: self._join,
+            ApiKey.SYNC_GROUP: self._sync,
+            ApiKey.HEARTBEAT: self._heartbeat,
+            ApiKey.LEAVE_GROUP: self._leave,
+            ApiKey.OFFSET_COMMIT: self._commit,
+            **dict.fromkeys(DELETES, self._commit),
+            ApiKey.OFFSET_FETCH: self._fetch,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: self._heartbeats.answer,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: self._describe,
+        }
 
-    def take(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
-        """Take a request in which at least one group follows; `reply` is called with the answer."""
+    def answer(self, head: RequestHead, request: Message) -> Conversation[Message]:
+        """Answer a request in which at least one group follows.
 
-        def told(answer: Any) -> None:
-            reply(frame_answer(answer, head.correlation_id))
-
-        groups = groups_of(request)
-        route = self._shared.table.followed.get(groups[0])
+        Each group that follows is asked about once at its source, all other groups together at the target.
+        """
+        followed, groups = self._shared.table.followed, groups_of(request)
+        route = followed.get(groups[0])
         if len(groups) == 1 and route is not None:
-            self._take(GroupRequest(head, request, groups[0], route.link, told))
-        else:
-            self._split(head, request, told)
+            return (yield from self._answer(GroupRequest(head, request, groups[0], route.link)))
+        named = named_groups(request)
+        asked = [
+            self._answer(GroupRequest(head, of_groups(request, (said,)), group, followed[group].link))
+            for group, said in named.items()
+            if group in followed
+        ]
+        if local := [said for group, said in named.items() if group not in followed]:
+            asked.append(self._ask_target(head, of_groups(request, local)))
+        return merged(request, (yield from together(asked)), answer_type(head))
 
-    def understands(self, head: RequestHead, request: Any) -> bool:
+    def understands(self, head: RequestHead, request: Message) -> bool:
         """Return whether the source of a group that follows understands the request: old ones lack the new protocol."""
         if head.api_key != ApiKey.CONSUMER_GROUP_HEARTBEAT:
             return True
         route = self._shared.table.followed.get(groups_of(request)[0])
         return route is None or self._heartbeats.can(route.link, request)
 
-    def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
-        """Commit offsets in a transaction at the source, in the holder's identity there (TxnOffsetCommit)."""
-        word = GroupRequest(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
+    def commit(self, head: RequestHead, request: Message, group: str, link: str) -> Conversation[Buffer]:
+        """Commit offsets in a transaction at the source, in the producer's identity there (TxnOffsetCommit)."""
+        commit = GroupRequest(head, request, group, link)
         if self._differs(topics_of(request)):
-            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+            answer = commit.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
         else:
-            self._commit(word)
+            answer = yield from self._commit(commit)
+        return frame_answer(answer, head.correlation_id)
 
     def advance(self) -> None:
         """Look at held requests again after a change of the table."""
         self._shared.waiting.pop(self, None)
         self._heartbeats.advance()
-        self._fetch_again()
-        self._try_late()
-        if not self._syncs and not self._joins:
+        if self._fetches and self._client.now() >= self._again_at:
+            fetches, self._fetches = self._fetches, []
+            for fetch in fetches:
+                fetch.set(None)
+        self._try_deferred()
+        if not self._joins and not self._waiting:
             return
-        for sync in list(self._syncs):
-            route = self._route(sync)
-            if route is None or route.rejoining:
-                self._syncs.remove(sync)
-                sync.fail(Code.REBALANCE_IN_PROGRESS)
-        for join in list(self._joins):
-            self._go_on(join)
+        for request in list(self._waiting):
+            route, answer = self._route(request), self._waiting.get(request)
+            ended = route is None or (route.rejoining and request.head.api_key == ApiKey.SYNC_GROUP)
+            if ended and answer is not None:
+                answer.set(None)
+        changed, self._changed = self._changed, Future()
+        changed.set(None)
         self._beat()
-        self._watch()
+        if self._joins or self._waiting:
+            self._watch()
 
     def closed(self) -> None:
-        self._talk.gone = True
+        self._coordinator.gone = True
         self._shared.waiting.pop(self, None)
-        for join in self._joins:
-            self._shared.followers.joined(join.group, join.member_id)
-        self._joins.clear()
-        self._syncs.clear()
-        self._fetches.clear()
         self._heartbeats.closed()
-        while self._late:
-            self._give_up(self._late.popleft())
+        while self._deferred:
+            self._deferred.popleft()[1].set(False)
 
     def _watch(self) -> None:
-        if self._joins or self._syncs:
-            self._shared.waiting.setdefault(self)
+        self._shared.waiting.setdefault(self)
 
-    def _route(self, word: GroupRequest) -> GroupRoute | None:
-        return self._shared.table.followed.get(word.group)
+    def _route(self, request: GroupRequest) -> GroupRoute | None:
+        return self._shared.table.followed.get(request.group)
 
-    # several groups in one request
+    def _answer(self, request: GroupRequest) -> Conversation[Message]:
+        """Answer a request about one group that follows."""
+        key = request.head.api_key
+        if key in _WITH_POSITIONS and self._differs(topics_of(request.request)):
+            return request.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        return (yield from self._by_api.get(key, self._coordinator.ask)(request))
 
-    def _split(self, head: RequestHead, request: Any, told: Told) -> None:
-        """Ask each group that follows once at its source, and all other groups together at the target."""
-        followed, named = self._shared.table.followed, named_groups(request)
-        answers: list[Any] = []
-        local = [said for group, said in named.items() if group not in followed]
-        waiting = len(named) - len(local) + bool(local)
-
-        def one(answer: Any) -> None:
-            answers.append(answer)
-            if len(answers) == waiting:
-                told(merged(request, answers, answer_type(head)))
-
-        for group, said in named.items():
-            route = followed.get(group)
-            if route is not None:
-                self._take(GroupRequest(head, of_groups(request, (said,)), group, route.link, one))
-        if local:
-            kind = type(request)
-            frame = frame_request(of_groups(request, local), head.correlation_id, head.client_id)
-            self._client.to_target([frame], head.correlation_id, lambda answer: one(read_answer(kind, answer)))
-
-    # one group
-
-    def _take(self, word: GroupRequest) -> None:
-        key = word.head.api_key
-        if key in _WITH_POSITIONS and self._differs(topics_of(word.request)):
-            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-        elif key == ApiKey.JOIN_GROUP:
-            self._join(word)
-        elif key == ApiKey.SYNC_GROUP:
-            self._sync(word)
-        elif key == ApiKey.HEARTBEAT:
-            self._talk.ask(word, lambda answer: self._beaten(word, answer))
-        elif key in _COMMITS:
-            self._commit(word)
-        elif key == ApiKey.OFFSET_FETCH:
-            word.until = self._client.now() + _TRIED_S
-            word.told = self._noting(word)
-            self._fetch(word)
-        elif key == ApiKey.LEAVE_GROUP:
-            self._talk.ask(word, lambda answer: self._left(word, answer))
-        elif key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
-            self._heartbeats.take(word)
-        elif key == ApiKey.CONSUMER_GROUP_DESCRIBE:
-            self._describe(word)
-        else:
-            self._talk.ask(word, word.told)
+    def _ask_target(self, head: RequestHead, request: Message) -> Conversation[Message]:
+        frame = frame_request(request, head.correlation_id, head.client_id)
+        return read_answer(type(request), (yield from self._client.ask_target([frame], head.correlation_id)))
 
     def _differs(self, topics: set[str]) -> bool:
         """Return whether the offsets of any of the topics differ between the clusters (rule C)."""
         routes = self._shared.table.topics
         return any(routes[topic].mapped for topic in topics if topic in routes)
 
-    def _beaten(self, word: GroupRequest, answer: Any) -> None:
-        route = self._route(word)
-        if not code_of(answer.error_code) and (route is None or route.rejoining):
-            word.fail(Code.REBALANCE_IN_PROGRESS)
-        else:
-            word.told(answer)
+    def _heartbeat(self, beat: GroupRequest) -> Conversation[Message]:
+        answer = yield from self._coordinator.ask(beat)
+        route = self._route(beat)
+        rejoins = not code_of(answer.error_code) and (route is None or route.rejoining)
+        return beat.error(Code.REBALANCE_IN_PROGRESS) if rejoins else answer
 
-    def _describe(self, word: GroupRequest) -> None:
+    def _describe(self, request: GroupRequest) -> Conversation[Message]:
         """Describe a group of the new protocol.
 
-        Before Kafka 4.0 no such group exists; a client that is told so asks for a group of the classic protocol.
+        Before Kafka 4.0 no such group exists; a client that learns so asks for a group of the classic protocol.
         """
-        if self._shared.backend.source_version(word.link, ApiKey.CONSUMER_GROUP_DESCRIBE) < 0:
-            word.fail(Code.GROUP_ID_NOT_FOUND)
-        else:
-            self._talk.ask(word, lambda answer: word.told(with_target_names(answer, self._shared.ids)))
+        if self._shared.backend.source_version(request.link, ApiKey.CONSUMER_GROUP_DESCRIBE) < 0:
+            return request.error(Code.GROUP_ID_NOT_FOUND)
+        return with_target_names((yield from self._coordinator.ask(request)), self._shared.ids)
 
-    def _heard(self, group: str, member_id: str, generation: int | None) -> None:
-        """Note that the source's coordinator has accepted a member.
-
-        `generation`: the generation that the request names, if any.
-        """
-        self._shared.followers.heard(group, member_id, self._client.now())
-        if member_id and generation is not None:
-            known = self._generations
-            known.pop((group, member_id), None)  # so that the newest stay last
-            known[(group, member_id)] = int(generation)
-            if len(known) > _MOST_MEMBERS:
-                del known[next(iter(known))]
-
-    def _left(self, word: GroupRequest, answer: Any) -> None:
+    def _leave(self, request: GroupRequest) -> Conversation[Message]:
+        answer = yield from self._coordinator.ask(request)
         if not code_of(answer.error_code):
-            for member in (word.request, *getattr(word.request, "members", ())):
-                self._shared.followers.gone(word.group, str(getattr(member, "member_id", "")))
-        word.told(answer)
+            for member in (request.request, *getattr(request.request, "members", ())):
+                self._shared.followers.gone(request.group, str(getattr(member, "member_id", "")))
+        return answer
 
-    def _commit(self, word: GroupRequest) -> None:
-        if word.head.api_key not in DELETES:
-            word.request = without_epochs(word.request)
-        self._shared.followers.leave(word.group)
-        if word.head.api_key == ApiKey.OFFSET_COMMIT:
-            word.until = self._client.now() + _TRIED_S
-        if self._late or self._trying is not None:
-            self._late.append(word)
-            return
-        if not self._talk.knows(word):
+    # commits (rules F and G)
+
+    def _commit(self, commit: GroupRequest) -> Conversation[Message]:
+        """Commit at the source; the commit counts as in flight until its outcome is known, even if the client is gone.
+
+        Deletions of groups and of committed offsets are commits, too.
+        """
+        if commit.head.api_key not in DELETES:
+            commit.request = without_epochs(commit.request)
+        if commit.head.api_key == ApiKey.OFFSET_COMMIT:
+            commit.until = self._client.now() + _TRIED_S
+        return (yield from self._shared.conversations.start(self._outcome(commit)))
+
+    def _outcome(self, commit: GroupRequest) -> Conversation[Message]:
+        self._shared.followers.leave(commit.group)
+        answer = yield from self._forward_in_turn(commit)
+        route = self._route(commit)
+        if self._shared.followers.resolved(commit.group) and route is not None and route.frozen:
+            self._shared.backend.drained()
+        if commit is self._trying:
+            self._trying = None
+            self._try_deferred()
+        return answer
+
+    def _forward_in_turn(self, commit: GroupRequest) -> Conversation[Message]:
+        """Forward a commit, again and again while no coordinator takes the commit; later commits wait."""
+        may_go = True
+        if self._deferred or self._trying is not None:
+            may_go = yield from self._turn(commit)
+        elif not self._coordinator.knows(commit):
             # each commit looks for the coordinator by itself, and a later commit may find the coordinator first
-            self._trying = word
-        self._forward(word)
+            self._trying = commit
+        while may_go:
+            answer = yield from self._forward(commit)
+            if answer is not None:
+                return answer
+            is_first = commit is self._trying
+            if is_first:
+                self._trying = None
+            self._come_again()
+            may_go = yield from self._turn(commit, is_first=is_first)
+        return commit.error(Code.NOT_COORDINATOR)
 
-    def _forward(self, word: GroupRequest) -> None:
-        """Send a commit to the source's coordinator, after the comparison that rule G may demand."""
-        wanted = {} if word.head.api_key in DELETES else committed_in(word.request)
-        member = word.head.api_key != ApiKey.OFFSET_COMMIT or bool(word.member_id)
-        marked = self._shared.untold.marked(word.group, wanted, id(self), self._client.now(), of_member=member)
-        if not marked:
-            self._talk.ask(word, lambda answer: self._resolved(word, answer))
-            return
-        self._trying = word  # so that no later commit passes this commit
+    def _turn(self, commit: GroupRequest, *, is_first: bool = False) -> Conversation[bool]:
+        """Wait among the deferred commits; return False where the commit is given up."""
+        turn = Future[bool]()
+        if is_first:
+            self._deferred.appendleft((commit, turn))
+        else:
+            self._deferred.append((commit, turn))
+        return (yield from turn)
 
-        def answered(answer: Any) -> None:
+    def _forward(self, commit: GroupRequest) -> Conversation[Message | None]:
+        """Send a commit to the source's coordinator, after the comparison that rule G may demand.
+
+        None: the commit is to be tried again.
+        """
+        wanted = {} if commit.head.api_key in DELETES else committed_in(commit.request)
+        of_member = commit.head.api_key != ApiKey.OFFSET_COMMIT or bool(commit.member_id)
+        pending, now = self._shared.pending_positions, self._client.now()
+        marked = pending.marked(commit.group, wanted, id(self), now, of_member=of_member)
+        if marked:
+            self._trying = commit  # so that no later commit passes this commit
+            head, question = question_for(commit.group, marked, commit.head.client_id)
+            answer = yield from self._coordinator.ask(GroupRequest(head, question, commit.group, commit.link))
             if codes_in(answer) - {Code.NONE}:
-                self._not_compared(word)
-                return
+                return None if self._may_try_again(commit) else commit.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
             committed = positions_of(answer)
             back = {key: committed[key] for key in sorted(marked) if wanted[key] < committed.get(key, -1)}
             if back:
-                self._refuse(word, wanted, back)
-            else:
-                self._talk.ask(word, lambda answer: self._resolved(word, answer))
+                return self._refusal(commit, wanted, back)
+        try:
+            return (yield from self._coordinator.reach(commit))
+        except Unreached as unreached:
+            again = unreached.code in ELSEWHERE and self._may_try_again(commit)
+            return None if again else commit.error(unreached.code)
 
-        head, question = question_for(word.group, marked, word.head.client_id)
-        self._talk.ask(GroupRequest(head, question, word.group, word.link, answered), answered)
+    def _may_try_again(self, commit: GroupRequest) -> bool:
+        return self._client.now() < commit.until and not self._coordinator.gone
 
-    def _not_compared(self, word: GroupRequest) -> None:
-        """Try a commit again whose committed offset cannot be had, or have the client commit again (14)."""
-        if self._client.now() < word.until and not self._talk.gone:
-            self._put_off(word)
-        else:
-            self._resolved(word, group_error(word.head, word.request, Code.COORDINATOR_LOAD_IN_PROGRESS))
-
-    def _refuse(self, word: GroupRequest, wanted: dict[Partition, int], back: dict[Partition, int]) -> None:
+    def _refusal(self, commit: GroupRequest, wanted: dict[Partition, int], back: dict[Partition, int]) -> Message:
         """Refuse a commit that goes back; the client then joins anew, and asks for the committed offsets."""
-        self._shared.untold.refused += 1
+        self._shared.pending_positions.refused += 1
         named = ", ".join(f"{topic}-{part} to {wanted[topic, part]} from {at}" for (topic, part), at in back.items())
-        client = word.member_id or word.head.client_id or "a client"
+        client = commit.member_id or commit.head.client_id or "a client"
         self._shared.backend.warn(
-            f"group {word.group}: a commit of {client} is refused, because it goes back without a reset: {named}; "
+            f"group {commit.group}: a commit of {client} is refused, because it goes back without a reset: {named}; "
             "the group keeps its committed offsets, and the client is made to ask for them"
         )
-        modern = self._heartbeats.knows(word.group, word.member_id)
-        code = Code.UNKNOWN_MEMBER_ID if modern else Code.ILLEGAL_GENERATION
-        self._resolved(word, group_error(word.head, word.request, code))
+        modern = self._heartbeats.knows(commit.group, commit.member_id)
+        return commit.error(Code.UNKNOWN_MEMBER_ID if modern else Code.ILLEGAL_GENERATION)
 
-    def _resolved(self, word: GroupRequest, answer: Any) -> None:
-        followers, route = self._shared.followers, self._route(word)
-        if followers.resolved(word.group) and route is not None and route.frozen:
-            self._shared.backend.drained()
-        word.told(answer)
-        if word is self._trying:
-            self._trying = None
-            self._try_late()
-
-    def _try_late(self) -> None:
-        """Try late commits one at a time, so that no committed offset goes back (F).
+    def _try_deferred(self) -> None:
+        """Try deferred commits one at a time, so that no committed offset goes back (F).
 
         None is tried once the group is frozen (E).
         """
-        while self._late and self._trying is None and self._client.now() >= self._again_at:
-            word = self._late.popleft()
-            route = self._route(word)
-            if route is None or route.frozen or 0 < word.until <= self._client.now():
-                self._give_up(word)
-            else:
-                self._trying = word
-                self._forward(word)
-
-    def _unreached(self, word: GroupRequest, told: Told, code: int) -> None:
-        """Put a commit off, or answer the client with the code (rule F).
-
-        For an OffsetFetch, `_fetched` decides, because the source's own answer may have the same error.
-        """
-        commits = word.head.api_key != ApiKey.OFFSET_FETCH
-        if commits and code in ELSEWHERE and self._client.now() < word.until and not self._talk.gone:
-            self._put_off(word)
-        else:
-            told(group_error(word.head, word.request, code))
-
-    def _put_off(self, word: GroupRequest) -> None:
-        if word is self._trying:
-            self._trying = None
-            self._late.appendleft(word)
-        else:
-            self._late.append(word)
-        self._come_again()
+        while self._deferred and self._trying is None and self._client.now() >= self._again_at:
+            commit, turn = self._deferred.popleft()
+            route = self._route(commit)
+            may_go = route is not None and not route.frozen and not 0 < commit.until <= self._client.now()
+            if may_go:
+                self._trying = commit
+            turn.set(may_go)
 
     def _come_again(self) -> None:
         self._again_at = self._client.now() + _AGAIN_S
         self._client.wake_at(self._again_at)
 
-    def _give_up(self, word: GroupRequest) -> None:
-        self._resolved(word, group_error(word.head, word.request, Code.NOT_COORDINATOR))
+    # committed offsets (rules A, B, C, F and G)
 
-    def _noting(self, word: GroupRequest) -> Told:
-        """Return the request's callback for an answer, preceded by a note of the committed offsets left out (G)."""
-        told, request = word.told, word.request
+    def _fetch(self, fetch: GroupRequest) -> Conversation[Message]:
+        """Answer an OffsetFetch, and note the committed offsets that the answer leaves out (G)."""
+        answer = yield from self._committed_offsets(fetch)
+        given, left_out = told_and_left_out(fetch.request, answer)
+        self._shared.pending_positions.told(fetch.group, given)
+        self._shared.pending_positions.left_out(fetch.group, left_out, id(self), self._client.now())
+        return answer
 
-        def noted(answer: Any) -> None:
-            given, left_out = told_and_left_out(request, answer)
-            self._shared.untold.told(word.group, given)
-            self._shared.untold.left_out(word.group, left_out, id(self), self._client.now())
-            told(answer)
-
-        return noted
-
-    def _fetch(self, word: GroupRequest) -> None:
-        self._talk.ask(word, lambda answer: self._fetched(word, answer))
-
-    def _fetch_again(self) -> None:
-        """Send the OffsetFetch requests again (F); they change nothing, so none waits for another."""
-        if not self._fetches or self._client.now() < self._again_at:
-            return
-        words, self._fetches = self._fetches, []
-        for word in words:
-            route = self._route(word)
-            if route is None or route.frozen or word.until <= self._client.now():
-                word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-            else:
-                self._fetch(word)
-
-    def _fetched(self, word: GroupRequest, answer: Any) -> None:
-        """Answer an OffsetFetch, or ask again (rules A, B, C and F)."""
-        again = codes_in(answer) & _ASKED_AGAIN
-        if again and self._client.now() < word.until and not self._talk.gone:
-            self._fetches.append(word)
+    def _committed_offsets(self, fetch: GroupRequest) -> Conversation[Message]:
+        until = self._client.now() + _TRIED_S
+        answer = yield from self._coordinator.ask(fetch)
+        while (again := codes_in(answer) & _ASKED_AGAIN) and self._client.now() < until:
             self._come_again()
-            return
+            self._fetches.append(Future())
+            yield from self._fetches[-1]  # a fetch changes nothing, so none waits for another
+            route = self._route(fetch)
+            if route is None or route.frozen or until <= self._client.now():
+                return fetch.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
+            answer = yield from self._coordinator.ask(fetch)
         if again - {Code.UNSTABLE_OFFSET_COMMIT}:
-            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-            return
+            return fetch.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
         whole = answer.groups[0] if getattr(answer, "groups", None) else answer
         if code := code_of(getattr(whole, "error_code", 0)):
-            word.fail(code)
-            return
-        routes = self._shared.table.topics
+            return fetch.error(code)
         if self._differs(topics_of(answer)):
-            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-            return
+            return fetch.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        routes = self._shared.table.topics
         copied = {
             key: position
             for key, position in positions_of(answer).items()
             if key[0] in routes and routes[key[0]].serve is not Serve.LOCAL
         }
-        shown = asking_again(without_epochs(answer))
-        if not copied:
-            word.told(shown)
-            return
-        may_be_beyond = word.head.version >= _FIRST_TOLD_BEYOND
-        hold_s = self._shared.settings.group_hold_s
-
-        def there(yes: bool) -> None:
-            if yes or may_be_beyond:
-                word.told(shown)
-            else:
-                word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-
-        self._shared.backend.when_copied(word.link, copied, min(_COPY_S, hold_s) if may_be_beyond else hold_s).then(
-            there
-        )
+        may_be_beyond, seconds = fetch.head.version >= _FIRST_TOLD_BEYOND, self._shared.settings.group_hold_s
+        if copied:
+            most = min(_COPY_S, seconds) if may_be_beyond else seconds
+            is_there = yield from self._shared.backend.when_copied(fetch.link, copied, most)
+            if not is_there and not may_be_beyond:
+                return fetch.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        return asking_again(without_epochs(answer))
 
     # rebalances (rules D and E)
 
-    def _join(self, word: GroupRequest) -> None:
-        self._joins.append(word)
-        self._shared.followers.join(word.group, word.member_id)
-        self._go_on(word)
+    def _join(self, join: GroupRequest) -> Conversation[Message]:
+        self._joins.append(join)
+        self._shared.followers.join(join.group, join.member_id)
         self._beat()
         self._watch()
+        try:
+            answer = yield from self._join_at_source(join)
+        finally:
+            self._joins.remove(join)
+            self._shared.followers.joined(join.group, join.member_id)
+        if answer is not None:
+            return answer
+        if join.group in self._shared.table.held_groups:  # the group was given another mode
+            return join.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        return (yield from self._join_at_target(join))
 
-    def _go_on(self, word: GroupRequest) -> None:
-        """Handle a join under the present table."""
-        route = self._route(word)
-        if route is None:
-            self._joins.remove(word)
-            self._shared.followers.joined(word.group, word.member_id)
-            if word.group in self._shared.table.held_groups:  # the group was given another mode
-                word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-            else:
-                self._join_anew(word)
-        elif word.answer is not None and not route.rejoining:
-            self._answer_join(word)
-        elif not word.sent and not route.rejoining:
-            word.sent = True
-            self._talk.ask(word, lambda answer: self._join_answered(word, answer))
+    def _join_at_source(self, join: GroupRequest) -> Conversation[Message | None]:
+        """Return the source's answer, held while the group rejoins; None once the group no longer follows."""
+        if not (yield from self._while_rejoining(join)):
+            return None
+        answer = yield from self._unless_ended(join)
+        if answer is None or code_of(answer.error_code):
+            return answer
+        self._coordinator.accepted(join.group, str(answer.member_id), int(answer.generation_id))
+        self._shared.followers.joined(join.group, join.member_id)
+        join.named = str(answer.member_id)
+        self._shared.followers.join(join.group, join.member_id)
+        return answer if (yield from self._while_rejoining(join)) else None
 
-    def _join_answered(self, word: GroupRequest, answer: Any) -> None:
-        if word not in self._joins:
-            return
-        failed = code_of(answer.error_code)
-        if not failed:
-            self._heard(word.group, str(answer.member_id), int(answer.generation_id))
-            self._shared.followers.joined(word.group, word.member_id)
-            word.named = str(answer.member_id)
-            self._shared.followers.join(word.group, word.member_id)
-        word.answer = answer
-        route = self._route(word)
-        if failed or (route is not None and not route.rejoining):
-            self._answer_join(word)
+    def _while_rejoining(self, join: GroupRequest) -> Conversation[bool]:
+        """Wait while the group rejoins; return whether the group still follows."""
+        while (route := self._route(join)) is not None and route.rejoining:
+            yield from self._changed
+        return route is not None
 
-    def _answer_join(self, word: GroupRequest) -> None:
-        self._joins.remove(word)
-        self._shared.followers.joined(word.group, word.member_id)
-        word.told(word.answer)
+    def _unless_ended(self, request: GroupRequest) -> Conversation[Message | None]:
+        """Ask the source; None if the table ends the wait before the answer."""
+        answer = self._waiting[request] = Future[Message | None]()
+        self._watch()
+        self._conversations.start(self._deliver(request))
+        try:
+            return (yield from answer)
+        finally:
+            del self._waiting[request]
 
-    def _join_anew(self, word: GroupRequest) -> None:
+    def _deliver(self, request: GroupRequest) -> Conversation[None]:
+        answer = yield from self._coordinator.ask(request)
+        if (waiting := self._waiting.get(request)) is not None:
+            waiting.set(answer)
+
+    def _join_at_target(self, join: GroupRequest) -> Conversation[Message]:
         """Join the target's group as a new member: the answer to the held join tells the client so (rule E)."""
-        if word.member_id:
-            self._leave(word, word.member_id)
-        request = dataclasses.replace(word.request, member_id=type(word.request.member_id)(""))
-        head, kind = word.head, type(request)
-
-        def answered(frame: bytearray) -> None:
-            answer = read_answer(kind, frame)
-            if code_of(answer.error_code) == Code.MEMBER_ID_REQUIRED:
-                named = dataclasses.replace(request, member_id=answer.member_id)
-                again = frame_request(named, head.correlation_id, head.client_id)
-                self._client.to_target([again], head.correlation_id, lambda last: told(read_answer(kind, last)))
-            else:
-                told(answer)
-
-        def told(answer: Any) -> None:
-            self._trials.outcome(head, word.request, code_of(answer.error_code))
-            word.told(answer)
-
-        first = frame_request(request, head.correlation_id, head.client_id)
-        self._client.to_target([first], head.correlation_id, answered)
-
-    def _leave(self, word: GroupRequest, member_id: str) -> None:
-        self._generations.pop((word.group, member_id), None)
-        newest = self._shared.backend.source_version(word.link, ApiKey.LEAVE_GROUP)
-        if newest >= 0:
-            self._talk.tell(word, leave_request(word.group, member_id, newest))
+        if join.member_id:
+            self._coordinator.generations.pop((join.group, join.member_id), None)
+            newest = self._shared.backend.source_version(join.link, ApiKey.LEAVE_GROUP)
+            if newest >= 0:
+                self._coordinator.send(join, leave_request(join.group, join.member_id, newest))
+        request = replace(join.request, member_id=type(join.request.member_id)(""))
+        answer = yield from self._ask_target(join.head, request)
+        if code_of(answer.error_code) == Code.MEMBER_ID_REQUIRED:
+            answer = yield from self._ask_target(join.head, replace(request, member_id=answer.member_id))
+        self._trials.outcome(join.head, join.request, code_of(answer.error_code))
+        return answer
 
     def _beat(self) -> None:
         """Keep members with held joins in the source's group, in case the promote is given up (rule D)."""
@@ -520,25 +462,15 @@ class GroupHandler:
         if not held or now < self._beat_at < float("inf"):
             return
         for join in held:
-            generation = self._generations.get((join.group, join.member_id))
+            generation = self._coordinator.generations.get((join.group, join.member_id))
             if generation is not None:
-                self._talk.tell(
-                    join, _HEARTBEAT(group_id=join.group, generation_id=generation, member_id=join.member_id)
-                )
+                beat = _HEARTBEAT(group_id=join.group, generation_id=generation, member_id=join.member_id)
+                self._coordinator.send(join, beat)
         self._beat_at = now + _BEAT_S
         self._client.wake_at(self._beat_at)
 
-    def _sync(self, word: GroupRequest) -> None:
-        route = self._route(word)
-        if route is None or route.rejoining:
-            word.fail(Code.REBALANCE_IN_PROGRESS)
-            return
-        self._syncs.append(word)
-
-        def answered(answer: Any) -> None:
-            if word in self._syncs:
-                self._syncs.remove(word)
-                word.told(answer)
-
-        self._talk.ask(word, answered)
-        self._watch()
+    def _sync(self, sync: GroupRequest) -> Conversation[Message]:
+        route = self._route(sync)
+        rejoins = route is None or route.rejoining
+        answer = None if rejoins else (yield from self._unless_ended(sync))
+        return sync.error(Code.REBALANCE_IN_PROGRESS) if answer is None else answer

@@ -29,15 +29,14 @@ F  Once the group is open, the target does not know the members, and says so (25
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from kmigrate.model.routes import RoutingTable
-from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.api import ApiKey, Message
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.groups.coordinator import GroupCoordinatorClient, GroupRequest
+from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.state import ClientLink, SharedState
 from kmigrate.router.wire.groups import leaves_group
 from kmigrate.router.wire.heartbeats import (
@@ -67,9 +66,9 @@ _LONG_AGO = float("-inf")
 class _Member:
     """A member that the source's coordinator has answered on this connection."""
 
-    word: GroupRequest
+    beat: GroupRequest
     """Newest heartbeat."""
-    named: Partitions = frozenset()
+    owned: Partitions = frozenset()
     """Partitions that the member last reported as owned, by the target's ids."""
     given_at: float = _LONG_AGO
     """Time when the member was told of partitions that are not reported as owned since."""
@@ -91,14 +90,14 @@ class _Member:
 class HeartbeatHandler:
     """Handles ConsumerGroupHeartbeat of groups that follow."""
 
-    def __init__(self, shared: SharedState, client: ClientLink, talk: GroupCoordinatorClient) -> None:
+    def __init__(self, shared: SharedState, client: ClientLink, coordinator: GroupCoordinatorClient) -> None:
         self._shared = shared
         self._client = client
-        self._talk = talk
+        self._coordinator = coordinator
         self._members: dict[tuple[str, str], _Member] = {}
         self._table: RoutingTable | None = None
 
-    def can(self, link: str, heartbeat: Any) -> bool:
+    def can(self, link: str, heartbeat: Message) -> bool:
         """Return whether a link's source understands the heartbeat; before Kafka 4.0 brokers lack the new protocol."""
         newest = self._shared.backend.source_version(link, ApiKey.CONSUMER_GROUP_HEARTBEAT)
         if newest < 0 and self._shared.backend.source_version(link, ApiKey.HEARTBEAT) < 0:
@@ -109,24 +108,26 @@ class HeartbeatHandler:
         """Return whether a member of the new protocol has sent a heartbeat on this connection."""
         return (group, member_id) in self._members
 
-    def take(self, word: GroupRequest) -> None:
-        request = word.request
-        if leaves_group(request):
-            self._ask(word, self._left)
-            return
-        member = self._known(word)
-        gathering = self._gathering(word)
-        self._hear(member, gathering=gathering)
-        if gathering and not int(request.member_epoch):
+    def answer(self, beat: GroupRequest) -> Conversation[Message]:
+        """Answer a heartbeat of a group that follows."""
+        if leaves_group(beat.request):
+            answer = yield from self._ask(beat)
+            if not code_of(answer.error_code):
+                self._shared.followers.gone(beat.group, beat.member_id)
+                self._forget((beat.group, beat.member_id))
+            return answer
+        member, gathering = self._known(beat), self._gathering(beat)
+        self._note_owned(member, gathering=gathering)
+        if gathering and not int(beat.request.member_epoch):
             member.emptied_at = self._client.now()
             self._done(member)
-            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-        elif self._must_say_everything(member, gathering=gathering):
-            word.fail(Code.NOT_COORDINATOR)
-        else:
-            if not gathering:
-                member.emptied_at = _LONG_AGO
-            self._ask(word, self._beaten)
+            return beat.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        if self._must_say_everything(member, gathering=gathering):
+            return beat.error(Code.NOT_COORDINATOR)
+        if not gathering:
+            member.emptied_at = _LONG_AGO
+        answer = yield from self._ask(beat)
+        return answer if code_of(answer.error_code) else self._shown(beat, answer)
 
     def advance(self) -> None:
         """Apply rules E and F, once per table."""
@@ -134,11 +135,11 @@ class HeartbeatHandler:
             return
         self._table = self._shared.table
         for key, member in list(self._members.items()):
-            route = self._table.followed.get(member.word.group)
+            route = self._table.followed.get(member.beat.group)
             if route is None:
                 self._forget(key)
-                if member.word.group not in self._table.held_groups:  # otherwise the group was given another mode
-                    self._talk.tell(member.word, leaving(member.word.request))
+                if member.beat.group not in self._table.held_groups:  # otherwise the group was given another mode
+                    self._coordinator.send(member.beat, leaving(member.beat.request))
             elif not route.gathering:
                 self._undone(member)
 
@@ -149,34 +150,34 @@ class HeartbeatHandler:
 
     # one member
 
-    def _known(self, word: GroupRequest) -> _Member:
-        key = (word.group, word.member_id)
+    def _known(self, beat: GroupRequest) -> _Member:
+        key = (beat.group, beat.member_id)
         member = self._members.get(key)
         if member is None:
-            member = self._members[key] = _Member(word)
+            member = self._members[key] = _Member(beat)
             if len(self._members) > _MOST_MEMBERS:
                 self._forget(next(iter(self._members)))
-        member.word = word
+        member.beat = beat
         return member
 
-    def _gathering(self, word: GroupRequest) -> bool:
-        route = self._shared.table.followed.get(word.group)
+    def _gathering(self, beat: GroupRequest) -> bool:
+        route = self._shared.table.followed.get(beat.group)
         return route is None or route.gathering
 
-    def _hear(self, member: _Member, *, gathering: bool) -> None:
+    def _note_owned(self, member: _Member, *, gathering: bool) -> None:
         """Note the partitions that a member reports as owned."""
-        named = owned(member.word.request)
-        if named is None:
+        reported = owned(member.beat.request)
+        if reported is None:
             return
-        member.named = named
-        if named:
+        member.owned = reported
+        if reported:
             member.given_at = _LONG_AGO
             self._undone(member)
         elif gathering and member.emptied and self._client.now() - member.given_at > _TAKES_S:
             self._done(member)
 
     def _must_say_everything(self, member: _Member, *, gathering: bool) -> bool:
-        if says_everything(member.word.request) or not int(member.word.request.member_epoch):
+        if says_everything(member.beat.request) or not int(member.beat.request.member_epoch):
             return False
         if not gathering:
             return self._wants_assignment(member) or member.emptied
@@ -188,7 +189,7 @@ class HeartbeatHandler:
 
     def _wants_assignment(self, member: _Member) -> bool:
         """Return whether a member must send a full heartbeat for rule A."""
-        group, member_id = member.word.group, member.word.member_id
+        group, member_id = member.beat.group, member.beat.member_id
         withheld = self._shared.followers.withheld(group, member_id)
         if withheld is not None:
             return self._shared.ids.tells_any(withheld)
@@ -198,12 +199,12 @@ class HeartbeatHandler:
     def _done(self, member: _Member) -> None:
         if not member.done:
             member.done = True
-            self._shared.followers.join(member.word.group, member.word.member_id)
+            self._shared.followers.join(member.beat.group, member.beat.member_id)
 
     def _undone(self, member: _Member) -> None:
         if member.done:
             member.done = False
-            self._shared.followers.joined(member.word.group, member.word.member_id)
+            self._shared.followers.joined(member.beat.group, member.beat.member_id)
 
     def _forget(self, key: tuple[str, str]) -> None:
         member = self._members.pop(key, None)
@@ -212,51 +213,40 @@ class HeartbeatHandler:
 
     # answers
 
-    def _ask(self, word: GroupRequest, answered: Callable[[GroupRequest, Any], None]) -> None:
-        asked = GroupRequest(
-            word.head, with_source_ids(word.request, self._shared.ids), word.group, word.link, word.told
-        )
-        self._talk.ask(asked, lambda answer: answered(word, answer))
+    def _ask(self, beat: GroupRequest) -> Conversation[Message]:
+        request = with_source_ids(beat.request, self._shared.ids)
+        return self._coordinator.ask(GroupRequest(beat.head, request, beat.group, beat.link))
 
-    def _left(self, word: GroupRequest, answer: Any) -> None:
-        if not code_of(answer.error_code):
-            self._shared.followers.gone(word.group, word.member_id)
-            self._forget((word.group, word.member_id))
-        word.told(answer)
-
-    def _beaten(self, word: GroupRequest, answer: Any) -> None:
-        if code_of(answer.error_code):
-            word.told(answer)
-            return
-        if not word.member_id:  # of a client that has the coordinator choose the member id
-            self._forget((word.group, ""))
-            word.named = str(answer.member_id)
-            self._shared.followers.heard(word.group, word.named, self._client.now())
-        member = self._known(word)
-        gathering, now = self._gathering(word), self._client.now()
-        if gathering and (member.emptied or now >= self._all_hear_at(word, answer)):
+    def _shown(self, beat: GroupRequest, answer: Message) -> Message:
+        """Return the source's answer as the member gets it."""
+        if not beat.member_id:  # of a client that has the coordinator choose the member id
+            self._forget((beat.group, ""))
+            beat.named = str(answer.member_id)
+            self._shared.followers.heard(beat.group, beat.named, self._client.now())
+        member = self._known(beat)
+        gathering, now = self._gathering(beat), self._client.now()
+        if gathering and (member.emptied or now >= self._all_hear_at(beat, answer)):
             if not member.emptied:
                 member.emptied_at = now
-            word.told(sooner(letting_go(answer)))
-            return
-        shown, withheld = with_target_ids(answer, self._shared.ids)
-        if shown.assignment is not None:
+            return sooner(letting_go(answer))
+        answer, withheld = with_target_ids(answer, self._shared.ids)
+        if answer.assignment is not None:
             self._withhold(member, withheld)
-            if (owned(shown.assignment) or frozenset()) - member.named:
+            if (owned(answer.assignment) or frozenset()) - member.owned:
                 member.given_at = now
-        word.told(sooner(shown) if gathering else shown)
+        return sooner(answer) if gathering else answer
 
-    def _all_hear_at(self, word: GroupRequest, answer: Any) -> float:
+    def _all_hear_at(self, beat: GroupRequest, answer: Message) -> float:
         """Return the time by which every member, at any router, has sent a heartbeat since the group gathers.
 
         From then on all members send heartbeats often.
         """
-        since = self._shared.followers.gathering(word.group, self._client.now())
+        since = self._shared.followers.gathering(beat.group, self._client.now())
         return since + float(answer.heartbeat_interval.total_seconds())
 
     def _withhold(self, member: _Member, withheld: frozenset[UUID]) -> None:
         """Note the topics that are withheld from a member, and warn of new ones (rule A)."""
-        group, member_id = member.word.group, member.word.member_id
+        group, member_id = member.beat.group, member.beat.member_id
         if withheld - (self._shared.followers.withheld(group, member_id) or frozenset()):
             self._shared.backend.warn(
                 f"group {group}: its member {member_id} is assigned a topic of the source that cannot be read here, "

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from kmigrate.model.presences import RefusedMember
-from kmigrate.protocol.api import ApiKey, decode_request, frame_request, read_answer
+from kmigrate.protocol.api import ApiKey, Message, decode_request, frame_request, read_answer
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.state import ClientFacts, ClientLink, SharedState
+from kmigrate.router.shared.conversation import Conversation
+from kmigrate.router.shared.state import ClientContext, ClientLink, SharedState
 from kmigrate.router.wire.groups import groups_of
 from kmigrate.router.wire.trials import JOINING, lets_in, refusal_in, says_subscription, trial_of
 
@@ -42,7 +42,7 @@ class _Trial:
     """The newest joining request of one member."""
 
     head: RequestHead
-    request: Any
+    request: Message
     fresh: bool = True
     """No trial has been made of this request."""
     pending: bool = False
@@ -55,13 +55,13 @@ class _Trial:
 class TrialJoins:
     """Makes the trial joins of one client connection."""
 
-    def __init__(self, shared: SharedState, client: ClientLink, facts: ClientFacts) -> None:
+    def __init__(self, shared: SharedState, client: ClientLink, context: ClientContext) -> None:
         self._shared = shared
         self._client = client
-        self._facts = facts
+        self._context = context
         self._known: dict[_Key, _Trial] = {}
 
-    def take(self, head: RequestHead, request: Any, group: str) -> None:
+    def take(self, head: RequestHead, request: Message, group: str) -> None:
         """Look at a request of a group: note a member that joins, and make the trials that are due.
 
         Trials are made at requests of the client alone: in the middle of a login the target takes nothing else.
@@ -73,9 +73,9 @@ class TrialJoins:
             if not waiting:
                 self._forget(key)
             elif self._due(key[0], trial):
-                self._send(key, trial)
+                self._context.conversations.start(self._try(key, trial))
 
-    def _note(self, head: RequestHead, request: Any, key: _Key) -> None:
+    def _note(self, head: RequestHead, request: Message, key: _Key) -> None:
         known = self._known.get(key)
         if known is not None:
             known.fresh = known.fresh or request != known.request
@@ -97,13 +97,13 @@ class TrialJoins:
             return
         self.outcome(head, request, code_of(read_answer(type(request), answer).error_code))
 
-    def outcome(self, head: RequestHead, request: Any, code: int) -> None:
+    def outcome(self, head: RequestHead, request: Message, code: int) -> None:
         """Note how the target has answered a join after the promote."""
         error, group = refusal_in(code, trial=False), groups_of(request)[0]
         if error or not code:
             self._shared.trials.after(group, self._client.now(), self._refused(head, request, error))
         if error:
-            member = f"{head.client_id or request.member_id} at {self._facts.host}"
+            member = f"{head.client_id or request.member_id} at {self._context.host}"
             self._shared.backend.warn(f"group {group}: the target refuses member {member}: {error}")
 
     def _due(self, group: str, trial: _Trial) -> bool:
@@ -114,29 +114,23 @@ class TrialJoins:
             return True
         return now - trial.at >= (_PAUSE_S if trial.fresh else float("inf") if trial.settled else _AGAIN_S)
 
-    def _send(self, key: _Key, trial: _Trial) -> None:
+    def _try(self, key: _Key, trial: _Trial) -> Conversation[None]:
         message = trial_of(trial.request)
         trial.pending, trial.fresh, trial.at = True, False, self._client.now()
         self._shared.trials.asked(key[0])
-
-        def answered(frame: bytearray) -> None:
-            if trial.pending:
-                trial.pending = False
-                self._answered(key, trial, code_of(read_answer(type(message), frame).error_code))
-
         frame = frame_request(message, trial.head.correlation_id, trial.head.client_id)
-        self._client.to_target([frame], trial.head.correlation_id, answered)
-
-    def _answered(self, key: _Key, trial: _Trial, code: int) -> None:
-        error = refusal_in(code, trial=True)
-        changed, trial.refused, trial.settled = trial.refused != bool(error), bool(error), lets_in(code)
-        told = self._refused(trial.head, trial.request, error)
-        last = self._shared.trials.answered(key[0], id(self), told)
-        if changed or (last and key[0] in self._shared.table.followed):
+        answer = yield from self._client.ask_target([frame], trial.head.correlation_id)
+        if not trial.pending:
+            return
+        code = code_of(read_answer(type(message), answer).error_code)
+        error, was_refused = refusal_in(code, trial=True), trial.refused
+        trial.pending, trial.refused, trial.settled = False, bool(error), lets_in(code)
+        last = self._shared.trials.answered(key[0], id(self), self._refused(trial.head, trial.request, error))
+        if trial.refused != was_refused or (last and key[0] in self._shared.table.followed):
             self._shared.backend.drained()
 
-    def _refused(self, head: RequestHead, request: Any, error: str) -> RefusedMember:
-        return RefusedMember(head.client_id or "", self._facts.host, str(request.member_id), error)
+    def _refused(self, head: RequestHead, request: Message, error: str) -> RefusedMember:
+        return RefusedMember(head.client_id or "", self._context.host, str(request.member_id), error)
 
     def _forget(self, key: _Key) -> None:
         trial = self._known.pop(key)

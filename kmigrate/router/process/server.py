@@ -122,7 +122,7 @@ class Router:
         await self._clusters.learn_target()
         await self._learn_own_topics()
         self._bootstrap = await self._ports.listen(None)
-        self._shared.farewell.bootstrap = self.bootstrap
+        self._shared.handoff.bootstrap = self.bootstrap
         for node in sorted(self._target.metadata.brokers):
             await self._listen(node)
         await self._state_log.read_to_end()
@@ -138,7 +138,7 @@ class Router:
         self._tasks.start(self._credentials.watch(), "router-credentials")
         self._tasks.start(self._watch_routers(), "fallback-routers")
         self._tasks.start(self._watch_transactions(), "router-transactions")
-        self._tasks.start(self._see_off(), "router-farewell")
+        self._tasks.start(self._see_off(), "router-handoff")
         self._tasks.start(self._keep_limits(), "router-limits")
 
     async def run(self) -> None:
@@ -257,7 +257,7 @@ class Router:
     async def _see_off(self) -> None:
         """Close connections in turn once the links are finished, so that brokers get no rush of new connections."""
         async for _ in every(1 / self.settings.leave_per_s):
-            guest = self._shared.farewell.next(monotonic()) if self._shared.table.finished else None
+            guest = self._shared.handoff.next(monotonic()) if self._shared.table.finished else None
             if guest is not None:
                 guest.leave()
 
@@ -346,7 +346,7 @@ class Router:
             heard = self._state_log.alive(RouterPresence)
             if any(each.instance == self.instance for each in heard):  # a router that does not hear itself hears nobody
                 fallbacks.follow(self.bootstrap, heard)
-                self._shared.farewell.heard = tuple(each for each in heard if each.instance != self.instance)
+                self._shared.handoff.heard = tuple(each for each in heard if each.instance != self.instance)
             await self._state_log.changed_or_broken(1.0)
 
     async def _watch_transactions(self) -> None:
@@ -458,10 +458,10 @@ class Router:
             listeners={node: f"{host}:{port}" for node, (host, port) in shared.book.addresses.items()},
             fallbacks=shared.fallbacks.addresses,
             limits=shared.limits.told(),
-            waiting=shared.held.waiting(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
-            joins=shared.join_book.words(shared.table.held_groups, shared.table.followed.keys(), monotonic()),
+            waiting=shared.waiting_groups.waiting(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
+            joins=shared.session_timeouts.words(shared.table.held_groups, shared.table.followed.keys(), monotonic()),
             refused=shared.trials.words(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
-            staying=tuple(shared.farewell.staying) if shared.table.finished else (),
+            staying=tuple(shared.handoff.staying) if shared.table.finished else (),
             deaf=shared.deaf,
         )
 

@@ -78,11 +78,11 @@ class Session:
         self._inbound: deque[tuple[RequestHead, bytearray, float]] = deque()
         self._inbound_bytes = 0
         self._order = Sequencer()
-        self._conversations = Conversations()
+        self.conversations = Conversations()
         self._trials = TrialJoins(shared, client, self)
-        self._follow = GroupHandler(shared, client, self._trials)
-        self._admin = AdminHandler(shared, client, self._follow, self)
-        self._transactions = TransactionHandler(shared, client, self._conversations, self._follow)
+        self._groups = GroupHandler(shared, client, self._trials, self.conversations)
+        self._admin = AdminHandler(shared, client, self._groups, self)
+        self._transactions = TransactionHandler(shared, client, self.conversations, self._groups)
         self._login = ClientLogin(shared, client)
         self._end_offsets = ListOffsetsHandler(shared, client)
         self._writes = ProduceHandler(shared, client, self._transactions, self._order, self._fill, self.advance)
@@ -132,7 +132,7 @@ class Session:
         try:
             self._login.advance()
             self._transactions.advance()
-            self._follow.advance()
+            self._groups.advance()
             self._reads.look()
             while self._inbound:
                 head, frame, arrived = self._inbound[0]
@@ -154,9 +154,9 @@ class Session:
     def closed(self) -> None:
         """End the session when the client is gone; only writes with acks=0 are still carried out."""
         self.gone = True
-        self._conversations.close()
+        self.conversations.close()
         self._transactions.closed()
-        self._follow.closed()
+        self._groups.closed()
         self._trials.closed()
         self._writes.closed()
         self._reads.closed()
@@ -202,7 +202,7 @@ class Session:
     @property
     def knows_brokers(self) -> bool:
         """True if the client knows the brokers' own addresses, which a client learns from its own router alone."""
-        return self._shared.table.finished and not self.home and self._shared.farewell.knows(self)
+        return self._shared.table.finished and not self.home and self._shared.handoff.knows(self)
 
     @property
     def idle(self) -> bool:
@@ -287,7 +287,7 @@ class Session:
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
         """Dispatch every API except Produce and Fetch."""
         key, table = head.api_key, self._shared.table
-        is_back = key in _COORDINATED and self.knows_brokers and self._shared.farewell.is_back(self)
+        is_back = key in _COORDINATED and self.knows_brokers and self._shared.handoff.is_back(self)
         if is_back and self._sent_on(head, frame):
             return True
         match APIS[key].treatment:
@@ -380,7 +380,7 @@ class Session:
     def _converse(self, frame: bytearray, conversation: Conversation[Buffer] | Conversation[Buffer | None]) -> None:
         """Answer a request with the result of a conversation, which ends when the client is gone."""
         slot = self._order.take(len(frame))
-        self._conversations.start(conversation).then(partial(self._fill, slot))
+        self.conversations.start(conversation).then(partial(self._fill, slot))
 
     def _answer(self, frame: Buffer, answer: Buffer) -> None:
         self._fill(self._order.take(len(frame)), answer)
@@ -401,11 +401,11 @@ class Session:
         self._part()
 
     def _share_read(self, head: RequestHead, frame: bytearray) -> None:
-        unready = self._shared.unready.judge(self._shared.table.epoch)
+        aligning = self._shared.aligning.judge(self._shared.table.epoch)
         self._pass(
             head,
             frame,
-            lambda answer: answer if self.knows_brokers else show_share_read(answer, head, self._shared.book, unready),
+            lambda answer: answer if self.knows_brokers else show_share_read(answer, head, self._shared.book, aligning),
         )
 
     def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
@@ -450,7 +450,7 @@ class Session:
         if self._login.relays(head, request):
             self._pass(head, frame, lambda answer: self._login.relayed(head, answer))
         else:
-            self._conversations.start(self._log_in(self._order.take(len(frame)), head, request))
+            self.conversations.start(self._log_in(self._order.take(len(frame)), head, request))
         return True
 
     def _log_in(self, slot: Slot, head: RequestHead, request: Message) -> Conversation[None]:
@@ -470,9 +470,9 @@ class Session:
 
     def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
         """Pass the request, and put the router's addresses into the answer, unless the client may leave."""
-        farewell = self._shared.farewell
-        leaves = self._shared.table.finished and not self.home and not farewell.stays(self)
-        if leaves and not farewell.may_tell(self):
+        handoff = self._shared.handoff
+        leaves = self._shared.table.finished and not self.home and not handoff.stays(self)
+        if leaves and not handoff.may_tell(self):
             return False
 
         self._converse(frame, self._with_shown_addresses(head, frame))
@@ -502,9 +502,12 @@ class Session:
         return self._ready(head, (yield from self._end_offsets.answer(head, frame, request)), since)
 
     def _ready(self, head: RequestHead, answer: bytearray, since: int) -> Buffer:
-        """Return an answer without unready partitions; `since`: the routing table's epoch at the request."""
-        unready = self._shared.unready
-        return cut_offsets(answer, head, unready.judge(since)) if unready.concerns(since) else answer
+        """Return an answer without aligning partitions; `since`: the routing table's epoch at the request."""
+        aligning = self._shared.aligning
+        return cut_offsets(answer, head, aligning.judge(since)) if aligning.concerns(since) else answer
+
+    def _ask_groups(self, head: RequestHead, request: Message) -> Conversation[Buffer]:
+        return frame_answer((yield from self._groups.answer(head, request)), head.correlation_id)
 
     def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
         if head.api_key == ApiKey.LIST_GROUPS and self._shared.table.followed and not self._alone():
@@ -527,10 +530,10 @@ class Session:
         held, followed, groups = self._shared.table.held_groups, self._shared.table.followed, groups_of(request)
         if head.api_key == ApiKey.JOIN_GROUP and (groups[0] in held or groups[0] in followed):
             timeout_ms = round(request.session_timeout.total_seconds() * 1000)
-            self._shared.join_book.asked(groups[0], head.client_id or "", timeout_ms, self._client.now())
+            self._shared.session_timeouts.asked(groups[0], head.client_id or "", timeout_ms, self._client.now())
         if groups:
             self._trials.take(head, request, groups[0])
-        if not self._follow.understands(head, request):
+        if not self._groups.understands(head, request):
             held |= followed.keys()
         if (
             APIS[head.api_key].treatment is Treatment.GROUP_NEVER_HELD
@@ -541,8 +544,7 @@ class Session:
             if not followed.keys().isdisjoint(groups):
                 if len(groups) > 1 and not self._alone():
                     return False
-                slot = self._order.take(len(frame))
-                self._follow.take(head, request, lambda answer: self._fill(slot, answer))
+                self._converse(frame, self._ask_groups(head, request))
             else:
                 self._pass_on(head, frame)
             return True
@@ -550,7 +552,7 @@ class Session:
             self._answer(frame, wait_answer(head, request, held))
             return True
         now = self._client.now()
-        self._shared.held.asked(held.intersection(groups), now)
+        self._shared.waiting_groups.asked(held.intersection(groups), now)
         if self._group_deadline is None:
             rounds = _COMMIT_ROUNDS if head.api_key == ApiKey.OFFSET_COMMIT else 1
             self._group_deadline = now + rounds * self._shared.settings.group_hold_s

@@ -43,7 +43,7 @@ __all__ = [
     "Backend",
     "BeginsAnswer",
     "Buffer",
-    "ClientFacts",
+    "ClientContext",
     "ClientLink",
     "Outcome",
     "SharedState",
@@ -141,9 +141,11 @@ class ClientLink(Protocol):
         """
 
 
-class ClientFacts(Protocol):
-    """Facts that a session knows about its client, for the handlers of the client's requests."""
+class ClientContext(Protocol):
+    """Facts and conversations of one client connection, for the handlers of the client's requests."""
 
+    conversations: Conversations
+    """Conversations that end when the client is gone."""
     host: str
     home: str
     """Home router of a client that came to this router as a fallback (`shared.fallback_routers`); '' for other
@@ -293,16 +295,16 @@ class SharedState:
     open_at_source: SourceTransactions = field(init=False)
     open_at_target: TargetTransactions = field(default_factory=TargetTransactions)
     followers: Followers = field(default_factory=Followers)
-    untold: PendingPositions = field(default_factory=PendingPositions)
-    held: WaitingGroups = field(default_factory=WaitingGroups)
-    join_book: SessionTimeouts = field(default_factory=SessionTimeouts)
+    pending_positions: PendingPositions = field(default_factory=PendingPositions)
+    waiting_groups: WaitingGroups = field(default_factory=WaitingGroups)
+    session_timeouts: SessionTimeouts = field(default_factory=SessionTimeouts)
     trials: TrialBook = field(default_factory=TrialBook)
     share_members: ShareMembers = field(default_factory=ShareMembers)
     deferred: DeferredPartitions = field(default_factory=DeferredPartitions)
-    unready: AligningPartitions = field(default_factory=AligningPartitions)
+    aligning: AligningPartitions = field(default_factory=AligningPartitions)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions whose first request is held, in the order in which the requests were held."""
-    farewell: Handoff = field(default_factory=Handoff)
+    handoff: Handoff = field(default_factory=Handoff)
     limits: Limits = field(init=False)
     conversations: Conversations = field(default_factory=Conversations)
     """Conversations that go on after the client that began them is gone."""
@@ -327,7 +329,7 @@ class SharedState:
         self.fenced = _fenced(self.table)
         self.ids = TopicIds(self.table.topics)
         self.open_at_source = SourceTransactions(self.forwards)
-        self.unready.follow(self.table, 0.0)
+        self.aligning.follow(self.table, 0.0)
         bounds = self.settings
         self.room_ahead = Room(min(bounds.read_ahead, bounds.max_buffered // 8))
         self.limits = Limits(
@@ -343,11 +345,11 @@ class SharedState:
         self.table = table
         self.fenced = _fenced(table)
         self.ids = TopicIds(table.topics)
-        self.unready.follow(table, now)
+        self.aligning.follow(table, now)
         self._hidden = self._mirrored = None
         self.gate.load(table)
         self.forwards.follow(table)
-        self.untold.keep(table.followed)
+        self.pending_positions.keep(table.followed)
         self.open_at_target.groups_opened(self.followers.follow(table, now), table.transactions.values(), now)
         for (link, name), entry in list(self.open_at_source.entries.items()):
             known = table.transactions.get(name, {}).get(link)
@@ -356,7 +358,7 @@ class SharedState:
             elif not known.in_force and known.epoch == entry.epoch:
                 # the identity was revoked: nothing was open at that time, or the open transaction was cut off
                 self.ended(link, name)
-        self.farewell.follow(table, closing=self.closing)
+        self.handoff.follow(table, closing=self.closing)
 
     def wake(self) -> None:
         """Let every held session look again, in the order in which the sessions were held."""

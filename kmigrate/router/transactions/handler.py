@@ -406,9 +406,7 @@ class TransactionHandler:
         if not record.in_force:
             return txn.answer(Code.ILLEGAL_GENERATION)  # at this code every client aborts
         request = source_request(txn.head, txn.request, record.source_id, record.source_epoch)
-        answer = Future[Buffer]()
-        self._groups.commit(txn.head, request, group, link, answer.set)
-        return (yield from answer)
+        return (yield from self._groups.commit(txn.head, request, group, link))
 
     def _refuse_group(self, txn: TxnRequest, group: str) -> bytes:
         why = "is mirrored" if group in self._shared.table.held_groups else "is not where the transaction is"

@@ -295,7 +295,7 @@ class Stage:
         self.shared = SharedState(
             RouterSettings(access=access), table(held=held), book, self.backend, self.transaction_store, fallbacks
         )
-        self.shared.farewell.heard = ()  # No other router exists.
+        self.shared.handoff.heard = ()  # No other router exists.
         self._routes, self._held = routes, held
         self._followed: dict[str, GroupRoute] = {}
         self.shared.swap(table(*routes, held=held), 0.0)

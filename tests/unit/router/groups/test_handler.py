@@ -540,7 +540,7 @@ def test_a_commit_that_goes_back_is_refused_to_who_was_not_told_the_position() -
     member = untold()
     assert member.commit(position=8) == 22
     assert (positions_at_the_source(member), member.word.in_flight) == ([], 0)
-    assert member.stage.shared.untold.refused == 1
+    assert member.stage.shared.pending_positions.refused == 1
     (said,) = member.stage.backend.said
     assert "t-0 to 8 from 9" in said
     assert member.commit(position=8) == 22, "and again"
@@ -570,7 +570,7 @@ def test_a_reset_by_an_operator_is_no_commit_that_goes_back() -> None:
     member.position = 5
     assert member.commit(position=6) == 0
     tool = Member()
-    tool.stage.shared.untold.left_out("g", {("t", 0)}, 0, 0.0)
+    tool.stage.shared.pending_positions.left_out("g", {("t", 0)}, 0, 0.0)
     assert tool.commit(position=2, member_id="") == 0
     assert [positions_at_the_source(each) for each in (member, tool)] == [[6], [2]]
 
@@ -684,7 +684,7 @@ def test_nothing_is_deleted_while_positions_are_carried_over(key: int, version: 
     assert {code_of(each.error_code) for each in getattr(answer, "results", (answer,))} == {14}
     member.turns()
     assert member.asked(key) == [], "it would be there before the members, who keep the positions"
-    assert member.stage.shared.held.waiting({"g"}, 0.0) == (), "who deletes a group is no member that waits"
+    assert member.stage.shared.waiting_groups.waiting({"g"}, 0.0) == (), "who deletes a group is no member that waits"
 
 
 def test_a_coordinator_that_has_moved_is_looked_for_again_also_where_one_word_is_about_several_groups() -> None:
@@ -880,11 +880,11 @@ def test_a_connection_remembers_the_generations_of_few_members_and_of_none_that_
     member = Member()
     for number in range(100):
         member.says(BEAT, group_id="g", generation_id=1, member_id=f"given-{number}")
-    known = len(member.stage.session._follow._generations)
+    known = len(member.stage.session._groups._coordinator.generations)
     assert 0 < known < 20
     member.codes["coordinator", BEAT] = 25
     member.says(BEAT, group_id="g", generation_id=1, member_id="made-up")
-    assert ("g", "made-up") not in member.stage.session._follow._generations
+    assert ("g", "made-up") not in member.stage.session._groups._coordinator.generations
 
 
 def test_a_rebalance_that_is_under_way_is_begun_again() -> None:

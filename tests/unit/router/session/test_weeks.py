@@ -23,9 +23,9 @@ EARLY, LATE = 100, 300
 
 def lengths(stage: Stage, staying: Session) -> dict[str, int]:
     shared = stage.shared
-    shared.held.waiting((), 0.0)  # The router's presence does the same.
+    shared.waiting_groups.waiting((), 0.0)  # The router's presence does the same.
     # The presence does the same.
-    shared.join_book.words(shared.table.held_groups, shared.table.followed.keys(), stage.edge.clock)
+    shared.session_timeouts.words(shared.table.held_groups, shared.table.followed.keys(), stage.edge.clock)
     return census([stage.shared, staying])
 
 

@@ -174,7 +174,7 @@ def test_a_share_groups_reader_is_given_no_filler() -> None:
 def test_what_was_released_is_forgotten_in_the_end() -> None:
     stage = Stage(aligning())
     stage.swap(mirrored())
-    assert stage.shared.unready.concerns(1)
+    assert stage.shared.aligning.concerns(1)
     stage.edge.clock = 4000.0
     stage.swap(mirrored())
-    assert not stage.shared.unready.concerns(1)
+    assert not stage.shared.aligning.concerns(1)

@@ -45,7 +45,7 @@ def _stage(*, finished: bool = True) -> Stage:
 
 def _see(stage: Stage, session: Session, *, host: str = "h", at: float = 0.0) -> None:
     session.host, session.client_id, session.since, session.active = host, "c", at, at
-    stage.shared.farewell.guests.add(session)
+    stage.shared.handoff.guests.add(session)
 
 
 def _finish(stage: Stage, *, finished: bool = True) -> None:
@@ -102,7 +102,7 @@ def test_nobody_is_told_by_a_router_that_stands_in_for_its_own(answers: bool, sh
     done(Outcome(_metadata_answer()))
     stage.asked[0][1](answers)
     assert shown in stage.edge.replies[-1] and b"real" not in stage.edge.replies[-1]
-    assert not stage.shared.farewell.told
+    assert not stage.shared.handoff.told
 
 
 def test_a_client_is_told_only_when_all_that_it_has_written_is_answered() -> None:
@@ -142,7 +142,7 @@ def test_a_client_that_stays_is_shown_the_router_and_goes_on_writing() -> None:
 def _word(stage: Stage, *staying: Session, applied: int) -> None:
     """Set the presence of another process, which may hold connections of the same client."""
     marks = tuple(mark(each) for each in staying)
-    stage.shared.farewell.heard = (RouterPresence("i", "b", applied, 500, staying=marks),)
+    stage.shared.handoff.heard = (RouterPresence("i", "b", applied, 500, staying=marks),)
 
 
 def _shown(session: Session, edge: FakeClientLink) -> bytearray:
@@ -162,12 +162,12 @@ def test_a_client_that_another_router_keeps_is_shown_the_router_and_has_no_turn(
     _word(stage, stays, applied=epoch)
     assert b"router" in _shown(stays, staying)
     assert b"real" in _shown(stage.session, stage.edge)
-    assert stage.shared.farewell.next(now=9.0) is stage.session
+    assert stage.shared.handoff.next(now=9.0) is stage.session
     stage.session.leaving = True
-    assert stage.shared.farewell.next(now=9.0) is None
+    assert stage.shared.handoff.next(now=9.0) is None
     _word(stage, applied=epoch + 1)
     assert b"real" in _shown(stays, staying)
-    assert stage.shared.farewell.next(now=9.0) is stays
+    assert stage.shared.handoff.next(now=9.0) is stays
 
 
 def test_nobody_is_told_while_another_process_is_reached_at_the_same_address() -> None:
@@ -176,12 +176,12 @@ def test_nobody_is_told_while_another_process_is_reached_at_the_same_address() -
     A client has connections to several processes, and no process knows when all writes of the client are answered.
     """
     stage = _stage()
-    farewell, epoch = stage.shared.farewell, stage.shared.table.epoch
-    farewell.bootstrap = "router:9092"
-    farewell.heard = (RouterPresence("i", "b-2", epoch, 500, bootstrap="router:9092"),)
+    handoff, epoch = stage.shared.handoff, stage.shared.table.epoch
+    handoff.bootstrap = "router:9092"
+    handoff.heard = (RouterPresence("i", "b-2", epoch, 500, bootstrap="router:9092"),)
     assert b"router" in _shown(stage.session, stage.edge)
-    assert farewell.next(now=9.0) is None
-    farewell.heard = (RouterPresence("i", "c", epoch, 500, bootstrap="other:9092"),)
+    assert handoff.next(now=9.0) is None
+    handoff.heard = (RouterPresence("i", "c", epoch, 500, bootstrap="other:9092"),)
     assert b"real" in _shown(stage.session, stage.edge)
 
 
@@ -194,7 +194,7 @@ def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_fi
     _word(stage, applied=stage.shared.table.epoch)
     _finish(stage)
     assert b"router" in _shown(stage.session, stage.edge)
-    assert stage.shared.farewell.next(now=9.0) is None
+    assert stage.shared.handoff.next(now=9.0) is None
     _word(stage, applied=stage.shared.table.epoch)
     _finish(stage)
     assert b"real" in _shown(stage.session, stage.edge), "what else is written is nothing to wait for"
@@ -206,13 +206,13 @@ def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_fi
 def test_who_has_just_started_tells_nobody_before_it_has_heard_who_else_is_there() -> None:
     """Clients reconnect at once to a router that starts again after the finish."""
     stage = _stage()
-    stage.shared.farewell = Handoff(guests={stage.session})
-    stage.shared.farewell.follow(stage.shared.table)
+    stage.shared.handoff = Handoff(guests={stage.session})
+    stage.shared.handoff.follow(stage.shared.table)
     assert b"router" in _shown(stage.session, stage.edge)
-    assert stage.shared.farewell.next(now=9.0) is None
-    stage.shared.farewell.heard = ()
+    assert stage.shared.handoff.next(now=9.0) is None
+    stage.shared.handoff.heard = ()
     assert b"real" in _shown(stage.session, stage.edge)
-    assert stage.shared.farewell.next(now=9.0) is stage.session
+    assert stage.shared.handoff.next(now=9.0) is stage.session
 
 
 def test_whose_turn_had_come_before_an_undo_waits_for_another_one() -> None:
@@ -231,7 +231,7 @@ def test_whose_turn_had_come_before_an_undo_waits_for_another_one() -> None:
     stage.edge.sent[-1].answer()
     stage.shared.deferred.over("till")
     assert stage.edge.parted == 0
-    assert stage.shared.farewell.next(now=9.0) is stage.session
+    assert stage.shared.handoff.next(now=9.0) is stage.session
 
 
 def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
@@ -239,7 +239,7 @@ def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
     asks, asking = _another(stage)
     stage.produce(("free", 0, batch()))
     _ask_metadata(asks)
-    stage.shared.farewell.guests.discard(stage.session)
+    stage.shared.handoff.guests.discard(stage.session)
     stage.session.closed()
     assert len(asking.sent) == 1
 
@@ -289,7 +289,7 @@ def _of_coordinators() -> list[Any]:
 @pytest.mark.parametrize("request_", _of_coordinators(), ids=lambda each: f"{type(each).__name__}-{each.__version__}")
 def test_who_was_told_has_no_coordinator_here_any_more(request_: Any) -> None:
     stage = _stage()
-    stage.shared.farewell.may_tell(stage.session)
+    stage.shared.handoff.may_tell(stage.session)
     _ask(stage.session, request_)
     assert stage.edge.sent == []
     answer = decode_answer(answer_type(type(request_)), stage.edge.replies[-1])
@@ -325,7 +325,7 @@ def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -
     session expires.
     """
     stage = _stage()
-    stage.shared.farewell.may_tell(stage.session)
+    stage.shared.handoff.may_tell(stage.session)
     for request in (
         blank(entity(8, 7, "request"), group_id="g"),
         blank(entity(9, 7, "request"), group_id="g"),
@@ -390,7 +390,7 @@ def test_after_an_undo_everything_is_as_before() -> None:
     stage.produce(("free", 0, batch(sequence=1)))
     assert [s.where for s in stage.edge.sent] == ["target", "target", "target"]
     assert stage.edge.parted == 0
-    assert stage.shared.farewell.told == {}
+    assert stage.shared.handoff.told == {}
 
 
 def test_the_longest_idle_goes_first_the_busy_later_and_the_newly_come_not_yet() -> None:
@@ -400,23 +400,23 @@ def test_the_longest_idle_goes_first_the_busy_later_and_the_newly_come_not_yet()
     bootstrap, _ = _another(stage, at=0.5)
     bootstrap.broker = None
     stage.produce(("free", 0, batch()))
-    farewell = stage.shared.farewell
+    handoff = stage.shared.handoff
     order = []
-    while (guest := farewell.next(10.0)) is not None:
+    while (guest := handoff.next(10.0)) is not None:
         guest.leaving = True
         order.append(guest)
     assert order == [idle, stage.session]
-    assert farewell.next(10.4) is young
+    assert handoff.next(10.4) is young
 
 
 def test_who_was_told_is_remembered_within_bounds() -> None:
-    farewell = Handoff()
+    handoff = Handoff()
     stage = _stage()
     for number in range(20_005):
         stage.session.client_id = str(number)
-        assert farewell.may_tell(stage.session)
-    assert len(farewell.told) == 20_000
-    assert farewell.knows(stage.session)
+        assert handoff.may_tell(stage.session)
+    assert len(handoff.told) == 20_000
+    assert handoff.knows(stage.session)
 
 
 def test_a_client_tells_its_library_and_its_name() -> None:

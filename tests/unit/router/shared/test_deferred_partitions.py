@@ -247,9 +247,9 @@ def test_another_epoch_begins_its_sequences_anew(epoch: int) -> None:
 def finish(desk: Desk) -> bool:
     """Finish the links, and tell whether the client stays with the router."""
     shared, session = desk.stage.shared, desk.stage.session
-    shared.farewell.guests.add(session)
+    shared.handoff.guests.add(session)
     shared.swap(replace(shared.table, finished=True), 0.0)
-    return shared.farewell.stays(session)
+    return shared.handoff.stays(session)
 
 
 def test_nothing_is_late_once_clients_are_told_where_the_brokers_are() -> None:
@@ -266,24 +266,24 @@ def test_who_was_told_of_a_late_partition_stays_with_the_router_until_it_is_in()
     desk.produce("t", sequence=7)
     desk.hears()
     assert desk.asked(ADD) == [("target", ADD)]
-    farewell, session = desk.stage.shared.farewell, desk.stage.session
-    assert farewell.stays(session), "the other one is not"
-    assert farewell.next(now=9.0) is None
+    handoff, session = desk.stage.shared.handoff, desk.stage.session
+    assert handoff.stays(session), "the other one is not"
+    assert handoff.next(now=9.0) is None
     desk.stage.edge.sent.pop().answer()
     desk.produce("u", sequence=3)
     desk.hears()
-    assert not farewell.stays(session)
-    assert farewell.next(now=9.0) is session
+    assert not handoff.stays(session)
+    assert handoff.next(now=9.0) is session
 
 
 def test_whom_this_router_keeps_it_tells_the_others() -> None:
     desk = promoted()
-    farewell, session = desk.stage.shared.farewell, desk.stage.session
+    handoff, session = desk.stage.shared.handoff, desk.stage.session
     desk.add("t")
     finish(desk)
-    assert farewell.staying == {mark(session)}
+    assert handoff.staying == {mark(session)}
     assert desk.end() == 0
-    assert farewell.staying == frozenset()
+    assert handoff.staying == frozenset()
 
 
 def test_the_abort_of_a_transaction_that_nothing_has_entered_succeeds_also_for_who_was_told() -> None:
@@ -293,7 +293,7 @@ def test_the_abort_of_a_transaction_that_nothing_has_entered_succeeds_also_for_w
     desk.stage.session.closed()
     assert not finish(desk)
     desk.stage.session = Session(desk.stage.shared, desk.stage.edge)
-    desk.stage.shared.farewell.told["", "c"] = 0.0
+    desk.stage.shared.handoff.told["", "c"] = 0.0
     desk.codes["target", END] = NOTHING_OPEN
     assert desk.end(committed=False) == 0
 
@@ -304,5 +304,5 @@ def test_who_was_told_of_a_late_partition_stays_no_longer_than_the_transaction(e
     desk.add("t")
     assert finish(desk)
     end(desk)
-    assert not desk.stage.shared.farewell.stays(desk.stage.session)
+    assert not desk.stage.shared.handoff.stays(desk.stage.session)
     assert desk.stage.shared.deferred.promised == {}

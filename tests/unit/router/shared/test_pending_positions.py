@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kmigrate.router.shared import pending_positions as untold
+from kmigrate.router.shared import pending_positions
 from kmigrate.router.shared.pending_positions import PendingPositions
 
 HERE, ELSEWHERE = 1, 2
@@ -47,7 +47,7 @@ def test_marks_end_with_the_promote_of_their_group() -> None:
 
 
 def test_marks_are_bounded_and_the_newest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untold, "_MOST", 2)
+    monkeypatch.setattr(pending_positions, "_MOST", 2)
     made = marks(T0, T1)
     made.left_out("g", [T0], HERE, 1.0)
     made.left_out("g", [("t", 2)], HERE, 2.0)

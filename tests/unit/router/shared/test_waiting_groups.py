@@ -39,7 +39,7 @@ def test_each_is_answered_in_time_though_nothing_is_heard_of_the_state_log() -> 
                 assert await scene.gets(10) == struct.pack(">iih", 6, correlation, _ALL_IS_WELL)
                 assert correlation == 0 or loop.time() - begun > 0.03
                 await loop.sock_sendall(scene.client, heartbeat(correlation + 1, b"g"))
-            assert scene.stage.shared.held.waiting({"g", "another"}, loop.time()) == ("g",)
+            assert scene.stage.shared.waiting_groups.waiting({"g", "another"}, loop.time()) == ("g",)
 
     uvloop.run(scenario())
 

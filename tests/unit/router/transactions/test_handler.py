@@ -1282,7 +1282,7 @@ def test_what_a_fence_holds_is_forgotten_with_its_client() -> None:
     desk.stage.swap(route("t", Serve.LOCAL))
     desk.hears()
     assert (desk.asked(ADD), desk.stage.shared.waiting) == ([], {})
-    assert not session._conversations._open
+    assert not session.conversations._open
 
 
 def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None:
