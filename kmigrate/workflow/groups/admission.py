@@ -9,7 +9,7 @@ of the routers (`router.groups.trials`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import GroupMode
@@ -19,7 +19,7 @@ from kmigrate.model.words import advised
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.broker_settings import BrokerSettings, limit, read_settings
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, refuse
 
 __all__ = [
     "admission_findings",
@@ -34,11 +34,10 @@ __all__ = [
 
 _MOST, _LEAST, _SIZE = "group.max.session.timeout.ms", "group.min.session.timeout.ms", "group.max.size"
 _MOST_NAMED = 5
-_TIMEOUT = "INVALID_SESSION_TIMEOUT"
 _WAYS_ON = {
     "GROUP_AUTHORIZATION_FAILED": "give the member's principal READ on group {group} at the target",
     "TOPIC_AUTHORIZATION_FAILED": "give the member's principal DESCRIBE and READ on its topics at the target",
-    _TIMEOUT: f"raise {_MOST} on the target, or restart the member with a shorter session.timeout.ms",
+    "INVALID_SESSION_TIMEOUT": f"raise {_MOST} on the target, or restart the member with a shorter session.timeout.ms",
     "UNSUPPORTED_ASSIGNOR": "add the member's group.remote.assignor to group.consumer.assignors on the target's "
     "brokers, or restart the member with an assignor that the target has",
     "INCONSISTENT_GROUP_PROTOCOL": "stop the members of group {group} at the target that share no "
@@ -63,20 +62,17 @@ def admission_findings(
     """
     least, most, size = limit(target, _LEAST), limit(target, _MOST), limit(target, _SIZE)
     found: list[Finding] = []
-    for each in _present(record, terms, members):
-        if most is not None and each.session_timeout_ms > most:
-            found.append(_refused(record.group, each, f"at most {most:,}", f"{_MOST}={each.session_timeout_ms}"))
-        elif least is not None and each.session_timeout_ms < least:
-            found.append(_refused(record.group, each, f"at least {least:,}", f"{_LEAST}={each.session_timeout_ms}"))
+    for each in terms:
+        asked = each.session_timeout_ms
+        if record.mode is not GroupMode.HOLD and each.client_id not in members:
+            continue
+        if most is not None and asked > most:
+            found.append(_refused(record.group, each, f"at most {most:,}", f"{_MOST}={asked}"))
+        elif least is not None and asked < least:
+            found.append(_refused(record.group, each, f"at least {least:,}", f"{_LEAST}={asked}"))
     if size is not None and len(members) > size:
-        found.append(
-            Finding(
-                "refuse",
-                "group-too-large",
-                f"group {record.group} has {len(members)} members; the target lets {size} into a group ({_SIZE})",
-                f"raise {_SIZE} on the target, or stop some of the members",
-            )
-        )
+        what = f"group {record.group} has {len(members)} members; the target lets {size} into a group ({_SIZE})"
+        found.append(refuse("group-too-large", what, f"raise {_SIZE} on the target, or stop some of the members"))
     return found
 
 
@@ -92,19 +88,15 @@ async def refuse_unadmitted(connections: Connections, record: GroupRecord, membe
 
 def refused_members(log: StateLog, group: str) -> list[RefusedMember]:
     """Return the members that the target refuses, as all routers report them."""
-    told = {each for router in log.alive(RouterPresence) for each in router.refused.get(group, ())}
-    return sorted(told, key=lambda each: (each.client_id, each.host, each.member_id))
+    refused = {each for router in log.alive(RouterPresence) for each in router.refused.get(group, ())}
+    return sorted(refused, key=lambda each: (each.client_id, each.host, each.member_id))
 
 
 def refused_member_findings(record: GroupRecord, refused: Sequence[RefusedMember]) -> list[Finding]:
     """Return a refusal for each member that the target has refused in a trial join."""
+    group = record.group
     return [
-        Finding(
-            "refuse",
-            "member-refused",
-            refused_sentence(record.group, each, opened=False),
-            refused_way_on(record.group, each),
-        )
+        refuse("member-refused", refused_sentence(group, each, opened=False), refused_way_on(group, each))
         for each in refused
     ]
 
@@ -137,13 +129,8 @@ def _refuse(record: GroupRecord, found: Sequence[Finding]) -> None:
         )
 
 
-def _present(record: GroupRecord, terms: Sequence[JoinTerms], members: Collection[str]) -> list[JoinTerms]:
-    return [each for each in terms if record.mode is GroupMode.HOLD or each.client_id in members]
-
-
 def _refused(group: str, each: JoinTerms, bound: str, change: str) -> Finding:
-    return Finding(
-        "refuse",
+    return refuse(
         "session-timeout-refused",
         f"member {each.client_id} of group {group} at a router has session.timeout.ms {each.session_timeout_ms:,}; "
         f"the target takes {bound}, and would refuse the member (INVALID_SESSION_TIMEOUT)",

@@ -66,9 +66,9 @@ async def audit_groups(connections: Connections, link: LinkRecord, topics: Seque
     if not groups:
         return []
     source, _ = await connections.source(link)
-    places = Positions(connections.target, connections.log)
+    positions = Positions(connections.target, connections.log)
     read = {topic for group in groups for topic in group.written}
-    maps = {record.topic: await places.maps(record) for record in topics if record.topic in read}
+    maps = {record.topic: await positions.maps(record) for record in topics if record.topic in read}
     starts = {record.topic: record.starts for record in topics}
     return [
         moved_positions(
@@ -91,23 +91,24 @@ def moved_positions(
 ) -> GroupAudit:
     """Compare the positions written at the promote with both clusters' positions; `starts` are first mirrored
     offsets."""
+    handed = [
+        (topic, partition, offset)
+        for topic, offsets in sorted(group.written.items())
+        for partition, offset in sorted(offsets.items())
+        if topic in maps
+    ]
     findings: list[MovedPosition] = []
-    looked_at = 0
-    for topic, handed in sorted(group.written.items()):
-        for partition, offset in sorted(handed.items()):
-            if topic not in maps:
-                continue
-            looked_at += 1
-            now = on_target.get((topic, partition))
-            if now is None:
-                findings.append(MovedPosition(topic, partition, PositionFault.LOST, offset, -1))
-            elif now.offset < offset:
-                findings.append(MovedPosition(topic, partition, PositionFault.REWOUND, offset, now.offset))
-            theirs = on_source.get((topic, partition))
-            if theirs is None:
-                continue  # the position has expired on the source, which is allowed
-            place = maps[topic][partition].to_target(max(theirs.offset, starts[topic].get(partition, 0)))
-            if place is None or place.offset > offset:
-                at = place.offset if place is not None else -1
-                findings.append(MovedPosition(topic, partition, PositionFault.MOVED_ON_SOURCE, offset, at))
-    return GroupAudit(group.group, looked_at, tuple(findings))
+    for topic, partition, offset in handed:
+        now = on_target.get((topic, partition))
+        if now is None:
+            findings.append(MovedPosition(topic, partition, PositionFault.LOST, offset, -1))
+        elif now.offset < offset:
+            findings.append(MovedPosition(topic, partition, PositionFault.REWOUND, offset, now.offset))
+        committed = on_source.get((topic, partition))
+        if committed is None:
+            continue  # the position has expired on the source, which is allowed
+        moved = maps[topic][partition].to_target(max(committed.offset, starts[topic].get(partition, 0)))
+        if moved is None or moved.offset > offset:
+            at = moved.offset if moved is not None else -1
+            findings.append(MovedPosition(topic, partition, PositionFault.MOVED_ON_SOURCE, offset, at))
+    return GroupAudit(group.group, len(handed), tuple(findings))

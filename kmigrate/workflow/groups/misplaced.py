@@ -18,7 +18,7 @@ from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.records import ClusterSide, GroupRecord, LinkRecord, MisplacedMember, MisplacedRecord
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, refuse, warn
 
 __all__ = [
     "ACCEPT_MISPLACED",
@@ -57,11 +57,12 @@ class Seen:
     gone: tuple[MisplacedMember, ...]
 
 
+_WRONG_SIDE = {GroupPhase.PROMOTED: ClusterSide.SOURCE, GroupPhase.MIRRORED: ClusterSide.TARGET}
+
+
 def wrong_side(record: GroupRecord) -> ClusterSide | None:
     """Return the cluster at which the group has no members; None while its promote is under way."""
-    if record.phase is GroupPhase.PROMOTED:
-        return ClusterSide.SOURCE
-    return ClusterSide.TARGET if record.phase is GroupPhase.MIRRORED else None
+    return _WRONG_SIDE.get(record.phase)
 
 
 async def misplaced_members(client: ClusterClient, record: GroupRecord) -> tuple[GroupMember, ...]:
@@ -101,21 +102,16 @@ def with_sightings(
     refresh_ms: int = _REFRESH_MS,
 ) -> MisplacedRecord:
     """Return the record with these members in it; the same record where nothing justifies a write."""
-    before = {(each.cluster, each.member_id): each for each in known.members}
-    found = dict(before)
+    found = {(each.cluster, each.member_id): each for each in known.members}
     for member in members:
         key = (side, member.member_id)
-        old = before.get(key)
-        if old is None:
-            found[key] = MisplacedMember(side, member.member_id, member.client_id, member.host, now_ms, now_ms)
-        elif now_ms - old.last_ms >= refresh_ms:
-            found[key] = replace(old, last_ms=now_ms)
+        old = found.get(key, MisplacedMember(side, member.member_id, member.client_id, member.host, now_ms, now_ms))
+        found[key] = replace(old, last_ms=now_ms) if now_ms - old.last_ms >= refresh_ms else old
     newest = sorted(found.values(), key=lambda each: (-each.last_ms, each.member_id))
     kept = tuple(newest[:_MOST])
     if kept == known.members:
         return known
-    more = known.more_members + max(0, len(newest) - _MOST)
-    return replace(known, members=kept, more_members=more)
+    return replace(known, members=kept, more_members=known.more_members + max(0, len(newest) - _MOST))
 
 
 def seen_members(
@@ -126,12 +122,16 @@ def seen_members(
     side = wrong_side(record)
     if side is None:
         return Seen(known, (), ())
+    ids: set[str] = set()
     if now_there is not None:
         known = with_sightings(known, side, now_there, now_ms, refresh_ms=0)
-    ids = {member.member_id for member in now_there} if now_there is not None else None
+        ids = {member.member_id for member in now_there}
+
+    def is_there(member: MisplacedMember) -> bool:
+        return now_ms - member.last_ms <= _THERE_MS if now_there is None else member.member_id in ids
+
     of_side = [each for each in known.members if each.cluster is side]
-    there = tuple(e for e in of_side if (e.member_id in ids if ids is not None else now_ms - e.last_ms <= _THERE_MS))
-    return Seen(known, there, tuple(each for each in of_side if each not in there))
+    return Seen(known, tuple(filter(is_there, of_side)), tuple(e for e in of_side if not is_there(e)))
 
 
 def member_sentence(group: str, member: MisplacedMember, now_ms: int, *, there: bool) -> str:
@@ -141,8 +141,9 @@ def member_sentence(group: str, member: MisplacedMember, now_ms: int, *, there: 
     verb, when = ("is", "") if there else ("was", f", last seen {ago:,.0f} s ago")
     if member.cluster is ClusterSide.SOURCE:
         read = "reads" if there else "read"
-        place = f"{verb} on the source after the group's promote{when}"
-        return f"{who} {place}: what this member {read} there is read twice"
+        return (
+            f"{who} {verb} on the source after the group's promote{when}: what this member {read} there is read twice"
+        )
     commits = "commits" if there else "has committed"
     return (
         f"{who} {verb} on the target before the group's promote, past every router{when}: "
@@ -152,9 +153,8 @@ def member_sentence(group: str, member: MisplacedMember, now_ms: int, *, there: 
 
 def way_on(member: MisplacedMember) -> str:
     """Return the next step for a member that is at the wrong cluster."""
-    if member.cluster is ClusterSide.SOURCE:
-        return f"restart {member.client_id} with the router's address"
-    return f"restart {member.client_id} with the router's address, not the target's own"
+    restart = f"restart {member.client_id} with the router's address"
+    return restart if member.cluster is ClusterSide.SOURCE else f"{restart}, not the target's own"
 
 
 def commits_sentence(group: str, commits: Mapping[str, Mapping[int, int]]) -> str:
@@ -179,21 +179,14 @@ def misplaced_findings(
     """Return the findings for one group: a refusal for each member that is there, a warning for each past sighting."""
     ref = "member-on-source" if wrong_side(record) is ClusterSide.SOURCE else "member-on-target"
     may_accept = f"; or, where its reading does no harm: {verb} {ACCEPT_MISPLACED}" if verb else ""
+    group = record.group
     found = [
-        Finding(
-            "warn" if accepted else "refuse",
-            ref,
-            member_sentence(record.group, each, now_ms, there=True),
-            way_on(each) + may_accept,
-        )
+        (warn if accepted else refuse)(ref, member_sentence(group, each, now_ms, there=True), way_on(each) + may_accept)
         for each in seen.there
     ]
-    found += [
-        Finding("warn", ref, member_sentence(record.group, each, now_ms, there=False), way_on(each))
-        for each in seen.gone
-    ]
-    if record.phase is GroupPhase.PROMOTED and (said := commits_sentence(record.group, seen.record.commits)):
-        found.append(Finding("warn", "commits-on-source", said, COMMITS_WAY_ON))
+    found += [warn(ref, member_sentence(group, each, now_ms, there=False), way_on(each)) for each in seen.gone]
+    if record.phase is GroupPhase.PROMOTED and (what := commits_sentence(group, seen.record.commits)):
+        found.append(warn("commits-on-source", what, COMMITS_WAY_ON))
     return found
 
 
@@ -211,21 +204,18 @@ async def promoted_group_findings(
     A group whose members cannot be read does not keep the verb back: a warning says so.
     """
     found: list[Finding] = []
-    for record in connections.log.state.groups(link.name):
-        if record.phase is not GroupPhase.PROMOTED or not _reads(record.written, topics):
+    state, now = connections.log.state, connections.log.now_ms()
+    for record in state.groups(link.name):
+        reads = topics is None or not record.written or any(topic in record.written for topic in topics)
+        if record.phase is not GroupPhase.PROMOTED or not reads:
             continue
-        now = connections.log.now_ms()
-        known = connections.log.state.misplaced(link.name, record.group)
+        known = state.misplaced(link.name, record.group)
         there: tuple[GroupMember, ...] | None = None
         try:
             there = await misplaced_members(source, record)
             known = replace(known, commits=await late_commits(source, record) or known.commits)
         except KmigrateError as error:
             what = f"whether group {record.group} is used on the source could not be asked: {error.what}"
-            found.append(Finding("warn", "members-unknown", what, error.next_step))
+            found.append(warn("members-unknown", what, error.next_step))
         found += misplaced_findings(record, seen_members(known, record, there, now), now, accepted=accepted, verb=verb)
     return found
-
-
-def _reads(written: Mapping[str, Mapping[int, int]], topics: Collection[str] | None) -> bool:
-    return topics is None or not written or any(topic in written for topic in topics)

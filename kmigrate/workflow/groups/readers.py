@@ -22,7 +22,7 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import together
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, refuse
 
 __all__ = ["GroupReads", "group_reads", "read_logs", "readers_at", "reading_groups", "refuse_readers"]
 
@@ -44,8 +44,7 @@ class GroupReads:
 
 
 async def group_reads(source: ClusterClient, admin: Admin, group: str) -> GroupReads:
-    described = (await _assigned(admin, [group]))[group]
-    return await _reads(source, described)
+    return await _reads(source, (await _assigned(admin, [group]))[group])
 
 
 async def reading_groups(
@@ -103,8 +102,8 @@ async def read_logs(
     """
     moved = {record.topic for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and not record.mapped}
     found: dict[tuple[str, int], LogOffset] = {}
-    for client, theirs in ((source, False), (target, True)):
-        asked = {key: what for key, what in wanted.items() if (key[0] in moved) is theirs}
+    for client, at_target in ((source, False), (target, True)):
+        asked = {key: offset for key, offset in wanted.items() if (key[0] in moved) is at_target}
         if asked:
             await client.refresh({topic for topic, _ in asked})
             found |= await client.list_offsets(asked)
@@ -137,23 +136,19 @@ def _waits_for(
 ) -> list[Finding]:
     found: list[Finding] = []
     for name, group in groups.items():
-        with_it = _written_with(state, group)
+        coupled = _coupled_topics(state, group)
+        way = advised("group promote", group.link, name)
+        if coupled:
+            way = f"{advised('promote', group.link, *coupled)}, with which it goes; then this one"
         found += [
-            Finding(
-                "refuse",
-                "group-not-promoted",
-                f"group {name} reads {topic} and is {group.phase}",
-                f"{advised('promote', group.link, *with_it)}, with which it goes; then this one"
-                if with_it
-                else advised("group promote", group.link, name),
-            )
+            refuse("group-not-promoted", f"group {name} reads {topic} and is {group.phase}", way)
             for topic in topics
-            if topic in read[name] and topic not in with_it
+            if topic in read[name] and topic not in coupled
         ]
     return found
 
 
-def _written_with(state: State, group: GroupRecord) -> list[str]:
+def _coupled_topics(state: State, group: GroupRecord) -> list[str]:
     """Return the topics that are written in the transactions that commit a group's offsets.
 
     The group is promoted with these topics. Topics that are promoted already, or were forgotten, are left out.
@@ -161,5 +156,5 @@ def _written_with(state: State, group: GroupRecord) -> list[str]:
     if group.mode is not GroupMode.FOLLOW:
         return []
     names, _ = unit_of(state.couplings(group.link), groups=[group.group])
-    found = [record for name in sorted(names) if (record := state.topic(group.link, name)) is not None]
+    found = filter(None, (state.topic(group.link, name) for name in sorted(names)))
     return [record.topic for record in found if record.phase is not TopicPhase.PROMOTED]

@@ -18,7 +18,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupMode, GroupPhase
 from kmigrate.model.presences import GroupReport
-from kmigrate.model.records import GroupRecord, TopicRecord
+from kmigrate.model.records import GroupRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 
@@ -48,9 +48,9 @@ class WithheldTopic:
         return f"group {group}: {what}, because {self.why}"
 
 
-def unnamed(words: Iterable[GroupReport]) -> frozenset[str]:
+def unnamed(reports: Iterable[GroupReport]) -> frozenset[str]:
     """Return the ids of topics whose names the routers do not know."""
-    return frozenset(each.topic_id for word in words for each in word.withheld if not each.topic)
+    return frozenset(each.topic_id for report in reports for each in report.withheld if not each.topic)
 
 
 async def names_of(source: ClusterClient, topics: Collection[str]) -> dict[str, str]:
@@ -63,7 +63,7 @@ async def names_of(source: ClusterClient, topics: Collection[str]) -> dict[str, 
 
 
 def withheld_topics(
-    state: State, group: GroupRecord, words: Collection[GroupReport], names: Mapping[str, str]
+    state: State, group: GroupRecord, reports: Collection[GroupReport], names: Mapping[str, str]
 ) -> tuple[tuple[WithheldTopic, ...], int]:
     """Merge the reports of all routers, sorted by topic name.
 
@@ -73,7 +73,7 @@ def withheld_topics(
         return (), 0  # a router may not have heard of this yet
     members: Counter[str] = Counter()
     named = dict(names)
-    for each in (each for word in words for each in word.withheld):
+    for each in (each for report in reports for each in report.withheld):
         members[each.topic_id] += each.members
         if each.topic:
             named[each.topic_id] = each.topic
@@ -83,16 +83,26 @@ def withheld_topics(
         if (reason := _reason(state, group, topic_id, name := named.get(topic_id, ""))) is not None
     ]
     found.sort(key=lambda each: (not each.topic, each.topic, each.topic_id))
-    return tuple(found), max((word.more_withheld for word in words), default=0)
+    return tuple(found), max((report.more_withheld for report in reports), default=0)
 
 
 def _reason(state: State, group: GroupRecord, topic_id: str, name: str) -> tuple[str, str, str] | None:
     """Return reference, reason and next step; None for a topic that members are told of with their next heartbeats."""
     record = state.topic_owner(name) if name else None
     if record is None or record.forgotten_ms:
-        return "topic-not-mirrored", "it is not mirrored", _mirror(group, name)
+        described = f"kafka-consumer-groups.sh --describe --group {shlex.quote(group.group)} at the source"
+        mirror = advised("topic mirror", group.link, name)
+        return (
+            "topic-not-mirrored",
+            "it is not mirrored",
+            (mirror if name else f"mirror it; {described} names what it is assigned"),
+        )
     if record.source_topic_id not in ("", topic_id):
-        return _another(group, record)
+        if record.link != group.link:
+            why = f"the target's topic of that name belongs to link {record.link}"
+            return "topic-owned", why, "take it out of what these members subscribe to"
+        why = "it is another topic than the one mirrored under that name"
+        return "topic-recreated", why, "see what is said of the topic, and have it copied anew"
     if record.phase in NOT_COPIED_YET:
         why = f"it is {record.phase}, and not copied yet"
         return "topic-not-ready", why, "the members are told of the topic once it is mirroring: kmigrate status --watch"
@@ -100,18 +110,3 @@ def _reason(state: State, group: GroupRecord, topic_id: str, name: str) -> tuple
         hold = advised(f"group mirror --mode {GroupMode.HOLD}", group.link, group.group)
         return "topic-mapped", "its offsets are mapped", f"have them wait for the promote: {hold}"
     return None
-
-
-def _mirror(group: GroupRecord, name: str) -> str:
-    if name:
-        return advised("topic mirror", group.link, name)
-    words = shlex.quote(group.group)
-    return f"mirror it; kafka-consumer-groups.sh --describe --group {words} at the source names what it is assigned"
-
-
-def _another(group: GroupRecord, record: TopicRecord) -> tuple[str, str, str]:
-    if record.link != group.link:
-        why = f"the target's topic of that name belongs to link {record.link}"
-        return "topic-owned", why, "take it out of what these members subscribe to"
-    why = "it is another topic than the one mirrored under that name"
-    return "topic-recreated", why, "see what is said of the topic, and have it copied anew"
