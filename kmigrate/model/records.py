@@ -384,6 +384,10 @@ class TopicRecord:
         return topic_key(self.link, self.topic)
 
     @property
+    def topic_partitions(self) -> list[tuple[str, int]]:
+        return [(self.topic, partition) for partition in range(self.partitions)]
+
+    @property
     def fills(self) -> bool:
         """True while the mirror may be writing filler records."""
         begins_late = not self.mapped and any(self.starts.values())

@@ -19,7 +19,7 @@ from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.dial import addresses_of
 from kmigrate.protocol.api import ApiKey
 from kmigrate.state.checks import is_other_cluster
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 
 __all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port", "takes_connections"]
 
@@ -30,15 +30,12 @@ _ANSWER_S = 8.0
 
 
 class Leads(StrEnum):
-    """The kinds of server that an address leads to."""
+    """The kinds of server that an address leads to, the worst first."""
 
-    TARGET = "target"
-    ROUTER = "router"
-    ELSEWHERE = "elsewhere"
     NOWHERE = "nowhere"
-
-
-_WORST_FIRST = (Leads.NOWHERE, Leads.ELSEWHERE, Leads.ROUTER, Leads.TARGET)
+    ELSEWHERE = "elsewhere"
+    ROUTER = "router"
+    TARGET = "target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ class Bootstrap:
 
     address: str
     leads: Leads
-    told: str
+    answer: str
     """The answer found at the address, as the end of a sentence."""
 
 
@@ -85,9 +82,9 @@ async def _ask(target: ClusterClient, address: str, brokers: Collection[tuple[st
     # A certificate is for the name, so with TLS only the name can be asked.
     asked = behind if target.settings.security.tls is None else [host]
     found = [await _ask_one(target, address, each, port) for each in asked]
-    worst = min(found, key=lambda each: _WORST_FIRST.index(each.leads))
+    worst = min(found, key=lambda each: list(Leads).index(each.leads))
     if worst.leads is Leads.TARGET and all((each, port) in brokers for each in behind):
-        return replace(worst, told="a broker of the target answers at its own address")
+        return replace(worst, answer="a broker of the target answers at its own address")
     return worst
 
 
@@ -99,15 +96,16 @@ async def _ask_one(target: ClusterClient, address: str, host: str, port: int) ->
             versions = await api_versions(client)
             cluster = (await client.refresh([])).cluster_id
             is_broker = ApiKey.WRITE_TXN_MARKERS in versions
-            other = cluster != wanted or (is_broker and await is_other_cluster(client, target))
+            other = cluster == wanted and is_broker and await is_other_cluster(client, target)
     except TimeoutError:
         return Bootstrap(address, Leads.NOWHERE, f"nothing answers at {host}:{port} within {_ANSWER_S:g} s")
     except KmigrateError as error:
         return Bootstrap(address, Leads.NOWHERE, error.what)
+    if cluster != wanted:
+        return Bootstrap(address, Leads.ELSEWHERE, f"{host}:{port} answers as cluster {cluster}, not {wanted}")
     if other:
-        what = f"{host}:{port} answers as cluster {cluster}, not {wanted}"
-        same = f"{host}:{port} is a broker of another cluster with the cluster id of the target ({wanted})"
-        return Bootstrap(address, Leads.ELSEWHERE, what if cluster != wanted else same)
+        what = f"{host}:{port} is a broker of another cluster with the cluster id of the target ({wanted})"
+        return Bootstrap(address, Leads.ELSEWHERE, what)
     if is_broker:
         return Bootstrap(address, Leads.TARGET, f"a broker of the target answers behind {host}:{port}")
     return Bootstrap(address, Leads.ROUTER, f"a router answers at {host}:{port}")
@@ -133,19 +131,17 @@ def bootstrap_findings(found: Sequence[Bootstrap], brokers: Sequence[tuple[str, 
 def _finding(found: Bootstrap, real: str) -> Finding:
     name = found.address
     if found.leads is Leads.TARGET:
-        return Finding("ok", "bootstrap-stays", f"{name} goes on answering without routers: {found.told}")
+        return ok("bootstrap-stays", f"{name} goes on answering without routers: {found.answer}")
     if found.leads is Leads.ROUTER:
-        return Finding(
-            "warn",
+        return warn(
             "bootstrap-at-router",
-            f"{name} leads to a router ({found.told}): without it clients that hold this address could not start again",
+            f"{name} leads to a router ({found.answer}): without it clients that hold this address could not start "
+            "again",
             f"move the name to brokers of the target ({real}), or leave that router running: it goes on answering; "
             "no client need be restarted for either",
         )
-    ref = "bootstrap-elsewhere" if found.leads is Leads.ELSEWHERE else "bootstrap-silent"
-    return Finding(
-        "refuse",
-        ref,
-        f"clients that hold {name} could not start again: {found.told}",
+    return refuse(
+        "bootstrap-elsewhere" if found.leads is Leads.ELSEWHERE else "bootstrap-silent",
+        f"clients that hold {name} could not start again: {found.answer}",
         f"make {name} lead to brokers of the target ({real}) or to a router, or leave it out if no client holds it",
     )

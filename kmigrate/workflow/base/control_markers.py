@@ -112,7 +112,7 @@ async def copy_times(
     Markers in the history are found by their times, also when the target has forgotten their producer.
     """
     copies = {each.topic: each for each in records if not each.mapped and each.target_topic_id}
-    keys = [(name, partition) for name, record in copies.items() for partition in range(record.partitions)]
+    keys = [key for record in copies.values() for key in record.topic_partitions]
     if link.copy is None or not keys:
         return []
     try:

@@ -6,8 +6,6 @@ acknowledged, the end of the target's log, and the runs in the map topic. A run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
@@ -43,13 +41,13 @@ class Positions:
                 still_true="nothing was changed",
                 next_step="kmigrate status --watch",
             )
-        progress = self._progress(record)
+        progress = progress_of(self._log.state, record, self._log.alive(MirrorPresence))
         await self._target.refresh([record.topic])
-        told = await self._target.log_ends([(record.topic, p) for p in range(record.partitions)])
-        for (topic, partition), end in told.items():
+        ends: dict[int, int] = {}
+        for (topic, partition), end in (await self._target.log_ends(record.topic_partitions)).items():
             if end.error:
                 raise Unreachable("no-log-end", f"{topic}-{partition}: {row(end.error).name}")
-        ends = {partition: end.offset for (_, partition), end in told.items()}
+            ends[partition] = end.offset
         if not record.mapped:
             return {p: OffsetMap.identity(record.starts.get(p, 0), end) for p, end in ends.items()}
         await self._maps.read_to_end()
@@ -80,6 +78,3 @@ class Positions:
             made.close(min(made.target_end, seen.target_position))
             made.cover(seen.position)
         return made
-
-    def _progress(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
-        return progress_of(self._log.state, record, self._log.alive(MirrorPresence))

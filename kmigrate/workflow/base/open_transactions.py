@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from kmigrate.cluster.client import ClusterClient, ProducerState
@@ -11,7 +11,8 @@ from kmigrate.errors import BrokerRefused, KmigrateError, Refused
 from kmigrate.model.records import GroupRecord, TopicRecord
 from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.net.retry import Backoff
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import StateLog
 
@@ -28,19 +29,16 @@ async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord
     A coordinator answers an EndTxn before the markers are written, and a barrier must lie behind the markers.
     """
     routed = {t.source_id: t.name for t in state.transactions(record.link) if record.topic in t.topics}
+    tries = Backoff(_PAUSE_S, within_s=deadline - monotonic())
     while routed:
-        names = await _open(source, record, routed.values())
-        keys = [(record.topic, partition) for partition in range(record.partitions)]
-        for _, producers in (await source.describe_producers(keys)).values():
-            ids = {p.producer_id for p in producers if p.txn_start_offset >= 0}
-            names |= {name for source_id, name in routed.items() if source_id in ids}
+        topics = await open_topics(source, routed.values()) or {}
+        names = {name for name, of_name in topics.items() if record.topic in of_name}
+        for _, producers in (await source.describe_producers(record.topic_partitions)).values():
+            names |= {routed[p.producer_id] for p in producers if p.txn_start_offset >= 0 and p.producer_id in routed}
         if not names:
             return
-        if monotonic() > deadline:
-            raise Refused(
-                "open-transaction", f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source"
-            )
-        await sleep(_PAUSE_S)
+        what = f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source"
+        await tries.pause(Refused("open-transaction", what))
 
 
 async def begun_elsewhere(state: State, source: ClusterClient, record: TopicRecord, now_ms: int) -> list[str]:
@@ -50,19 +48,17 @@ async def begun_elsewhere(state: State, source: ClusterClient, record: TopicReco
     later.
     """
     routed = {transaction.source_id for transaction in state.transactions(record.link)}
-    keys = [(record.topic, partition) for partition in range(record.partitions)]
-    strange: dict[tuple[str, int], ProducerState] = {}
-    for key, (_, producers) in (await source.describe_producers(keys)).items():
+    first: dict[tuple[str, int], ProducerState] = {}
+    for key, (_, producers) in (await source.describe_producers(record.topic_partitions)).items():
         direct = [p for p in producers if p.producer_id < DIRECT_LIMIT and p.producer_id not in routed]
-        begun = [p for p in direct if p.txn_start_offset >= 0]
-        if begun:
-            strange[key] = min(begun, key=lambda each: each.txn_start_offset)
-    named = await open_transactions(source, strange)
+        if begun := [p for p in direct if p.txn_start_offset >= 0]:
+            first[key] = min(begun, key=lambda each: each.txn_start_offset)
+    named = await open_transactions(source, first)
     return [
         f"{topic}-{partition} {named[topic, partition].told(now_ms)}"
         if (topic, partition) in named
         else f"{topic}-{partition} waits for a transaction of producer {each.producer_id}"
-        for (topic, partition), each in sorted(strange.items())
+        for (topic, partition), each in sorted(first.items())
     ]
 
 
@@ -115,8 +111,3 @@ async def refuse_lost_ids(state: State, source: ClusterClient, target: ClusterCl
             f"the target has forgotten transactional id {name}: no controller ran for too long to keep it",
             next_step="restart its producer with the router's address: it is given a new identity",
         )
-
-
-async def _open(source: ClusterClient, record: TopicRecord, names: Collection[str]) -> set[str]:
-    open_ = await open_topics(source, names) or {}
-    return {name for name, topics in open_.items() if record.topic in topics}

@@ -16,7 +16,7 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, ok, warn
 
 __all__ = ["memory_findings", "put_back_after_finish", "raised_alone"]
 
@@ -28,41 +28,34 @@ _WITHOUT = (
 
 async def memory_findings(connections: Connections, *, raises: bool) -> list[Finding]:
     """Return a warning where the setting cannot be raised (W1), or with an estimate of what raising it costs."""
-    name = connections.target.settings.name
+    target, admin = connections.target, connections.target_admin
+    name = target.settings.name
     if not raises:
-        what = f"target {name}: {PRODUCER_EXPIRATION} is left as it is; {ONE_AT_A_TIME}"
-        return [Finding("ok", "short-memory", what)]
-    why = await short_memory(connections.target, connections.target_admin)
-    if why:
-        what = f"target {name}: {why}; {ONE_AT_A_TIME}"
+        return [ok("short-memory", f"target {name}: {PRODUCER_EXPIRATION} is left as it is; {ONE_AT_A_TIME}")]
+    if why := await short_memory(target, admin):
         next_step = "grant ALTER_CONFIGS on the target's cluster, where that can be had"
-        return [Finding("warn", "short-memory", what, next_step)]
-    return await _cost(connections)
-
-
-async def _cost(connections: Connections) -> list[Finding]:
-    """Return the warning with the estimate; nothing where the setting is raised already."""
+        return [warn("short-memory", f"target {name}: {why}; {ONE_AT_A_TIME}", next_step)]
     try:
-        now = await producer_memory(connections.target, connections.target_admin)
+        now = await producer_memory(target, admin)
     except KmigrateError:
         return []
     if now is None or now.value == RAISED_EXPIRATION:
         return []
+    before, after = int(now.value), int(RAISED_EXPIRATION)
     raised = (
-        f"while a link mirrors, {PRODUCER_EXPIRATION} of target {connections.target.settings.name} is raised from "
-        f"{int(now.value):,} to {int(RAISED_EXPIRATION):,} (24.8 days) for all its clients"
+        f"while a link mirrors, {PRODUCER_EXPIRATION} of target {name} is raised from {before:,} to {after:,} "
+        "(24.8 days) for all its clients"
     )
     try:
-        load = await producer_load(connections.target)
+        load = await producer_load(target)
     except KmigrateError as error:
-        what = f"{raised}; what that costs is unknown: {error.what}"
-        return [Finding("warn", "producer-memory-raised", what, _WITHOUT)]
-    grown = load.after(int(now.value), int(RAISED_EXPIRATION))
+        return [warn("producer-memory-raised", f"{raised}; what that costs is unknown: {error.what}", _WITHOUT)]
+    grown = load.after(before, after)
     cost = (
         f"the target's partitions remember {load.entries:,} producer ids today; at today's rate of new ids these "
         f"become up to {grown:,}, about {grown * ENTRY_BYTES / 1e6:,.1f} MB of broker memory in each set of replicas"
     )
-    return [Finding("warn", "producer-memory-raised", f"{raised}: {cost}", _WITHOUT)]
+    return [warn("producer-memory-raised", f"{raised}: {cost}", _WITHOUT)]
 
 
 def raised_alone(state: State, link: LinkRecord) -> bool:
@@ -82,13 +75,7 @@ async def put_back_after_finish(connections: Connections, link: LinkRecord) -> l
         against = error.what
     if not against:
         return []
-    return [
-        Finding(
-            "warn",
-            "not-put-back",
-            f"the target does not let {PRODUCER_EXPIRATION} be put back: {against}",
-            f"set {PRODUCER_EXPIRATION}={former} as the brokers' default by hand"
-            if former
-            else f"remove {PRODUCER_EXPIRATION} from the brokers' defaults by hand",
-        )
-    ]
+    by_hand = f"remove {PRODUCER_EXPIRATION} from the brokers' defaults by hand"
+    if former:
+        by_hand = f"set {PRODUCER_EXPIRATION}={former} as the brokers' default by hand"
+    return [warn("not-put-back", f"the target does not let {PRODUCER_EXPIRATION} be put back: {against}", by_hand)]

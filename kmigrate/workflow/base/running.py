@@ -31,12 +31,10 @@ def controller_runs(log: StateLog) -> bool:
 
 
 def no_mirror(link: str) -> str:
-    """Return the sentence that no mirror process of the link runs."""
     return f"no mirror process of link {link} is heard of"
 
 
 def start_mirror(link: str) -> str:
-    """Return the commands that start a mirror process of the link."""
     return f"kmigrate run, or kmigrate mirror run --link {link} alone"
 
 

@@ -20,7 +20,8 @@ from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, PromotedUnit, ProvenTopic, TopicRecord
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 from kmigrate.state.log import StateLog
 
 __all__ = ["PromoteProgress", "Unit", "decided", "group_decided"]
@@ -77,6 +78,7 @@ class PromoteProgress:
 
     async def wait_for_unit(self, log: StateLog, record: TopicRecord, deadline: float) -> None:
         """Wait until every coupled topic stands at its barrier, too; a topic that is given up takes the others back."""
+        tries = Backoff(_PAUSE_S, within_s=deadline - monotonic())
         while True:
             unit = Unit.of(log.state, record)
             if against := unit.not_asked_for():
@@ -84,9 +86,7 @@ class PromoteProgress:
             missing = [other.topic for other in unit.unpromoted if other.key not in self.at_barrier]
             if not missing:
                 return
-            if monotonic() > deadline:
-                raise Refused("coupled-topics", f"{', '.join(missing)} did not reach its barrier in time")
-            await sleep(_PAUSE_S)
+            await tries.pause(Refused("coupled-topics", f"{', '.join(missing)} did not reach its barrier in time"))
 
     def unit_to_flip(self, state: State, record: TopicRecord) -> PromotedUnit | None:
         """Return what is flipped with a topic (rule B); None while another topic of the unit is not as proven.

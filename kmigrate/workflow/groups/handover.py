@@ -37,7 +37,8 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import now_ms
+from kmigrate.net.retry import Backoff
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.open_transactions import named_if_open
@@ -202,7 +203,7 @@ class GroupHandover:
 
         A group that opens before the records are on the target makes clients reset their positions.
         """
-        deadline = monotonic() + self.timeout_s
+        tries = Backoff(0.05, within_s=self.timeout_s)
         target, positions = self.connections.target, Positions(self.connections.target, self.connections.log)
         while True:
             maps = {topic: await self._maps(positions, topic) for topic in sorted({topic for topic, _ in wanted})}
@@ -216,19 +217,17 @@ class GroupHandover:
             missing = [k for k in wanted if k not in moved or ends[k].error or ends[k].offset < moved[k].offset]
             if not missing:
                 return moved
-            if monotonic() > deadline:
-                topic, partition = missing[0]
-                made = maps[topic].get(partition)
-                raise Refused(
-                    "target-behind-group",
-                    f"group {self.record.group} has read {topic}-{partition} up to {wanted[missing[0]].offset}, the "
-                    f"mirror has copied it up to {made.covered if made is not None else 0}",
-                    still_true="the group is still mirrored; nothing was written",
-                    next_step="wait until the mirror has caught up (kmigrate status), or look at a position beyond "
-                    "the log",
-                )
             await target.refresh({topic for topic, _ in missing})
-            await sleep(0.05)
+            topic, partition = missing[0]
+            made = maps[topic].get(partition)
+            behind = Refused(
+                "target-behind-group",
+                f"group {self.record.group} has read {topic}-{partition} up to {wanted[missing[0]].offset}, the mirror "
+                f"has copied it up to {made.covered if made is not None else 0}",
+                still_true="the group is still mirrored; nothing was written",
+                next_step="wait until the mirror has caught up (kmigrate status), or look at a position beyond the log",
+            )
+            await tries.pause(behind)
 
     async def _maps(self, positions: Positions, topic: str) -> Mapping[int, OffsetMap]:
         record = self.connections.log.state.topic(self.record.link, topic)

@@ -48,8 +48,9 @@ class BarrierTable:
             (record.topic, partition): LogOffset(0, barrier.offset, barrier.leader_epoch)
             for partition, barrier in record.barrier.items()
         }
-        keys = [(record.topic, partition) for partition in range(record.partitions)]
-        described, recent = await together(self._source.describe_producers(keys), self.recent.read_to(ends, deadline))
+        described, recent = await together(
+            self._source.describe_producers(record.topic_partitions), self.recent.read_to(ends, deadline)
+        )
         for (topic, partition), (error, producers) in described.items():
             if error:
                 raise Refused("no-barrier", f"the producers of {topic}-{partition} cannot be read (error {error})")

@@ -135,10 +135,9 @@ async def direct_writers(log: StateLog, source: ClusterClient, record: TopicReco
 
 async def _told(log: StateLog, source: ClusterClient, record: TopicRecord) -> dict[_Key, ProducerState]:
     """Return the producers, as the source describes them, that wrote data and belong to no router."""
-    keys = [(record.topic, p) for p in range(record.partitions)]
     return {
         (partition, producer.producer_id, producer.producer_epoch): producer
-        for (_, partition), (error, producers) in (await source.describe_producers(keys)).items()
+        for (_, partition), (error, producers) in (await source.describe_producers(record.topic_partitions)).items()
         for producer in producers
         if not error
         and producer.producer_id < DIRECT_LIMIT

@@ -9,7 +9,8 @@ from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import Refused
 from kmigrate.model.records import TopicRecord
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 
 __all__ = ["FinalCheck"]
@@ -31,7 +32,7 @@ class FinalCheck:
 
     async def ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
         """Return the log ends of source and target; the source's ends are confirmed by all replicas."""
-        keys = [(self.topic, p) for p in range(record.partitions)]
+        keys = record.topic_partitions
         return await together(witnessed_ends(self.source, keys), self.target.log_ends(keys))
 
     async def run(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
@@ -39,6 +40,7 @@ class FinalCheck:
 
         `wanted` returns by partition the offset that the target's log must end at by now.
         """
+        tries = Backoff(0.005, within_s=deadline - monotonic())
         _, ends = await together(self.refresh(), self.ends(record))
         self._refuse_partitions(record)
         while True:
@@ -52,10 +54,8 @@ class FinalCheck:
             ]
             if not elsewhere:
                 return at_barrier
-            if monotonic() > deadline:
-                raise Refused("target-not-at-barrier", elsewhere[0])
             await self.target.refresh([self.topic])
-            await sleep(0.005)
+            await tries.pause(Refused("target-not-at-barrier", elsewhere[0]))
             ends = await self.ends(record)
 
     def _refuse_partitions(self, record: TopicRecord) -> None:

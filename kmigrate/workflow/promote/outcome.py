@@ -21,6 +21,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import ProvenTopic, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.retry import Backoff
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.unit import decided
 
@@ -108,11 +109,11 @@ async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin,
     if not wanted:
         return
     await admin.create_acls(record.promote_acls)
+    tries = Backoff(0.005, within_s=deadline - monotonic())
     for node in list(target.metadata.brokers):
         while not await _knows(target, node, wanted):
-            if monotonic() > deadline:
-                raise Refused("acls-not-in-force", f"broker {node} of the target does not know the topic's ACLs yet")
-            await sleep(0.005)
+            what = f"broker {node} of the target does not know the topic's ACLs yet"
+            await tries.pause(Refused("acls-not-in-force", what))
 
 
 async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:

@@ -38,6 +38,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import SEALED_SIZE, Seal, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.retry import Backoff
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.promote.revoking import Revoker, begun
 from kmigrate.workflow.promote.size_limit import SizeLimit
@@ -171,11 +172,10 @@ class Sealer:
         transaction may be open at any time until all identities are revoked.
         """
         names = sorted(seen)
+        tries = Backoff(_PAUSE_S, within_s=deadline - monotonic())
         while names:
-            if monotonic() > deadline:
-                what = f"{', '.join(names)} has a transaction open on {record.topic} at the source"
-                raise Refused("open-transaction", what)
-            await sleep(_PAUSE_S)
+            what = f"{', '.join(names)} has a transaction open on {record.topic} at the source"
+            await tries.pause(Refused("open-transaction", what))
             now = await self._open(record)
             names = [name for name in names if seen[name] & now.get(name, frozenset())]
 

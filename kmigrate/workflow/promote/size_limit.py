@@ -12,7 +12,8 @@ from kmigrate.cluster.append import Takes, asked_to_append
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.records import SIZE_LIMIT, TopicRecord
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 
 __all__ = ["SizeLimit", "put_back_size_limit"]
 
@@ -41,6 +42,7 @@ class SizeLimit:
     async def shown(self, wanted: Takes, deadline: float, pause_s: float) -> None:
         """Wait until the leader of every partition shows that the limit is in force, or is gone."""
         topic, missing = self.record.topic, list(range(self.record.partitions))
+        tries = Backoff(pause_s, within_s=deadline - monotonic())
         while True:
             try:
                 found = await asked_to_append(self.source, topic, missing)
@@ -51,9 +53,7 @@ class SizeLimit:
             except Unreachable as away:
                 problem = away.what
                 await self.source.refresh([topic])
-            if monotonic() > deadline:
-                raise Refused("seal-unproven", f"{topic}-{missing[0]}: {problem}")
-            await sleep(pause_s)
+            await tries.pause(Refused("seal-unproven", f"{topic}-{missing[0]}: {problem}"))
 
 
 async def put_back_size_limit(admin: Admin, topic: str, before: str) -> None:

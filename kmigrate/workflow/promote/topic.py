@@ -44,6 +44,7 @@ from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.model.stops import DISK_LOW, WITHOUT_BATCH
 from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import LinkClusters
@@ -143,9 +144,6 @@ class TopicPromotion:
         """Return each partition as its present owner reports, after the owner has read of this fence (rule C)."""
         fence = record.fence_epoch if record.phase is not TopicPhase.PROMOTE_PENDING else -1
         return progress_of(self.log.state, record, self.log.alive(MirrorPresence), applied=fence)
-
-    def _keys(self, record: TopicRecord) -> list[tuple[str, int]]:
-        return [(self.topic, p) for p in range(record.partitions)]
 
     async def _advance(self, record: TopicRecord, event: TopicEvent, changed: TopicRecord) -> None:
         """Write the next phase, unless the record has changed since it was looked at."""
@@ -283,10 +281,10 @@ class TopicPromotion:
 
     async def _rehearse(self, record: TopicRecord) -> None:
         """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
-        questions = together(self.check.ends(record), self.source.describe_producers(self._keys(record)))
+        questions = together(self.check.ends(record), self.source.describe_producers(record.topic_partitions))
         _, ((witnessed, _), _) = await together(self.check.refresh(), questions)
         refuse_unwitnessed(self.source, witnessed)
-        ends = await self.source.list_offsets(dict.fromkeys(self._keys(record), LATEST))
+        ends = await self.source.list_offsets(dict.fromkeys(record.topic_partitions, LATEST))
         readable = {key: end for key, end in ends.items() if not end.error}
         await self.table.recent.read_to(readable, self._deadline(record))
 
@@ -392,16 +390,15 @@ class TopicPromotion:
 
     async def _ends(self, record: TopicRecord, deadline: float) -> dict[tuple[str, int], LogOffset]:
         """Return the source's log ends after the drain (rule B); read again while a leader is away."""
+        tries = Backoff(0.01, within_s=deadline - monotonic())
         while True:
-            ends = await witnessed_ends(self.source, self._keys(record))
+            ends = await witnessed_ends(self.source, record.topic_partitions)
             refuse_unwitnessed(self.source, ends)
             away = [f"{topic}-{partition}" for (topic, partition), end in ends.items() if end.error]
             if not away:
                 return ends
-            if monotonic() > deadline:
-                raise Refused("no-barrier", f"the log end of {', '.join(away)} cannot be read")
             await self.source.refresh([self.topic])
-            await sleep(0.01)
+            await tries.pause(Refused("no-barrier", f"the log end of {', '.join(away)} cannot be read"))
 
     # fenced
 

@@ -359,7 +359,7 @@ class _LinkLook:
         return self.connections.log.state
 
     def _keys(self) -> list[tuple[str, int]]:
-        return [(record.topic, partition) for record in self.records for partition in range(record.partitions)]
+        return [key for record in self.records for key in record.topic_partitions]
 
     # the clusters
 
