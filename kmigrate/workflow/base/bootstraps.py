@@ -23,9 +23,6 @@ from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 
 __all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port", "takes_connections"]
 
-
-"""API keys. Every broker offers WriteTxnMarkers, which is an API between brokers; a router offers that API to nobody.
-"""
 _ANSWER_S = 8.0
 
 
@@ -95,6 +92,7 @@ async def _ask_one(target: ClusterClient, address: str, host: str, port: int) ->
         async with asyncio.timeout(_ANSWER_S), ClusterClient(settings) as client:
             versions = await api_versions(client)
             cluster = (await client.refresh([])).cluster_id
+            # Every broker offers this API between brokers; a router offers it to nobody.
             is_broker = ApiKey.WRITE_TXN_MARKERS in versions
             other = cluster == wanted and is_broker and await is_other_cluster(client, target)
     except TimeoutError:

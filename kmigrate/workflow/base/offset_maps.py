@@ -54,10 +54,7 @@ class Positions:
         return {p: self._mapped(record, p, ends[p], progress.get(p)) for p in sorted(ends)}
 
     async def up_to_barrier(self, record: TopicRecord) -> dict[int, OffsetMap]:
-        """Return the maps up to each barrier.
-
-        Records that either log has taken since the topic's promote are not on the other cluster.
-        """
+        """Return the maps up to each barrier: beyond, neither log has the records of the other log."""
         made = await self.maps(record)
         if not record.mapped:
             for partition, barrier in record.barrier.items():

@@ -59,10 +59,7 @@ class Plan:
         return [f.what + (f" ({f.next_step})" if f.next_step else "") for f in self.findings if f.level == "warn"]
 
     def refuse(self, still_true: str = "nothing was changed") -> None:
-        """Raise the refusal that the findings demand.
-
-        The refusal's JSON has all findings. The text has only a few of many findings of a kind.
-        """
+        """Raise the refusal that the findings demand: the JSON has all findings, the text has a few of each kind."""
         against = [f for f in self.findings if f.level == "refuse"]
         if not against:
             return

@@ -67,10 +67,7 @@ class PromoteProgress:
             raise
 
     def not_ready_with(self, unit: Unit) -> str | None:
-        """Return another topic of the unit that cannot be fenced yet.
-
-        If this topic were fenced now, writers would wait behind its fence for that other topic.
-        """
+        """Return another topic of the unit that is not ready: behind a fence now, writers would wait for that topic."""
         for other in unit.unpromoted:
             if other.phase is TopicPhase.PROMOTE_PENDING and other.key not in self.ready:
                 return f"{other.topic}, which is written together with {unit.topic}, is not ready"
@@ -89,10 +86,7 @@ class PromoteProgress:
             await tries.pause(Refused("coupled-topics", f"{', '.join(missing)} did not reach its barrier in time"))
 
     def unit_to_flip(self, state: State, record: TopicRecord) -> PromotedUnit | None:
-        """Return what is flipped with a topic (rule B); None while another topic of the unit is not as proven.
-
-        Raises Refused where the promote of a topic or a group of the unit was given up.
-        """
+        """Return what a flip names (rule B), None while a topic is not as proven; Refused after a promote was given up."""
         unit = Unit.of(state, record)
         if against := unit.not_asked_for():
             raise Refused("coupled-topics", against)

@@ -19,10 +19,7 @@ __all__ = ["changed_meanwhile", "telling", "write_each"]
 
 
 async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: list[str] | None = None) -> None:
-    """Write intents, each with the change in words; an error names the intents that were written before.
-
-    `done` is for a verb that does something else between its writes: the list collects the words of everything written.
-    """
+    """Write intents, each with the change in words, which `done` collects; an error names the changes made before."""
     done = [] if done is None else done
     with telling(done):
         for change, decide in writes:

@@ -89,8 +89,7 @@ def moved_positions(
     on_source: _Committed,
     on_target: _Committed,
 ) -> GroupAudit:
-    """Compare the positions written at the promote with both clusters' positions; `starts` are first mirrored
-    offsets."""
+    """Compare the positions of the promote with both clusters' positions; `starts` are first mirrored offsets."""
     handed = [
         (topic, partition, offset)
         for topic, offsets in sorted(group.written.items())

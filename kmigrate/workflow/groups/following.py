@@ -154,10 +154,7 @@ class FollowHandover:
             await sleep(_PAUSE_S / 2)
 
     async def _topics_ready(self) -> None:
-        """Wait until the coupled topics are ready (rule C).
-
-        A group that is frozen sooner makes its application wait for what the topics wait for.
-        """
+        """Wait until the coupled topics are ready (rule C): a frozen application would wait for them."""
         began = monotonic()
         while True:
             topics = [
@@ -234,10 +231,7 @@ class FollowHandover:
             raise Refused("coupled-topics", late.what) from late
 
     async def _open_in_place(self, record: GroupRecord) -> None:
-        """Open a group with members of both protocols.
-
-        The placeholder is in the group at that time, so that the target refuses no member (C17).
-        """
+        """Open a group of both protocols while the placeholder is in it, so that the target refuses no member (C17)."""
         try:
             await self.placeholder.take()
             await self._write(self._opened(record))

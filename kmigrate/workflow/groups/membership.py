@@ -86,11 +86,7 @@ async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[Gro
 
 
 def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:
-    """Name a registered router that the group's handover waits for, with the reason; None for no such router.
-
-    Such a router has not applied the state of `epoch`, or commits of the group or trial joins are still in flight
-    there.
-    """
+    """Name a registered router that has not applied `epoch`, or has commits or trial joins of the group in flight."""
     alive = {router.instance: router for router in log.alive(RouterPresence)}
     for router in log.state.routers():
         presence = alive.get(router.instance)

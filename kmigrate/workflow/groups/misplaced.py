@@ -117,8 +117,7 @@ def with_sightings(
 def seen_members(
     known: MisplacedRecord, record: GroupRecord, now_there: Sequence[GroupMember] | None, now_ms: int
 ) -> Seen:
-    """Merge the record with what a cluster has just answered; None where the cluster was not asked, or did not
-    answer."""
+    """Merge the record with a cluster's present answer; None where the cluster was not asked, or did not answer."""
     side = wrong_side(record)
     if side is None:
         return Seen(known, (), ())
@@ -199,10 +198,7 @@ async def promoted_group_findings(
     accepted: bool = False,
     verb: str = "",
 ) -> list[Finding]:
-    """Return the findings for the link's promoted groups, or for the groups that have positions in some topics.
-
-    A group whose members cannot be read does not keep the verb back: a warning says so.
-    """
+    """Return findings for promoted groups, or for those that read some topics; a cluster that is silent only warns."""
     found: list[Finding] = []
     state, now = connections.log.state, connections.log.now_ms()
     for record in state.groups(link.name):

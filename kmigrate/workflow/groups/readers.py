@@ -50,10 +50,7 @@ async def group_reads(source: ClusterClient, admin: Admin, group: str) -> GroupR
 async def reading_groups(
     state: State, link: str, topics: Collection[str], source: ClusterClient, admin: Admin
 ) -> list[Finding]:
-    """Return a finding for each mirrored group that reads a topic and is not promoted.
-
-    The topic has to wait for such a group.
-    """
+    """Return a finding for each unpromoted group that reads a topic: the topic has to wait for the group."""
     groups = _unpromoted(state, link)
     if not topics or not groups:
         return []
@@ -63,8 +60,7 @@ async def reading_groups(
 
 
 async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[str]) -> dict[str, list[str]]:
-    """Return the groups of a cluster that have a position in a topic, or members that are assigned the topic, by
-    topic."""
+    """Return the groups of a cluster by topic: groups with a position in the topic, or members that are assigned it."""
     names = chosen_groups([NamePattern(".*")], await admin.groups())
     described = await _assigned(admin, names)
     turn = asyncio.Semaphore(_AT_ONCE)

@@ -48,10 +48,7 @@ class Condition:
 
     @property
     def needs_figures(self) -> bool:
-        """True if the condition needs figures from the clusters.
-
-        A condition that the state log alone can judge must not wait for a cluster that is gone.
-        """
+        """True if clusters must be asked: what the state log can judge must not wait for a cluster that is gone."""
         return self.kind == "lag"
 
     def judge(

@@ -40,10 +40,7 @@ class BarrierTable:
         """The producers found in the last batches of the source's logs."""
 
     async def read(self, record: TopicRecord, deadline: float) -> _Marks:
-        """Return the producer marks below the barrier, which must be known.
-
-        Raises Refused for an open transaction.
-        """
+        """Return the producer marks below the barrier, which must be known; Refused for an open transaction."""
         ends = {
             (record.topic, partition): LogOffset(0, barrier.offset, barrier.leader_epoch)
             for partition, barrier in record.barrier.items()
@@ -63,10 +60,7 @@ class BarrierTable:
         return self._marks(record, {key: producers for key, (_, producers) in described.items()}, recent)
 
     async def write(self, record: TopicRecord, marks: Mapping[int, tuple[ProducerMark, ...]]) -> None:
-        """Write the table into the state log, where every router reads the table before the flip.
-
-        A new controller may write the table again: later marks of the same fence say the same.
-        """
+        """Write the table, which every router reads before the flip; later marks of the same fence say the same."""
         for chunk in barrier_chunks(record.link, record.topic, record.fence_epoch, marks):
 
             def decide(state: State, wanted: BarrierRecord = chunk) -> Record | None:

@@ -71,7 +71,7 @@ class SourceCloser:
         for key in self.troubles.keys() - {record.key for record in due}:
             del self.troubles[key]
         for at in range(0, len(due), _AT_ONCE):
-            await together(*(self._try(record) for record in due[at : at + _AT_ONCE]))
+            await together(*map(self._try, due[at : at + _AT_ONCE]))
         if self.troubles:
             await sleep(_LOOK_S)
 

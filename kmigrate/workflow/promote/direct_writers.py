@@ -16,8 +16,9 @@ The second is twice the longest pause that the mirror has seen of this writer, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from kmigrate.cluster.client import ClusterClient, ProducerState
 from kmigrate.model.presences import MirrorPresence
@@ -89,7 +90,7 @@ def seen_direct_writers(log: StateLog, record: TopicRecord) -> _Found:
                 continue
             last_ms = now - max(0, (presence.said_ms or now) - seen.direct_ms)
             key = partition, seen.direct_id, seen.direct_epoch
-            _hear(found, key, last_ms, seen.direct_offset)
+            _note(found, key, last_ms, seen.direct_offset)
     return {key: writer for key, writer in found.items() if not log.state.is_routed(record.link, key[1], key[2])}
 
 
@@ -97,22 +98,21 @@ async def look_for_direct_writers(
     log: StateLog, source: ClusterClient, record: TopicRecord, window_s: float
 ) -> list[Straggler]:
     """Return all direct writers of a topic that any of the four kinds of evidence names."""
-    told = await _told(log, source, record)
+    described = await _described(log, source, record)
     moved: set[_Key] = set()
-    if window_s and any(producer.last_timestamp > log.now_ms() for producer in told.values()):
+    if window_s and any(producer.last_timestamp > log.now_ms() for producer in described.values()):
         await sleep(min(window_s, _LOOK_AGAIN_S))
-        before, told = told, await _told(log, source, record)
-        moved = {key for key, producer in told.items() if key not in before or before[key] != producer}
+        before, described = described, await _described(log, source, record)
+        moved = {key for key, producer in described.items() if before.get(key) != producer}
     found = seen_direct_writers(log, record)
     now, window_ms = log.now_ms(), round(window_s * 1000)
-    for key, producer in told.items():
+    for key, producer in described.items():
         if key in moved and producer.last_timestamp > now:
-            _hear(found, key, now, -1)
+            _note(found, key, now, -1)
         elif (0 if key in found else now - window_ms) <= producer.last_timestamp <= now:
-            _hear(found, key, producer.last_timestamp, -1)
+            _note(found, key, producer.last_timestamp, -1)
         elif producer.txn_start_offset >= 0:
-            _hear(found, key, min(now, producer.last_timestamp), producer.txn_start_offset)
-    open_ = {key for key, producer in told.items() if producer.txn_start_offset >= 0}
+            _note(found, key, min(now, producer.last_timestamp), producer.txn_start_offset)
     quiet = _quiet_ms(found.values(), window_ms)
     newest = _newest(found.values())
     return [
@@ -121,7 +121,7 @@ async def look_for_direct_writers(
             writer,
             max(0, now - (newest[key[1:]] if key[1] >= 0 else writer.last_ms)),
             quiet[key],
-            key in open_,
+            in_transaction=key in described and described[key].txn_start_offset >= 0,
         )
         for key, writer in sorted(found.items())
     ]
@@ -133,7 +133,7 @@ async def direct_writers(log: StateLog, source: ClusterClient, record: TopicReco
     return [straggler.reason for straggler in found if straggler.in_the_way]
 
 
-async def _told(log: StateLog, source: ClusterClient, record: TopicRecord) -> dict[_Key, ProducerState]:
+async def _described(log: StateLog, source: ClusterClient, record: TopicRecord) -> dict[_Key, ProducerState]:
     """Return the producers, as the source describes them, that wrote data and belong to no router."""
     return {
         (partition, producer.producer_id, producer.producer_epoch): producer
@@ -151,7 +151,7 @@ def _key(writer: DirectWriter) -> _Key:
     return writer.partition, writer.producer_id, writer.epoch
 
 
-def _hear(found: _Found, key: _Key, last_ms: int, offset: int) -> None:
+def _note(found: _Found, key: _Key, last_ms: int, offset: int) -> None:
     """Note that a writer wrote at a time."""
     known = found.get(key)
     if known is None:
@@ -170,15 +170,13 @@ def _newest(writers: Iterable[DirectWriter]) -> Mapping[tuple[int, int], int]:
     return newest
 
 
-def _quiet_ms(writers: Iterable[DirectWriter], window_ms: int) -> dict[_Key, int]:
+def _quiet_ms(writers: Collection[DirectWriter], window_ms: int) -> dict[_Key, int]:
     """Return the silence that a promote asks of each writer."""
-    writers = list(writers)
-    of_topic = _pause_between(writers)
+    of_topic, newest = _pause_between(writers), _newest(writers)
     first: dict[tuple[int, int], int] = {}
     for writer in writers:
         producer = writer.producer_id, writer.epoch
         first[producer] = min(writer.first_ms, first.get(producer, writer.first_ms))
-    newest = _newest(writers)
     pauses: dict[tuple[int, int], int] = {}
     for writer in writers:
         # No pause between any two batches of the producer is longer than this, whichever partitions they went to.
@@ -192,13 +190,7 @@ def _quiet_ms(writers: Iterable[DirectWriter], window_ms: int) -> dict[_Key, int
 
 
 def _pause_between(writers: Iterable[DirectWriter]) -> int:
-    """Return the longest time without any direct writer of the topic until another writer came.
-
-    A job that starts a new producer at each run shows only by this pause.
-    """
-    longest, end = 0, -1
-    for writer in sorted(writers, key=lambda each: each.first_ms):
-        if end >= 0:
-            longest = max(longest, writer.first_ms - end)
-        end = max(end, writer.last_ms)
-    return longest
+    """Return the longest time between writers: a job with a new producer at each run shows only by this pause."""
+    in_order = sorted(writers, key=lambda each: each.first_ms)
+    ends = accumulate((writer.last_ms for writer in in_order), max)
+    return max((after.first_ms - end for after, end in zip(in_order[1:], ends, strict=False)), default=0)

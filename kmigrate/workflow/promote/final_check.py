@@ -36,10 +36,7 @@ class FinalCheck:
         return await together(witnessed_ends(self.source, keys), self.target.log_ends(keys))
 
     async def run(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
-        """Return the target's ends, which are the barrier there.
-
-        `wanted` returns by partition the offset that the target's log must end at by now.
-        """
+        """Return the target's ends at the barrier; `wanted` returns by partition where the target's log must end."""
         tries = Backoff(0.005, within_s=deadline - monotonic())
         _, ends = await together(self.refresh(), self.ends(record))
         self._refuse_partitions(record)

@@ -87,10 +87,7 @@ def late_of(state: State, record: TopicRecord, ends: Mapping[int, int]) -> tuple
 
 
 async def with_unread(source: ClusterClient, found: Sequence[LateFound]) -> tuple[LateFound, ...]:
-    """Read offsets that the watch has not read yet, as far as a few answers of the source reach.
-
-    Offsets that cannot be read now, or that an open transaction holds back, stay unread.
-    """
+    """Read offsets that the watch has not read, as far as a few answers reach; the rest stays unread."""
     unread = [each for each in found if each.writes.unread][:_MOST_PARTITIONS]
     read = dict(zip(unread, await together(*(_read(source, each) for each in unread)), strict=True))
     return tuple(read.get(each, each) for each in found)
@@ -144,10 +141,7 @@ async def read_late(source: ClusterClient, topic: str, partition: int, offset: i
 async def reads_of_late(
     source: ClusterClient, topic: str, partition: int, known: LateWrites, most: int
 ) -> AsyncIterator[LateWrites]:
-    """Yield a partition's late writes after each response, `most` at most.
-
-    This ends where all is read, or where an open transaction holds the rest back.
-    """
+    """Yield late writes after each response, until all is read or an open transaction holds the rest back."""
     for _ in range(most):
         if known.unread <= 0:
             return

@@ -86,8 +86,7 @@ class LateWatch:
         return self.connections.log
 
     def _forget_troubles(self, of_links: Sequence[tuple[LinkRecord, Sequence[TopicRecord]]]) -> None:
-        """Drop the troubles of links that are not watched any more, and of topics whose late records stay as they
-        are."""
+        """Drop the troubles of links that are not watched, and of topics whose late records stay as they are."""
         still = {link.key for link, topics in of_links if topics}
         still |= {each.key for _, topics in of_links for each in topics if each.on_late is not OnLate.ALARM}
         for key in self.troubles.keys() - still:

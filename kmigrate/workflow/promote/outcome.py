@@ -51,20 +51,14 @@ async def go_forward(record: TopicRecord, log: StateLog, target: Admin) -> None:
 
 
 def flipped_as_decided(record: TopicRecord, at_ms: int, state: State) -> TopicRecord | None:
-    """Return the flipped record that another topic's flip demands.
-
-    Returns None where no flip names the topic, or the record has changed since the look.
-    """
+    """Return the flipped record that another topic's flip demands; None for no such flip, or a changed record."""
     proven = decided(state, record)
     unchanged = state.records.get(record.key) == record
     return flipped(record, at_ms, proven) if proven is not None and unchanged else None
 
 
 def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord:
-    """Return the flipped record; `at_ms` is a time of the state log's clock.
-
-    The time for which producers may repeat their writes is counted from `at_ms`.
-    """
+    """Return the flipped record; producers may repeat their writes for a time that counts from `at_ms` (log clock)."""
     return replace(
         record,
         phase=advance_topic(record.phase, TopicEvent.FLIP),
@@ -90,10 +84,7 @@ def given_up(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecord:
 
 
 async def with_promote_rules(record: TopicRecord, target: ClusterClient) -> tuple[Acl, ...]:
-    """Return the ACLs that kmigrate answers for once the topic's own ACLs are put on the target.
-
-    ACLs that the target has already were set by somebody else, and are left alone.
-    """
+    """Return the ACLs that kmigrate answers for from the flip on: the target's present ACLs are somebody else's."""
     if not record.promote_acls:
         return record.granted_acls
     at_target = await read_acls(target) or frozenset()
@@ -101,10 +92,7 @@ async def with_promote_rules(record: TopicRecord, target: ClusterClient) -> tupl
 
 
 async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin, deadline: float) -> None:
-    """Put the topic's own ACLs in force on every broker of the target.
-
-    A producer that a single broker still refuses is lost.
-    """
+    """Put the topic's own ACLs in force on every broker: a producer that a single broker refuses is lost."""
     wanted = set(record.promote_acls)
     if not wanted:
         return
@@ -117,10 +105,7 @@ async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin,
 
 
 async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
-    """Return True if a broker has all the ACLs.
-
-    A broker that has left the cluster counts, too: that broker reads the ACLs before serving again.
-    """
+    """Return True if a broker has all the ACLs, or has left the cluster: it reads the ACLs before it serves again."""
     try:
         return wanted <= (await read_acls(target, node) or frozenset())
     except Unreachable:

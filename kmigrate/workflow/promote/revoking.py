@@ -22,7 +22,7 @@ E  Before Kafka 3.0 a coordinator tells of no transaction. There an abort is sen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import ClusterClient
@@ -61,10 +61,8 @@ class Revoker:
 
     async def refuse_denied(self, record: TopicRecord) -> None:
         """Refuse where the source would not let kmigrate revoke; the question changes nothing."""
-        holders = _writers(self.log.state, record)
-        for at in range(0, len(holders), _AT_ONCE):
-            some = holders[at : at + _AT_ONCE]
-            await together(*(may_speak_for(self.source, holder.name) for holder in some))
+        for some in _batches(_writers(self.log.state, record)):
+            await together(*(may_speak_for(self.source, writer.name) for writer in some))
 
     async def revoke(self, record: TopicRecord, deadline: float) -> bool:
         """Revoke until the source refuses every identity that may write a topic in transactions (A).
@@ -73,67 +71,60 @@ class Revoker:
         identity after the other. Returns False where somebody has lifted the fence meanwhile: from then on no other
         identity is touched.
         """
-        tells: bool | None = None
-        while left := [each for each in _writers(self.log.state, record) if each.in_force]:
+        while writers := [each for each in _writers(self.log.state, record) if each.in_force]:
             if not _fenced(self.log.state, record):
                 return False
-            if tells is None:
-                tells = await tells_transactions(self.source)
-            await self._all(record, left, tells, deadline)
+            await self._all(record, writers, deadline)
         return True
 
     async def finish(self, record: TopicRecord, deadline: float) -> None:
         """Finish every revocation that any process has begun (D)."""
-        while left := begun(self.log.state, record):
-            await self._all(record, left, await tells_transactions(self.source), deadline)
+        while writers := begun(self.log.state, record):
+            await self._all(record, writers, deadline)
 
-    async def _all(
-        self, record: TopicRecord, holders: Sequence[TransactionRecord], tells: bool, deadline: float
-    ) -> None:
+    async def _all(self, record: TopicRecord, writers: Sequence[TransactionRecord], deadline: float) -> None:
         """Revoke all identities that can be revoked now."""
-        ready = holders if tells else await self._with_none_open(holders)
+        tells = await tells_transactions(self.source)
+        ready = writers if tells else await self._with_none_open(writers)
         if not ready:
-            await _pause(deadline, ", ".join(holder.name for holder in holders))
-        for at in range(0, len(ready), _AT_ONCE):
-            some = ready[at : at + _AT_ONCE]
-            await together(*(self._revoke(record, holder, tells, deadline) for holder in some))
+            await _pause(deadline, ", ".join(writer.name for writer in writers))
+        for some in _batches(ready):
+            await together(*(self._revoke(record, writer, tells, deadline) for writer in some))
 
-    async def _with_none_open(self, holders: Sequence[TransactionRecord]) -> Sequence[TransactionRecord]:
-        """Return the holders without an open transaction in any log of any topic; an abort would end an open one
-        (E)."""
+    async def _with_none_open(self, writers: Sequence[TransactionRecord]) -> Sequence[TransactionRecord]:
+        """Return the writers without an open transaction in any log of any topic: an abort would end it (E)."""
         state = self.log.state
-        twins = [twin for holder in holders for twin in _twins(state, holder)]
-        topics = {(twin.link, topic) for twin in twins for topic in twin.topics}
-        found = [state.topic(link, topic) for link, topic in sorted(topics)]
-        keys = [(each.topic, partition) for each in found if each is not None for partition in range(each.partitions)]
-        told = (await self.source.describe_producers(keys)).values()
-        open_ = {p.producer_id for _, producers in told for p in producers if p.txn_start_offset >= 0}
-        return [holder for holder in holders if holder.source_id not in open_]
+        records = [each for writer in writers for each in _records_of(state, writer)]
+        topics = {(each.link, topic) for each in records for topic in each.topics}
+        found = filter(None, (state.topic(link, topic) for link, topic in sorted(topics)))
+        keys = [key for topic in found for key in topic.topic_partitions]
+        described = (await self.source.describe_producers(keys)).values()
+        open_ = {p.producer_id for _, producers in described for p in producers if p.txn_start_offset >= 0}
+        return [writer for writer in writers if writer.source_id not in open_]
 
-    async def _revoke(self, record: TopicRecord, holder: TransactionRecord, tells: bool, deadline: float) -> None:
-        identity = (holder.name, holder.source_id, holder.source_epoch)
+    async def _revoke(self, record: TopicRecord, writer: TransactionRecord, tells: bool, deadline: float) -> None:
+        identity = (writer.name, writer.source_id, writer.source_epoch)
         while True:
-            now = self.log.state.transaction(holder.link, holder.name)
-            if now is None or not _same(now, holder):
-                return  # the id has another holder by now, and is looked at anew
-            known = await (self._told(now, identity, deadline) if tells else self._tried(now, identity, deadline))
-            await self._write(record, holder, known)
-            now = self.log.state.transaction(holder.link, holder.name)
-            if known.proven or now is None or now.revoked is None or not _same(now, holder):
+            now = self.log.state.transaction(writer.link, writer.name)
+            if now is None or not _same(now, writer):
+                return  # the id has another writer by now, and is looked at anew
+            known = await (
+                self._described(now, identity, deadline) if tells else self._aborted(now, identity, deadline)
+            )
+            await self._write(record, writer, known)
+            now = self.log.state.transaction(writer.link, writer.name)
+            if known.proven or now is None or now.revoked is None or not _same(now, writer):
                 return
             code = await raise_epoch(self.source, identity)
-            if code in NO_MORE:
-                await self._write(record, holder, replace(_CUT_OFF, proven=True))
-                return
-            if not code:
-                await self._write(record, holder, replace(known, proven=True))
+            if not code or code in NO_MORE:
+                await self._write(record, writer, replace(_CUT_OFF if code else known, proven=True))
                 return
             if not row(code).retriable:
-                raise BrokerRefused("broker-refused", f"{holder.name}: InitProducerId: {row(code).name}", code=code)
+                raise BrokerRefused("broker-refused", f"{writer.name}: InitProducerId: {row(code).name}", code=code)
             # a transaction has slipped in, and ends by its client, a time-out or the next look
-            await _pause(deadline, holder.name)
+            await _pause(deadline, writer.name)
 
-    async def _told(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
+    async def _described(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
         """Wait until an identity has no transaction open; return how its last transaction ended."""
         name, *pair = identity
         while (now := await now_at(self.source, name)) is not None and now.is_open:
@@ -148,7 +139,7 @@ class Revoker:
         # a transaction was aborted, by the raised epoch or by the coordinator at its time-out
         return replace(_CUT_OFF, proven=True)
 
-    async def _tried(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
+    async def _aborted(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
         """Return how the last transaction ended, for a coordinator before Kafka 3.0, by sending an abort (E)."""
         while (code := await end_as(self.source, identity, committed=False)) and row(code).retriable:
             await _pause(deadline, identity[0])
@@ -158,17 +149,17 @@ class Revoker:
             return record.revoked  # the next raise of the epoch tells whether only the epoch was raised
         return _CUT_OFF
 
-    async def _write(self, record: TopicRecord, holder: TransactionRecord, revoked: Revoked) -> None:
+    async def _write(self, record: TopicRecord, writer: TransactionRecord, revoked: Revoked) -> None:
         """Write the revocation into the records of all links to which the source has given this identity.
 
         An identity that is cut off stays cut off. A first revocation is written only while the topic is under the same
         fence: somebody may have lifted that fence since.
         """
-        for twin in _twins(self.log.state, holder):
+        for each in _records_of(self.log.state, writer):
 
-            def decide(state: State, twin: TransactionRecord = twin) -> TransactionRecord | None:
-                now = state.transaction(twin.link, twin.name)
-                if now is None or not _same(now, twin) or not now.in_force:
+            def decide(state: State, each: TransactionRecord = each) -> TransactionRecord | None:
+                now = state.transaction(each.link, each.name)
+                if now is None or not _same(now, each) or not now.in_force:
                     return None
                 if now.revoked is None and not _fenced(state, record):
                     return None
@@ -183,16 +174,15 @@ def _writers(state: State, record: TopicRecord) -> list[TransactionRecord]:
 
 
 def begun(state: State, record: TopicRecord) -> list[TransactionRecord]:
-    """Return the holders that write a topic and whose revocation has begun without proof that the source refuses
-    them."""
+    """Return the writers of a topic whose revocation has begun and is not proven."""
     return [each for each in _writers(state, record) if each.revoked is not None and each.in_force]
 
 
 def _fenced(state: State, record: TopicRecord) -> bool:
     """Return True if a topic is still under the fence that the topic is sealed for."""
     now = state.topic(record.link, record.topic)
-    same = now is not None and now.seal is not None and now.fence_epoch == record.fence_epoch
-    return same and now is not None and now.phase is TopicPhase.FENCING
+    sealed = now is not None and now.phase is TopicPhase.FENCING and now.seal is not None
+    return sealed and now.fence_epoch == record.fence_epoch
 
 
 def _same(one: TransactionRecord | None, other: TransactionRecord) -> bool:
@@ -200,12 +190,16 @@ def _same(one: TransactionRecord | None, other: TransactionRecord) -> bool:
     return one is not None and (one.source_id, one.source_epoch) == (other.source_id, other.source_epoch)
 
 
-def _twins(state: State, holder: TransactionRecord) -> list[TransactionRecord]:
-    """Return the records of an identity in all links with the same source, where an id has one holder."""
-    home = state.link(holder.link)
+def _records_of(state: State, writer: TransactionRecord) -> list[TransactionRecord]:
+    """Return the records of an identity in all links with the same source, where an id has one writer."""
+    home = state.link(writer.link)
     links = [each.name for each in state.links() if home is not None and each.source.is_same(home.source)]
-    found = (state.transaction(link, holder.name) for link in links)
-    return [each for each in found if each is not None and _same(each, holder)]
+    found = (state.transaction(link, writer.name) for link in links)
+    return [each for each in found if each is not None and _same(each, writer)]
+
+
+def _batches(writers: Sequence[TransactionRecord]) -> Iterator[Sequence[TransactionRecord]]:
+    return (writers[at : at + _AT_ONCE] for at in range(0, len(writers), _AT_ONCE))
 
 
 async def _pause(deadline: float, names: str) -> None:

@@ -120,10 +120,7 @@ class Sealer:
         return {one: name for one, name in found.items() if not acknowledged(self.log, record, one)}
 
     async def put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
-        """Seal a fenced topic and prove the seal (rules B, C, E).
-
-        Returns False where the topic's record must be looked at again first.
-        """
+        """Seal a fenced topic and prove the seal (rules B, C, E); False where the record must be read again first."""
         try:
             return await self._put_on(record, routers, deadline)
         except BrokerRefused as refused:
@@ -194,10 +191,7 @@ class Sealer:
         await self._write(record, None)
 
     async def _own_limit(self, record: TopicRecord) -> str:
-        """Return the topic's own limit, after a trial has shown that kmigrate may seal.
-
-        A refusal at this moment leaves nothing to undo.
-        """
+        """Return the topic's own limit after a trial of the seal; a refusal of the trial leaves nothing to undo."""
         await self.source.refresh([record.topic])
         await self.revoker.refuse_denied(record)
         await asked_to_append(self.source, record.topic, range(record.partitions))

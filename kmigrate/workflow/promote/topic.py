@@ -102,10 +102,7 @@ class TopicPromotion:
         self.check = FinalCheck(self.topic, self.source, self.clusters.target)
 
     async def run(self) -> None:
-        """Go on from whatever phase the state log shows; un-fence on failure before the flip (D).
-
-        A failure without a way back is raised: the controller must try again.
-        """
+        """Go on from the phase in the state log; on failure un-fence (D), or raise where there is no way back."""
         try:
             while (record := self._record(self.log.state)) is not None:
                 self._keep_turn(record)
@@ -369,10 +366,7 @@ class TopicPromotion:
         )
 
     def _deadline(self, record: TopicRecord) -> float:
-        """Return when this fence is given up, on this process's monotonic clock.
-
-        A new controller gives the fence a full span again.
-        """
+        """Return when this fence is given up; a new controller gives the fence a full span again."""
         return monotonic() + self._terms(record).fence_timeout_s
 
     def _undrained(self, state: State, record: TopicRecord) -> str | None:
@@ -426,10 +420,7 @@ class TopicPromotion:
         await self._flip(record)
 
     async def _unit_proven(self, record: TopicRecord, deadline: float) -> None:
-        """Wait until the last topic of the unit is proven.
-
-        The promote of that topic goes on at once; the others follow its record.
-        """
+        """Wait until the last topic of the unit is proven: its promote goes on, the others follow its record."""
 
         def proven(state: State) -> bool | None:
             over = self._record(state) != record or decided(state, record) is not None
@@ -466,8 +457,7 @@ class TopicPromotion:
         return None
 
     def _target_ends(self, record: TopicRecord) -> dict[int, int]:
-        """Return where the target's logs must end now: at the barrier; the mirror's position where offsets are
-        mapped."""
+        """Return where the target's logs must end: at the barrier, or where mapped at the mirror's position."""
         if not record.mapped:
             return {p: barrier.offset for p, barrier in record.barrier.items()}
         copied = self._copied(record)

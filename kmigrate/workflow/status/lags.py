@@ -104,10 +104,7 @@ async def copied_up_to(connections: Connections, record: TopicRecord) -> dict[in
 
 
 async def padding_left(connections: Connections, record: TopicRecord) -> int:
-    """Count the filler offsets that the target lacks below a topic's starts.
-
-    Where the topic does not exist yet, all of them count.
-    """
+    """Count the filler offsets that the target lacks below a topic's starts; all of them where no topic exists yet."""
     if record.mapped or record.phase not in NOT_COPIED_YET:
         return 0
     ends = await connections.target.log_ends((record.topic, partition) for partition in record.starts)

@@ -364,8 +364,7 @@ class _LinkLook:
     # the clusters
 
     async def ask(self) -> None:
-        """Ask both clusters, the target first: otherwise records written in between would seem to have passed the
-        source."""
+        """Ask both clusters, the target first: newer records would otherwise seem to have passed the source."""
         try:
             self.at_target = await self._bounds(self.connections.target)
         except KmigrateError as error:
@@ -563,8 +562,7 @@ class _LinkLook:
         )
 
     async def _ask_group(self, group: GroupRecord, reports: Iterable[GroupReport], found: _GroupFigures) -> None:
-        """Ask the clusters in the order of importance, and fill in the answers; a cluster that does not answer
-        raises."""
+        """Ask the clusters in the order of importance, and fill in the answers; a silent cluster raises."""
         target = self.connections.target
         if not self.source_trouble:
             serving, source_admin = await self.connections.source(self.link)
@@ -636,8 +634,7 @@ def _mapped(progress: Mapping[int, PartitionProgress]) -> str:
 
 
 def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
-    """Judge by the two logs whether offsets are identical: the target begins at the start and does not pass the
-    source."""
+    """Judge by both logs whether offsets are identical: the target begins at the start and does not pass the source."""
     if record.phase in NOT_COPIED_YET:
         return "not yet"
     for row in rows:
