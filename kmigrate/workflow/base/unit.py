@@ -86,7 +86,7 @@ class PromoteProgress:
             await tries.pause(Refused("coupled-topics", f"{', '.join(missing)} did not reach its barrier in time"))
 
     def unit_to_flip(self, state: State, record: TopicRecord) -> PromotedUnit | None:
-        """Return what a flip names (rule B), None while a topic is not as proven; Refused after a promote was given up."""
+        """Return what a flip names (rule B); None while a topic is not as proven; Refused after a give-up."""
         unit = Unit.of(state, record)
         if against := unit.not_asked_for():
             raise Refused("coupled-topics", against)

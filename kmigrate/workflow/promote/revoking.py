@@ -58,6 +58,8 @@ class Revoker:
 
     log: StateLog
     source: ClusterClient
+    tells: bool | None = None
+    """True from Kafka 3.0 on: coordinators tell of transactions; None: not asked yet."""
 
     async def refuse_denied(self, record: TopicRecord) -> None:
         """Refuse where the source would not let kmigrate revoke; the question changes nothing."""
@@ -84,12 +86,13 @@ class Revoker:
 
     async def _all(self, record: TopicRecord, writers: Sequence[TransactionRecord], deadline: float) -> None:
         """Revoke all identities that can be revoked now."""
-        tells = await tells_transactions(self.source)
-        ready = writers if tells else await self._with_none_open(writers)
+        if self.tells is None:
+            self.tells = await tells_transactions(self.source)
+        ready = writers if self.tells else await self._with_none_open(writers)
         if not ready:
             await _pause(deadline, ", ".join(writer.name for writer in writers))
         for some in _batches(ready):
-            await together(*(self._revoke(record, writer, tells, deadline) for writer in some))
+            await together(*(self._revoke(record, writer, deadline) for writer in some))
 
     async def _with_none_open(self, writers: Sequence[TransactionRecord]) -> Sequence[TransactionRecord]:
         """Return the writers without an open transaction in any log of any topic: an abort would end it (E)."""
@@ -102,15 +105,14 @@ class Revoker:
         open_ = {p.producer_id for _, producers in described for p in producers if p.txn_start_offset >= 0}
         return [writer for writer in writers if writer.source_id not in open_]
 
-    async def _revoke(self, record: TopicRecord, writer: TransactionRecord, tells: bool, deadline: float) -> None:
+    async def _revoke(self, record: TopicRecord, writer: TransactionRecord, deadline: float) -> None:
         identity = (writer.name, writer.source_id, writer.source_epoch)
         while True:
             now = self.log.state.transaction(writer.link, writer.name)
             if now is None or not _same(now, writer):
                 return  # the id has another writer by now, and is looked at anew
-            known = await (
-                self._described(now, identity, deadline) if tells else self._aborted(now, identity, deadline)
-            )
+            look = self._described if self.tells else self._aborted
+            known = await look(now, identity, deadline)
             await self._write(record, writer, known)
             now = self.log.state.transaction(writer.link, writer.name)
             if known.proven or now is None or now.revoked is None or not _same(now, writer):
@@ -181,8 +183,9 @@ def begun(state: State, record: TopicRecord) -> list[TransactionRecord]:
 def _fenced(state: State, record: TopicRecord) -> bool:
     """Return True if a topic is still under the fence that the topic is sealed for."""
     now = state.topic(record.link, record.topic)
-    sealed = now is not None and now.phase is TopicPhase.FENCING and now.seal is not None
-    return sealed and now.fence_epoch == record.fence_epoch
+    if now is None or now.seal is None:
+        return False
+    return now.phase is TopicPhase.FENCING and now.fence_epoch == record.fence_epoch
 
 
 def _same(one: TransactionRecord | None, other: TransactionRecord) -> bool:
