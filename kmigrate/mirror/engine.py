@@ -137,7 +137,7 @@ class MirrorEngine:
             try:
                 await self._serve()
             except (Unreachable, WaitTimedOut) as error:
-                self._trouble = f"{error.ref}: {error.what}"
+                self._trouble = error.summary
                 await sleep(_RETRY_S)
             await self._link.log.changed(_LOOK_S)
 

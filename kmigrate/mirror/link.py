@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.records import AssignmentRecord, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.state.log import StateLog
 
@@ -49,5 +50,20 @@ class MirroredLink(Clusters):
     def groups(self) -> list[GroupRecord]:
         return self.state.groups(self.name)
 
+    @property
+    def assignment(self) -> AssignmentRecord | None:
+        return self.state.assignment(self.name)
+
     def topic(self, topic: str) -> TopicRecord | None:
         return self.state.topic(self.name, topic)
+
+    async def change_topic(
+        self, topic: str, change: Callable[[TopicRecord], TopicRecord | None], *, forgotten: bool = False
+    ) -> State:
+        """Append a topic's record as `change` returns it; None, or a topic that is gone, changes nothing."""
+
+        def decide(state: State) -> TopicRecord | None:
+            record = state.topic(self.name, topic, forgotten=forgotten)
+            return change(record) if record is not None else None
+
+        return await self.log.append(decide)

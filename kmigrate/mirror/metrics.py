@@ -174,93 +174,79 @@ _OF_LANES: tuple[_LaneRow, ...] = (
 )
 
 
-def _link_metric(name: str, kind: Kind, about: str, *more: str) -> Metric:
-    return Metric(f"kmigrate_{name}", kind, about, (*_LINK, *more))
+def _of_link(kind: Kind, name: str, about: str, read: Callable[[LinkMeter], _Found], *labels: str) -> _LinkRow:
+    return Metric(f"kmigrate_{name}", kind, about, (*_LINK, *labels)), read
 
+
+_link_gauge = partial(_of_link, Kind.GAUGE)
 
 _OF_LINKS: tuple[_LinkRow, ...] = (
-    (
-        _link_metric("link_info", Kind.GAUGE, "1 for every link of this process.", "source", "target"),
+    _link_gauge(
+        "link_info",
+        "1 for every link of this process.",
         lambda meter: [((meter.source, meter.target), 1)],
+        "source",
+        "target",
     ),
-    (
-        _link_metric(
-            "mirror_lease_held",
-            Kind.GAUGE,
-            "1 where this process looks after the link and shares its partitions out, else 0.",
-        ),
+    _link_gauge(
+        "mirror_lease_held",
+        "1 where this process looks after the link and shares its partitions out, else 0.",
         lambda meter: [((), meter.holds_lease())],
     ),
-    (
-        _link_metric(
-            "mirror_presence_age_seconds", Kind.GAUGE, "Time since this process last told the others that it lives."
-        ),
+    _link_gauge(
+        "mirror_presence_age_seconds",
+        "Time since this process last told the others that it lives.",
         lambda meter: [] if meter.announced_at is None else [((), monotonic() - meter.announced_at)],
     ),
-    (
-        _link_metric(
-            "mirror_direct_writers",
-            Kind.GAUGE,
-            "Producers that wrote to a partition of the source without a router during the link, however long ago.",
-            "topic",
-            "partition",
-        ),
+    _link_gauge(
+        "mirror_direct_writers",
+        "Producers that wrote to a partition of the source without a router during the link, however long ago.",
         lambda meter: [(labels, len(times)) for labels, times in meter.direct_writes().items()],
+        "topic",
+        "partition",
     ),
-    (
-        _link_metric(
-            "mirror_direct_write_age_seconds",
-            Kind.GAUGE,
-            "Time since the newest of these writes was read.",
-            "topic",
-            "partition",
-        ),
+    _link_gauge(
+        "mirror_direct_write_age_seconds",
+        "Time since the newest of these writes was read.",
         lambda meter: [(labels, min(times)) for labels, times in meter.direct_writes().items()],
+        "topic",
+        "partition",
     ),
-    (
-        _link_metric(
-            "mirror_target_free_bytes",
-            Kind.GAUGE,
-            "Usable bytes of the volume of a log directory of the target.",
-            "broker",
-            "log_dir",
-        ),
+    _link_gauge(
+        "mirror_target_free_bytes",
+        "Usable bytes of the volume of a log directory of the target.",
         lambda meter: meter.free_bytes().items(),
+        "broker",
+        "log_dir",
     ),
-    (
-        _link_metric(
-            "mirror_disk_held_partitions",
-            Kind.GAUGE,
-            "Partitions that are not copied on because a broker of the target has too little room.",
-        ),
+    _link_gauge(
+        "mirror_disk_held_partitions",
+        "Partitions that are not copied on because a broker of the target has too little room.",
         lambda meter: [((), sum(bool(lane.disk_low) for lane in meter.lanes.values()))],
     ),
-    (
-        _link_metric(
-            "mirror_target_disk_bytes",
-            Kind.GAUGE,
-            "Bytes of the topic on the target with all replicas, told by the holder of the lease.",
-            "topic",
-        ),
+    _link_gauge(
+        "mirror_target_disk_bytes",
+        "Bytes of the topic on the target with all replicas, told by the holder of the lease.",
         lambda meter: [((topic,), size) for topic, size in (meter.disk_sizes() or {}).items()],
+        "topic",
     ),
-    (
-        _link_metric(
-            "mirror_target_disk_growth_bytes_per_hour",
-            Kind.GAUGE,
-            "Growth of all topics of the link on the target over the last hour, told by the holder of the lease.",
-        ),
-        lambda meter: [
-            ((), use.per_hour) for use in [meter.disk_use()] if use is not None and use.per_hour is not None
-        ],
+    _link_gauge(
+        "mirror_target_disk_growth_bytes_per_hour",
+        "Growth of all topics of the link on the target over the last hour, told by the holder of the lease.",
+        lambda meter: [((), use.per_hour) for use in [meter.disk_use()] if use and use.per_hour is not None],
     ),
-    (
-        _link_metric("mirror_link_latency_seconds", Kind.HISTOGRAM, "Replication latency of all partitions together."),
+    _of_link(
+        Kind.HISTOGRAM,
+        "mirror_link_latency_seconds",
+        "Replication latency of all partitions together.",
         lambda meter: [((), meter.latency.value())],
     ),
-    (
-        _link_metric("mirror_slowed_seconds_total", Kind.COUNTER, "Rests that a limit has asked for.", "by"),
+    _of_link(
+        Kind.COUNTER,
+        "mirror_slowed_seconds_total",
+        "Rests that a limit has asked for.",
         lambda meter: [((by,), seconds) for by, seconds in meter.slowed_s.items()],
+        "by",
     ),
 )
 

@@ -209,7 +209,7 @@ class BulkTry:
             except StateLogBroken:
                 raise
             except KmigrateError as error:
-                self._trouble = f"{error.ref}: {error.what}"
+                self._trouble = error.summary
                 await sleep(1.0)
             await self._log.changed(_LOOK_S)
 

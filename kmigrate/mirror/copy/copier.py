@@ -26,7 +26,7 @@ from kmigrate.mirror.copy.writing import TargetWriter
 from kmigrate.mirror.partition.direct_writers import DirectSeen
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.partition.mapped import MappedLane
-from kmigrate.mirror.partition.reactions import Asked, Found, error_text, reaction_to
+from kmigrate.mirror.partition.reactions import Asked, Found, reaction_to
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicPhase
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
@@ -350,7 +350,7 @@ class Copier:
         if info is None and client.metadata.brokers:
             trouble = f"{reaction_to(asked, Found.GONE).ref}: cluster {name} has no topic {topic.topic} now"
         elif info is not None and info.error:
-            trouble = error_text(reaction_to(asked, info.error), info.error, f"a look at {topic.topic} was refused")
+            trouble = reaction_to(asked, info.error).text(info.error, f"a look at {topic.topic} was refused")
         elif info is not None and not self._shown(client, topic.topic):
             for lane in lanes:
                 lane.stop(

@@ -113,7 +113,7 @@ class Signals:
         if isinstance(error, Unreachable):
             self._troubles[client] = error.what
             return
-        trouble = self._troubles[client] = f"{error.ref}: {error.what}"
+        trouble = self._troubles[client] = error.summary
         now, (warned, at) = monotonic(), self._warned.get(client, ("", 0.0))
         if trouble != warned or now - at > _WARN_S:
             self._warned[client] = trouble, now

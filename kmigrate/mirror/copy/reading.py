@@ -26,7 +26,7 @@ from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
 from kmigrate.mirror.copy.throttle import Throttle
 from kmigrate.mirror.metrics import Slowed
 from kmigrate.mirror.partition.lane import Key, Lane
-from kmigrate.mirror.partition.reactions import Action, Asked, Found, cause, error_text, reaction_to
+from kmigrate.mirror.partition.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.partition.steps import Reading
 from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner, together
@@ -367,11 +367,11 @@ class SourceReader:
 
     def _refused(self, lane: Lane, asked: int, error: int) -> None:
         reaction = reaction_to(Asked.FETCH, error)
-        trouble = error_text(reaction, error, f"reading offset {asked} was refused")
+        trouble = reaction.text(error, f"reading offset {asked} was refused")
         if reaction.action is Action.STOP:
             lane.stop(trouble)
             return
-        lane.tally.retried(Asked.FETCH, cause(reaction, error))
+        lane.tally.retried(Asked.FETCH, reaction.cause(error))
         lane.read_failed(trouble, monotonic(), named=bool(reaction.ref))
         if reaction.action is Action.LOOK:
             lane.begin_look()
@@ -385,9 +385,9 @@ class SourceReader:
         If a request names topics by id, a failing broker reports a single error and names no partition.
         """
         reaction = reaction_to(Asked.FETCH, Code.UNKNOWN_SERVER_ERROR)
-        trouble = error_text(reaction, error, "a whole fetch was refused")
+        trouble = reaction.text(error, "a whole fetch was refused")
         for lane in lanes:
-            lane.tally.retried(Asked.FETCH, cause(reaction, error))
+            lane.tally.retried(Asked.FETCH, reaction.cause(error))
             lane.read_failed(trouble, monotonic(), named=True)
 
     async def _look_at(self, lane: Lane, asked: int) -> None:
@@ -400,7 +400,7 @@ class SourceReader:
             start = (await self._source.list_offsets({lane.key: EARLIEST}))[lane.key]
             end = (await self._source.list_offsets({lane.key: LATEST}, replica_id=LOG_END))[lane.key]
         except Failed as error:
-            trouble = f"{error.ref}: {error.what}"
+            trouble = error.summary
         else:
             if start.error or end.error:
                 self._signals.call_for_look()

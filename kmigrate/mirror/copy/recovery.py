@@ -62,9 +62,9 @@ class Recovery:
             try:
                 tail = await self._look_at_tail(lane)
             except (Diverged, ProtocolViolation, StateLogBroken) as error:
-                lane.stop(f"{error.ref}: {error.what}")
+                lane.stop(error.summary)
             except Failed as error:
-                lane.recovery_failed(f"{error.ref}: {error.what}")
+                lane.recovery_failed(error.summary)
                 self._context.signals.call_for_look()
                 await sleep(delay)
                 delay = min(delay * 2, 1.0)

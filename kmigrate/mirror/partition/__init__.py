@@ -7,9 +7,7 @@ now, and what each answer means. `mapped` does the same for partitions with targ
     reactions       the table of errors and the mirror's reactions
     transitions     the table of a lane's states and events
     lane            the state machine of a partition with identical offsets
-    source_cursor   a lane's place in the source's log
-    target_log      the target's log, and the batches on their way there
-    report          a lane's stop and troubles, as others see them
+    parts           the parts of a lane: source cursor, target log and report
     mapped          the state machine of a partition with mapped offsets
     direct_writers  producers that write to the source without a router
     tally           the partition's counters

@@ -33,21 +33,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kmigrate.mirror.partition.direct_writers import READ_PAUSE_MS, DirectSeen
+from kmigrate.mirror.partition.parts import LaneReport, SourceCursor, TargetLog
 from kmigrate.mirror.partition.reactions import (
     Action,
     Asked,
     Found,
     Reaction,
-    cause,
-    error_text,
     pause_s,
     reaction_to,
 )
-from kmigrate.mirror.partition.report import LaneReport
-from kmigrate.mirror.partition.source_cursor import SourceCursor
 from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step, damaged, kept_long, read_steps
 from kmigrate.mirror.partition.tally import Tally
-from kmigrate.mirror.partition.target_log import TargetLog
 from kmigrate.mirror.partition.transitions import LaneEvent, LaneState, next_state
 from kmigrate.model.presences import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss
@@ -487,12 +483,12 @@ class Lane:
 
     def _refused(self, step: Append, error: int) -> None:
         reaction = reaction_to(Asked.PRODUCE, error)
-        text = error_text(reaction, error, f"offset {step.start} was refused")
+        text = reaction.text(error, f"offset {step.start} was refused")
         if reaction.action is Action.STOP:
             broken = error == Code.CORRUPT_MESSAGE and not check_crc(step.view)
             self.stop(damaged(step.start) if broken else text)
             return
-        self.tally.retried(Asked.PRODUCE, cause(reaction, error))
+        self.tally.retried(Asked.PRODUCE, reaction.cause(error))
         self.target.unknown = self.target.unknown or reaction.action is Action.SETTLE
         if self.state is not LaneState.LOST:
             self._count(reaction)
@@ -641,11 +637,11 @@ class Lane:
     def fill_refused(self, hole: Hole, error: int) -> None:
         """Handle the broker's error for a hole; only the log end shows how many of its markers were written."""
         reaction = reaction_to(Asked.MARKERS, error)
-        text = error_text(reaction, error, f"the hole at offset {hole.start} was refused")
+        text = reaction.text(error, f"the hole at offset {hole.start} was refused")
         if reaction.action is Action.STOP:
             self.stop(text)
             return
-        self.tally.retried(Asked.MARKERS, cause(reaction, error))
+        self.tally.retried(Asked.MARKERS, reaction.cause(error))
         self._count(reaction)
         self.fill_failed(text, unknown=reaction.action is Action.SETTLE)
 

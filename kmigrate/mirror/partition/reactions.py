@@ -21,18 +21,7 @@ from enum import Enum, StrEnum
 from kmigrate.model.stops import WITHOUT_BATCH, Remedy
 from kmigrate.protocol.codes import Code, row
 
-__all__ = [
-    "REACTIONS",
-    "Action",
-    "Asked",
-    "Found",
-    "Reaction",
-    "cause",
-    "error_text",
-    "pause_s",
-    "reaction_to",
-    "remedy_of",
-]
+__all__ = ["REACTIONS", "Action", "Asked", "Found", "Reaction", "pause_s", "reaction_to", "remedy_of"]
 
 
 class Asked(StrEnum):
@@ -81,6 +70,15 @@ class Reaction:
     action: Action
     ref: str = ""
     remedy: Remedy = Remedy.AGAIN
+
+    def cause(self, code: int) -> str:
+        """Return the name under which a retry is counted: the row's name, else the broker's."""
+        return self.ref or row(code).name
+
+    def text(self, code: int, what: str) -> str:
+        """Return the row's name, the event and the broker's error, as status reports them."""
+        name = f"{row(code).name} ({code})"
+        return f"{self.ref}: {what} with {name}" if self.ref else name
 
 
 _REFRESH, _TAIL, _SETTLE = Reaction(Action.REFRESH), Reaction(Action.READ_TAIL), Reaction(Action.SETTLE)
@@ -206,17 +204,6 @@ def remedy_of(problem: str) -> Remedy:
     safe.
     """
     return _REMEDIES.get(problem.partition(":")[0], Remedy.AGAIN)
-
-
-def cause(reaction: Reaction, code: int) -> str:
-    """Return the name under which a retry is counted: the row's name, else the broker's."""
-    return reaction.ref or row(code).name
-
-
-def error_text(reaction: Reaction, code: int, what: str) -> str:
-    """Return the row's name, the event and the broker's error, as status reports them."""
-    name = f"{row(code).name} ({code})"
-    return f"{reaction.ref}: {what} with {name}" if reaction.ref else name
 
 
 def pause_s(tries: int, *, named: bool) -> float:

@@ -198,7 +198,7 @@ def read_steps(
             if reading.problem or is_too_much:
                 break
     except ProtocolViolation as broken:
-        reading.problem = f"{broken.ref}: {broken.what}"
+        reading.problem = broken.summary
     if is_too_much:
         reading.rest = rest(reading.next_offset, reading.leader_epoch)
     elif not (is_whole or reading.problem):

@@ -7,6 +7,7 @@ Readers of counters know such resets.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 
 from kmigrate.mirror.partition.reactions import Asked
 from kmigrate.mirror.partition.steps import Append, Form, Step
@@ -25,23 +26,22 @@ _Noted = tuple[int, int, int, int, Form]
 """An acknowledged batch: time, time of its newest record, number of records, bytes, form."""
 
 
+@dataclass(slots=True, eq=False)
 class Copies:
     """The batches of a lane that the target has acknowledged."""
 
-    __slots__ = ("batches", "bytes", "latency_ms", "newest_ms", "record_bytes", "records")
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.bytes = 0
-        self.batches: Counter[Form] = Counter()
-        self.latency_ms = Recent()
-        """Time from each batch's newest record to the target's acknowledgement."""
-        self.record_bytes = Recent()
-        """Mean size of each batch's records as they were sent."""
-        self.newest_ms = 0
-        """Time of the newest record of the last copied batch; never later than the moment of its copying."""
+    records: int = 0
+    bytes: int = 0
+    batches: Counter[Form] = field(default_factory=Counter)
+    latency_ms: Recent = field(default_factory=Recent)
+    """Time from each batch's newest record to the target's acknowledgement."""
+    record_bytes: Recent = field(default_factory=Recent)
+    """Mean size of each batch's records as they were sent."""
+    newest_ms: int = 0
+    """Time of the newest record of the last copied batch; never later than the moment of its copying."""
 
 
+@dataclass(slots=True, eq=False)
 class Tally:
     """Counters of a lane.
 
@@ -49,39 +49,23 @@ class Tally:
     over many batches keeps its data in the processor's cache. Single counts would fetch this data anew for every batch.
     """
 
-    __slots__ = (
-        "_copies",
-        "_latencies",
-        "_level_ms",
-        "_noted",
-        "_recent_bytes",
-        "_recent_offsets",
-        "age_ms",
-        "heard_ms",
-        "hole_offsets",
-        "lost_offsets",
-        "read_bytes",
-        "retries",
-    )
-
-    def __init__(self) -> None:
-        self.read_bytes = 0
-        self.hole_offsets = 0
-        self.lost_offsets = 0
-        """Number of offsets that were on the target and are gone from there; they are copied again."""
-        self.retries: Counter[tuple[str, ...]] = Counter()
-        """Number of retries by request and cause."""
-        self.age_ms = Recent()
-        """Age of the newest record of each batch when the batch was read."""
-        self.heard_ms = 0
-        """Time when the source last reported its log end, or confirmed the log end by leaving the partition out."""
-        self._latencies: Histogram | None = None
-        """Latencies of all partitions together, in seconds."""
-        self._noted: list[_Noted] = []
-        self._copies = Copies()
-        self._level_ms = 0
-        self._recent_bytes = 0.0
-        self._recent_offsets = 0.0
+    read_bytes: int = 0
+    hole_offsets: int = 0
+    lost_offsets: int = 0
+    """Number of offsets that were on the target and are gone from there; they are copied again."""
+    retries: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Number of retries by request and cause."""
+    age_ms: Recent = field(default_factory=Recent)
+    """Age of the newest record of each batch when the batch was read."""
+    heard_ms: int = 0
+    """Time when the source last reported its log end, or confirmed the log end by leaving the partition out."""
+    _latencies: Histogram | None = None
+    """Latencies of all partitions together, in seconds."""
+    _noted: list[_Noted] = field(default_factory=list)
+    _copies: Copies = field(default_factory=Copies)
+    _level_ms: int = 0
+    _recent_bytes: float = 0.0
+    _recent_offsets: float = 0.0
 
     # reading
 

@@ -103,11 +103,9 @@ class Leader:
             return
         if self._not_copied_yet and monotonic() - self._shared_at < _COMING_UP_S:
             return
-        members = self._members(self._link.state)
-        presences = self._membership.presences()
-        held = self._held_by_spark()
+        presences, members, held = self._membership.presences(), self._members(), self._held_by_spark()
         decided_on = self._link.state.epoch, members, held
-        if decided_on == self._decided_on and not _is_moving(self._link.state.assignment(self._link.name)):
+        if decided_on == self._decided_on and not _is_moving(self._link.assignment):
             return
         self._decided_on = decided_on
 
@@ -143,7 +141,7 @@ class Leader:
         except StateLogBroken:
             raise
         except (Failed, WaitTimedOut) as error:
-            self.trouble = f"{error.ref}: {error.what}"
+            self.trouble = error.summary
             self._decided_on = None
             await sleep(_RETRY_S)
 
@@ -159,20 +157,17 @@ class Leader:
             if any(not silent(claim.instance) for claim in record.claims.values())
         )
 
-    def _members(self, state: State) -> set[str]:
+    def _members(self) -> set[str]:
         """Return the members that may own partitions.
 
         These are this process, the processes that ask for a share, and former members that have neither left nor fallen
         silent.
         """
-        before = state.assignment(self._link.name)
+        before = self._link.assignment
         shares = {presence.instance: presence.shares for presence in self._membership.presences()}
-        stay = {m for m in before.members if not self._membership.silent(m)} if before is not None else set()
-        return {
-            self._link.instance,
-            *(m for m, asks in shares.items() if asks),
-            *(m for m in stay if shares.get(m, True)),
-        }
+        for member in before.members if before is not None else ():
+            shares.setdefault(member, not self._membership.silent(member))
+        return {self._link.instance, *(member for member, asks in shares.items() if asks)}
 
     # topics
 
@@ -235,12 +230,10 @@ class Leader:
                 self.problems.pop(topic, None)
             except StateLogBroken:
                 raise
-            except Refused as refused:
-                await self._note(topic, refused)
-            except Failed as error:
+            except (Refused, Failed) as error:
                 await self._note(topic, error)
             except WaitTimedOut as late:
-                self.problems[topic] = f"{late.ref}: {late.what}"
+                self.problems[topic] = late.summary
                 await sleep(_RETRY_S)
             except Exception as error:  # an unforeseen error: the other topics go on, and the error is reported
                 self._report_bug(topic, error)
@@ -259,21 +252,18 @@ class Leader:
 
     async def _note(self, topic: str, error: KmigrateError) -> None:
         """Note why a topic is blocked, in its record and in this process's presence; then wait before the next try."""
-        reason = f"{error.ref}: {error.what}"
+        reason = error.summary
         self.problems[topic] = reason
         self._on_change()
 
-        def decide(state: State) -> TopicRecord | None:
-            record = state.topic(self._link.name, topic)
-            if record is None or record.reason == reason or record.phase in COPIED:
-                return None
-            return replace(record, reason=reason)
+        def noted(record: TopicRecord) -> TopicRecord | None:
+            return None if record.reason == reason or record.phase in COPIED else replace(record, reason=reason)
 
-        if isinstance(error, Refused) or not isinstance(error, Unreachable):
+        if not isinstance(error, Unreachable):
             try:
-                await self._link.log.append(decide)
+                await self._link.change_topic(topic, noted)
             except (Failed, WaitTimedOut) as failure:
-                self.trouble = f"{failure.ref}: {failure.what}"
+                self.trouble = failure.summary
         await sleep(_RETRY_S)
 
     async def _prepare(self, record: TopicRecord) -> None:
@@ -284,14 +274,14 @@ class Leader:
             configs for the topic's own.
             """
 
-            def decide(state: State) -> TopicRecord | None:
-                current = state.topic(self._link.name, record.topic, forgotten=True)
-                if current is None or current.phase is not TopicPhase.INITIALISING or _noted(current) != _noted(record):
+            def noted(current: TopicRecord) -> TopicRecord | None:
+                if current.phase is not TopicPhase.INITIALISING or _noted(current) != _noted(record):
                     return None
-                noted = replace(current, restore_configs=configs.restore, drop_configs=configs.drop)
-                return None if noted == current else noted
+                changed = replace(current, restore_configs=configs.restore, drop_configs=configs.drop)
+                return None if changed == current else changed
 
-            known = (await self._link.log.append(decide)).topic(self._link.name, record.topic, forgotten=True)
+            state = await self._link.change_topic(record.topic, noted, forgotten=True)
+            known = state.topic(self._link.name, record.topic, forgotten=True)
             if known is None or known.phase is not TopicPhase.INITIALISING:
                 return False
             return _noted(known) == (configs.restore, configs.drop)  # else another process was faster: look anew
@@ -301,13 +291,10 @@ class Leader:
             return
         now = now_ms()
 
-        def decide(state: State) -> TopicRecord | None:
-            current = state.topic(self._link.name, record.topic, forgotten=True)
-            if current is None or current.phase is not TopicPhase.INITIALISING:
-                return None
-            return _created(current, prepared, now)
+        def created(current: TopicRecord) -> TopicRecord | None:
+            return _created(current, prepared, now) if current.phase is TopicPhase.INITIALISING else None
 
-        await self._link.log.append(decide)
+        await self._link.change_topic(record.topic, created, forgotten=True)
 
     async def _align(self, record: TopicRecord) -> None:
         if record.fills:
@@ -316,14 +303,13 @@ class Leader:
             await self._aligner.align(record)
         now = now_ms()
 
-        def decide(state: State) -> TopicRecord | None:
-            current = state.topic(self._link.name, record.topic)
-            if current is None or current.phase is not TopicPhase.ALIGNING:
+        def aligned(current: TopicRecord) -> TopicRecord | None:
+            if current.phase is not TopicPhase.ALIGNING:
                 return None
             phase = advance_topic(current.phase, TopicEvent.ALIGNED)
             return replace(current, phase=phase, since_ms=now, reason="")
 
-        await self._link.log.append(decide)
+        await self._link.change_topic(record.topic, aligned)
 
     async def _recheck(self, record: TopicRecord) -> None:
         """Correct log starts again and again while mirroring (W6).
@@ -349,7 +335,7 @@ class Leader:
             except StateLogBroken:
                 raise
             except KmigrateError as error:
-                self.problems[record.topic] = f"{error.ref}: {error.what}"
+                self.problems[record.topic] = error.summary
             except Exception as error:  # an unforeseen error is reported, and the look repeated
                 self._report_bug(record.topic, error)
             await sleep(pause)

@@ -112,7 +112,7 @@ class Upkeep:
     @property
     def notes(self) -> tuple[str, ...]:
         broken = self._access.problem
-        return (*self._notes, *([f"{broken.ref}: {broken.what}"] if broken is not None else []))
+        return (*self._notes, *([broken.summary] if broken is not None else []))
 
     async def run(self) -> None:
         """Run round after round, until cancelled."""
@@ -160,7 +160,7 @@ class Upkeep:
         except StateLogBroken:
             raise
         except KmigrateError as error:
-            self._notes = (f"{error.ref}: {error.what}",)
+            self._notes = (error.summary,)
             await sleep(0.2)
         self._on_change()
 
@@ -220,7 +220,7 @@ class Upkeep:
         except StateLogBroken:
             raise
         except KmigrateError as error:
-            return [f"{error.ref}: {error.what}"]
+            return [error.summary]
 
     async def _look_after_group(self, record: GroupRecord) -> list[str]:
         """Apply the ACLs of a group (rule D); return the failures, which the next round tries again."""
@@ -255,7 +255,7 @@ class Upkeep:
         except StateLogBroken:
             raise
         except KmigrateError as error:
-            problem = f"{error.ref}: {error.what}"
+            problem = error.summary
         finally:
             self.working.discard(record.key)
         self._reports[record.topic] = Upkept(record.since_ms, problem, gone_s)

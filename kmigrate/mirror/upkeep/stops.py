@@ -48,7 +48,7 @@ class StopKeeper:
                 except StateLogBroken:
                     raise
                 except KmigrateError as error:
-                    self.trouble = f"{error.ref}: {error.what}"
+                    self.trouble = error.summary
                     await sleep(_RETRY_S)
             await sleep(_LOOK_S)
 

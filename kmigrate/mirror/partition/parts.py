@@ -1,21 +1,68 @@
-"""The target's log as a lane knows the log, with the batches and holes that are on their way there. Pure."""
+"""The parts of a lane: its place in the source's log, the target's log, and the report. Pure.
+
+Only the lane changes its parts; every other class reads them.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from kmigrate.mirror.partition.steps import Append, Hole, Step
+from kmigrate.mirror.partition.reactions import Asked, pause_s, remedy_of
+from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step
+from kmigrate.model.presences import PartitionProgress
+from kmigrate.model.stops import PartitionStop
 from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, next_sequence, stamp
 
-__all__ = ["TargetLog"]
+__all__ = ["LaneReport", "SourceCursor", "TargetLog"]
 
 _CLEARED = TRANSACTIONAL | DELETE_HORIZON
+_NO_RANGE = (-1, -1)
+
+
+@dataclass(slots=True, eq=False)
+class SourceCursor:
+    """The offset to read next on the source, and the causes that hold the reading back."""
+
+    live_from: int = -1
+    """The source's log end when the link began to mirror this partition; −1: set by the first fetch response."""
+    read_at: int = -1
+    leader_epoch: int = -1
+    log_end: int = -1
+    stable_end: int = -1
+    first_end: int = -1
+    """The source's log end in the first fetch response: the write times of the batches below are unknown."""
+    cut_to: int | None = None
+    """End of the log after the source was cut (W7), until the target's tail shows what the target holds."""
+    looking: bool = False
+    """True while a task checks what became of the topic or of the offset to read: nothing is read meanwhile."""
+    rest: Callable[[], Reading] | None = None
+    """The rest of a fetch response, from `read_at` on, that a thread reads: nothing else is read meanwhile."""
+    retry_at: float = 0.0
+    """Time from which the source may be asked again after an error, on the monotonic clock."""
+    failures: int = 0
+    trouble: str = ""
+    """The present trouble of reading; cleared by the next success."""
+    unfilled_at: int = -1
+    """Offset at which a fetch response was empty although the stable end is beyond.
+
+    Other partitions may have filled that response.
+    """
+    empty_at: int = -1
+    """Offset at which a fetch of this partition alone had such an empty response."""
+
+    def failed(self, trouble: str, now: float, *, named: bool) -> None:
+        """Note an error of reading, and pause before the next try."""
+        self.failures += 1
+        self.trouble = trouble
+        self.retry_at = now + pause_s(self.failures, named=named)
 
 
 @dataclass(slots=True, eq=False)
 class TargetLog:
-    """The writing side of a lane; only the lane changes its target log."""
+    """The target's log as a lane knows the log, with the batches and holes that are on their way there."""
 
     producer_id: int
     epoch: int
@@ -116,3 +163,40 @@ class TargetLog:
         self.position = self.next = position
         self.sequence = sequence
         self.unknown = self.doubtful = self.marking = False
+
+
+@dataclass(slots=True, eq=False)
+class LaneReport:
+    """The stop and the troubles of a lane, as status and the presence log show them."""
+
+    problem: str = ""
+    lost_range: tuple[int, int] = _NO_RANGE
+    """First and last source offset that the problem concerns."""
+    recorded: bool = False
+    """True once the state log holds this stop; when the log no longer does, a person has resumed the partition."""
+    trouble: str = ""
+    """The trouble that is being retried now; cleared by the next success."""
+    target_loss: str = ""
+    """The target's last loss of stored offsets; the text stays, because consumers there may have noticed."""
+    metadata_trouble: dict[Asked, str] = field(default_factory=dict)
+    """Trouble that the last metadata of each cluster has shown."""
+    throttled: dict[Asked, str] = field(default_factory=dict)
+    """Pauses that a broker asks for, because the quota is used up."""
+    unserved: str = ""
+    """The reason why the target's leader had no connection when a batch was due."""
+    _last: tuple[dict[str, Any], PartitionProgress] | None = None
+
+    def blocked_by(self, problem: str, lost: tuple[int, int] = _NO_RANGE) -> None:
+        """Set the problem; '' if there is none."""
+        self.problem, self.lost_range = problem, lost
+
+    def stop_record(self, now_ms: int) -> PartitionStop:
+        """Return this stop as the state log keeps it."""
+        ref, _, what = self.problem.partition(": ")
+        return PartitionStop(ref, what, remedy_of(self.problem), *self.lost_range, at_ms=now_ms)
+
+    def progress(self, fields: dict[str, Any]) -> PartitionProgress:
+        """Return these facts for the presence log; the same object as before while nothing changes."""
+        if self._last is None or self._last[0] != fields:
+            self._last = fields, PartitionProgress(**fields)
+        return self._last[1]
