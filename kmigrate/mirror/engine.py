@@ -23,7 +23,7 @@ from kmigrate.mirror.copy.context import CopyContext, MapStore
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.copy.disks import DiskGauge
 from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.copy.lanes import target_losses
+from kmigrate.mirror.copy.lanes import progress_of, target_losses
 from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import LinkMeter
@@ -40,7 +40,7 @@ from kmigrate.mirror.upkeep.stops import StopKeeper
 from kmigrate.mirror.upkeep.topics import TopicMaker
 from kmigrate.model.lifecycle import COPIED
 from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk
-from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionProgress
+from kmigrate.model.presences import FencedProgress, MirrorPresence
 from kmigrate.model.records import AssignmentRecord, LeaseRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
@@ -104,10 +104,7 @@ class MirrorEngine:
         self.meter.disk_use = lambda: self._gauge.use if self._gauge is not None else None
 
     async def run(self) -> None:
-        """Mirror the link until cancelled.
-
-        Raise only errors that a person must mend (another cluster at the address, a broken state log).
-        """
+        """Mirror the link until cancelled; raise only errors that a person must mend, such as a broken state log."""
         try:
             await together(self._announce(), self._membership.come_back(), self._hold_lease(), self._work())
         finally:
@@ -264,10 +261,7 @@ class MirrorEngine:
         self._news.set()
 
     def _topic(self, state: State, record: TopicRecord) -> tuple[_Follows, MirroredTopic]:
-        """Return the facts that a topic's copy follows from, and the copier's view of the topic.
-
-        While the facts are unchanged, return the same object as before.
-        """
+        """Return the facts that a topic's copy follows from, and the copier's view; the same object while unchanged."""
         lease = state.lease(self._lease.what)
         follows = record, state.assignment(self._link.name), lease
         before = self._topics.get(record.topic)
@@ -329,10 +323,7 @@ class MirrorEngine:
         self._announce_all()
 
     async def _announce(self) -> None:
-        """Announce a full presence when due or after a change; in between, announce only the partitions behind a fence.
-
-        With thousands of partitions, the announcement of the fenced partitions alone is much cheaper.
-        """
+        """Announce a full presence when due or after a change, and in between the few partitions behind a fence."""
         while True:
             self._news.clear()
             now = monotonic()
@@ -380,18 +371,13 @@ class MirrorEngine:
         return min(self._link.settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
 
     def _fenced(self) -> FencedProgress:
-        topics: dict[str, dict[int, PartitionProgress]] = {}
-        for lane in self._copier.lanes.values() if self._copier is not None else ():
-            if lane.urgent:
-                topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
+        lanes = self._copier.lanes.values() if self._copier is not None else ()
+        topics = progress_of(lane for lane in lanes if lane.urgent)
         return FencedProgress(self._link.instance, self._link.name, self._applied, topics)
 
     def _presence(self) -> MirrorPresence:
-        topics: dict[str, dict[int, PartitionProgress]] = {}
         copier = self._copier
-        if copier is not None:
-            for lane in copier.lanes.values():
-                topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
+        topics = progress_of(copier.lanes.values()) if copier is not None else {}
         return MirrorPresence(
             instance=self._link.instance,
             link=self._link.name,
@@ -425,10 +411,7 @@ class MirrorEngine:
         return state.epoch if forgotten.isdisjoint(under_way) else -1
 
     def _topic_problems(self, copied: Collection[str]) -> dict[str, str]:
-        """Return the problems of whole topics.
-
-        The trouble of this process counts as a problem of each topic that no other process copies.
-        """
+        """Return the topics' problems; the trouble of this process counts for topics that no other process copies."""
         leader, state = self._leader, self._link.state
         trouble = self._trouble or (leader.trouble if leader is not None else "")
         problems = dict(leader.problems) if leader is not None else {}

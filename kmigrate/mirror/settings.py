@@ -78,10 +78,7 @@ class MirrorSettings:
     disk_size_s: float = 60.0
     """Interval at which the holder of the lease asks for the size of the topics on the target."""
     upkeep_s: float = 5.0
-    """Interval of the looks at partitions, configs, ACLs and new names of the source.
-
-    With very many topics the interval is longer (`upkeep.round_s`).
-    """
+    """Interval of the looks at partitions, configs, ACLs and new names; longer for very many topics (`round_s`)."""
     raise_expiration: bool = True
     """True if the target's `producer.id.expiration.ms` is raised while the link mirrors (W1)."""
     sync_acls: bool = True

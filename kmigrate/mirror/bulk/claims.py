@@ -104,10 +104,7 @@ class Claims:
             await self._log.append(decide)
 
     def term(self, topic: str, partition: int) -> int:
-        """Return the term of this process's claim on a partition.
-
-        Return 0 if this process has no claim, or if others may count this process as gone.
-        """
+        """Return the term of this process's claim; 0 if there is none, or others may count this process as gone."""
         record = self._log.state.topic(self._link, topic)
         if record is None or not by_spark(record) or not self._membership.sure():
             return 0

@@ -84,10 +84,7 @@ class Choice:
 
 
 def choose(ranges: Sequence[CopyRange], *, mapped: bool, missing: str, remote: bool) -> Choice:
-    """Return the engine that `--engine auto` takes.
-
-    `missing`: the reason why Spark is not available here. `remote`: Spark has other machines.
-    """
+    """Return the engine of `--engine auto`; `missing`: why Spark is unavailable; `remote`: Spark has other machines."""
     size, partitions = sum(each.size for each in ranges), len(ranges)
     seconds = size / _ONE_PROCESS
     amount = f"some {size / 1e9:.1f} GB in {partitions} partition{'' if partitions == 1 else 's'}"

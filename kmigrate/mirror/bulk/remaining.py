@@ -30,10 +30,7 @@ async def left_to_copy(
     compacted: Container[str] = (),
     pipelining: bool = True,
 ) -> list[CopyRange]:
-    """Return a range for each partition with something left; `target` is None if the target has none of the topics yet.
-
-    A range ends at the source's last stable offset: records of an open transaction do not count yet.
-    """
+    """Return what is left of each partition, up to the last stable offset; `target` is None if the topics are new."""
     await source.refresh({topic for topic, _ in starts})
     ends = await source.list_offsets(dict.fromkeys(starts, LATEST), read_committed=True)
     at = dict(starts)

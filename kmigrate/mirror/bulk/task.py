@@ -20,7 +20,7 @@ from kmigrate.mirror.bulk.claims import Claims
 from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, mirrored_topic
 from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.copy.lanes import target_losses
+from kmigrate.mirror.copy.lanes import progress_of, target_losses
 from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.partition.lane import Key
 from kmigrate.mirror.settings import MirrorSettings
@@ -238,16 +238,14 @@ class BulkTry:
             await sleep(interval)
 
     def _presence(self) -> MirrorPresence:
-        topics: dict[str, dict[int, PartitionProgress]] = {topic: {} for topic in self.copier.leaving}
-        for lane in self.copier.lanes.values():
-            topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
+        leaving: dict[str, dict[int, PartitionProgress]] = {topic: {} for topic in self.copier.leaving}
         return MirrorPresence(
             instance=self._instance,
             link=self._job.link,
             applied=self._applied,
             active=False,
             interval_ms=self._job.settings.presence_ms,
-            topics=topics,
+            topics=leaving | progress_of(self.copier.lanes.values()),
             notes=(
                 *(each for each in (self._trouble, self.copier.trouble, self.copier.disks.unwatched) if each),
                 *target_losses(self.copier.lanes.values()),

@@ -62,10 +62,7 @@ class MirroredTopic:
     promoting: bool = False
     """True during a promote: the link's throttle does not delay the topic."""
     urgent: bool = False
-    """True while writers wait behind a fence.
-
-    Then log ends are asked for every partition, idle or not, and progress is reported at once.
-    """
+    """True while writers wait behind a fence: all log ends are asked for, and progress is reported at once."""
     paused: bool = False
     stops: Mapping[int, PartitionStop] = field(default_factory=dict)
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
@@ -298,11 +295,7 @@ class Copier:
             await self._until_due(called, monotonic())
 
     async def _until_due(self, called: asyncio.Event, looked: float) -> None:
-        """Wait until the next look is due; raise the failure of a task.
-
-        A look is due when a look is called for, but not soon after the last look. A look is also due a long time after
-        the last look.
-        """
+        """Wait for a call, but not soon after the last look, or for the interval; raise the failure of a task."""
         try:
             async with asyncio.timeout(LOOK_S):
                 await called.wait()
@@ -384,10 +377,7 @@ class Copier:
                 self._check_topic(topic, side)
 
     def _attend(self, lane: Lane, *, end_known: bool = False) -> None:
-        """Start a lane's recovery, map write or hole, if due.
-
-        `end_known`: the last answer gave the log end of the target.
-        """
+        """Start a lane's recovery, map write or hole, if due; `end_known`: the last answer gave the log end."""
         if self._closed:
             return
         if lane.must_recover:

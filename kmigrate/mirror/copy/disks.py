@@ -72,10 +72,7 @@ class RoomRule:
         self.low = {key: each for key, each in self.low.items() if key[0] in kept}
 
     def _wanted(self, key: LogDirKey, total: int) -> int:
-        """Return the limit.
-
-        For a log directory that was below the limit, return a fifth more, as far as its volume allows.
-        """
+        """Return the limit; a fifth more, as far as the volume allows, for a directory that was below the limit."""
         least = self.least(total)
         more = max(0, min(least, total - least)) // 5 if key in self.low else 0
         return least + more

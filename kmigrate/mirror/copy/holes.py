@@ -68,10 +68,7 @@ class HoleMaker:
 
     @property
     def batch_offsets(self) -> int:
-        """Number of offsets of a long hole that are filled at once.
-
-        The number is less than a second's work, because the lease is checked in between (M2).
-        """
+        """Offsets of a long hole that are filled at once: less than a second's work between looks at the lease (M2)."""
         return 5_000 if self.filler is HoleFiller.MARKERS else 500
 
     def ready(self, topic: str, partition: int, term: int) -> bool:
@@ -111,14 +108,6 @@ class HoleMaker:
         unknown = unknown if under == term else 0
         epoch = (term << _RETRY_BITS) + min(unknown, (1 << _RETRY_BITS) - 1)
         self._unknown[key] = term, unknown + 1
-        made = await self._written_by_markers(key, hole, epoch)
-        # This process may have raised the epoch before this object was created.
-        answered = made.error not in (0, Code.TRANSACTION_COORDINATOR_FENCED)
-        if answered or (not made.error and made.end == hole.end):
-            self._unknown[key] = term, unknown
-        return made
-
-    async def _written_by_markers(self, key: tuple[str, int], hole: Hole, epoch: int) -> Made:
         code, ends = await together(
             self._target.write_markers(
                 self._target.leader(*key),
@@ -131,7 +120,12 @@ class HoleMaker:
             ),
             self._target.list_offsets({key: LATEST}, replica_id=LOG_END, purpose=_purpose(*key)),
         )
-        return Made(code, ends[key].offset)
+        made = Made(code, ends[key].offset)
+        # This process may have raised the epoch before this object was created.
+        answered = made.error not in (0, Code.TRANSACTION_COORDINATOR_FENCED)
+        if answered or (not made.error and made.end == hole.end):
+            self._unknown[key] = term, unknown
+        return made
 
     async def _by_transactions(self, key: tuple[str, int], hole: Hole, term: int) -> Made:
         async with self._one_transaction:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Iterable, Sequence
 from zlib import crc32
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.mirror.partition.lane import Key, Lane
+from kmigrate.model.presences import PartitionProgress
 from kmigrate.net.clock import monotonic, sleep
 
-__all__ = ["LOOK_S", "Lanes", "Signals", "target_losses"]
+__all__ = ["LOOK_S", "Lanes", "Signals", "progress_of", "target_losses"]
 
 LOOK_S = 1.0
 """Interval of the looks that nothing has called for."""
@@ -24,7 +26,7 @@ _MOST_NAMED = 10
 """Number of losses that a presence names: the presence of all partitions must fit into one message."""
 
 
-class Lanes(MutableMapping[Key, Lane]):
+class Lanes(UserDict[Key, Lane]):
     """Lanes by topic and partition.
 
     Readers and writers ask many times a second for their lanes. The answer is kept until a lane comes or goes, or the
@@ -35,34 +37,25 @@ class Lanes(MutableMapping[Key, Lane]):
     """
 
     def __init__(self, shown: Callable[[ClusterClient, str], bool] = lambda client, topic: True) -> None:
+        super().__init__()
         self.shown = shown
-        self._lanes: dict[Key, Lane] = {}
         self._led: dict[tuple[int, int], tuple[Metadata, dict[tuple[int, int], list[Lane]]]] = {}
 
-    def __getitem__(self, key: Key) -> Lane:
-        return self._lanes[key]
-
     def __setitem__(self, key: Key, lane: Lane) -> None:
-        self._lanes[key] = lane
+        super().__setitem__(key, lane)
         self._led.clear()
 
     def __delitem__(self, key: Key) -> None:
-        del self._lanes[key]
+        super().__delitem__(key)
         self._led.clear()
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._lanes)
-
-    def __len__(self) -> int:
-        return len(self._lanes)
 
     def led_by(self, client: ClusterClient, node: int, slot: int = 0, slots: int = 1) -> Sequence[Lane]:
         """Return the lanes whose partitions a broker leads; with `slots`, the lanes of a single connection."""
         known = self._led.get((id(client), slots))
         if known is None or known[0] is not client.metadata:
             led: dict[tuple[int, int], list[Lane]] = {}
-            shown = {topic: self.shown(client, topic) for topic in {topic for topic, _ in self._lanes}}
-            for (topic, partition), lane in self._lanes.items():
+            shown = {topic: self.shown(client, topic) for topic in {topic for topic, _ in self}}
+            for (topic, partition), lane in self.items():
                 leader = client.leader(topic, partition) if shown[topic] else -1
                 slot_key = (leader, (crc32(topic.encode()) + partition) % slots)
                 led.setdefault(slot_key, []).append(lane)
@@ -70,11 +63,16 @@ class Lanes(MutableMapping[Key, Lane]):
         return known[1].get((node, slot), ())
 
 
-def target_losses(lanes: Iterable[Lane]) -> tuple[str, ...]:
-    """Return the target's losses in these partitions.
+def progress_of(lanes: Iterable[Lane]) -> dict[str, dict[int, PartitionProgress]]:
+    """Return the progress of partitions, by topic and partition."""
+    topics: dict[str, dict[int, PartitionProgress]] = {}
+    for lane in lanes:
+        topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
+    return topics
 
-    If there are many losses, as after a broker comes back empty, only the first few are named.
-    """
+
+def target_losses(lanes: Iterable[Lane]) -> tuple[str, ...]:
+    """Return the target's losses; of very many, as after a broker comes back empty, only the first few are named."""
     losses = [lane.report.target_loss for lane in lanes if lane.report.target_loss]
     more = len(losses) - _MOST_NAMED
     return (*losses[:_MOST_NAMED], *([f"target-truncated: and of {more} more partitions"] if more > 0 else ()))
@@ -87,10 +85,7 @@ class Signals:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self.moved = 0
-        """Number of changes of any lane.
-
-        A task that will wait for the next change reads this number before it looks at lanes.
-        """
+        """Number of changes of any lane; a task reads the number before it looks at lanes and waits for a change."""
         self.look_now = asyncio.Event()
         """Set, and replaced by a new event, when a cluster's metadata may have changed: the copier then looks at once.
         """

@@ -71,10 +71,7 @@ class _SourceConnection:
             await self.session.open()
 
     def heard(self, asked: Iterable[Lane], answer: FetchAnswer) -> None:
-        """Note for all asked lanes that the source has answered: a response leaves unchanged partitions out.
-
-        This is not done for every response.
-        """
+        """Note now and then for all asked lanes that the source answers: responses leave unchanged partitions out."""
         now = now_ms()
         if not answer.error and not 0 <= now - self.heard_ms < _HEARD_MS:
             self.heard_ms = now
@@ -160,10 +157,7 @@ class SourceReader:
             await self._fetch(connection, chosen, room, most_ms, exempt=bool(debt_s))
 
     async def _read_fenced(self, node: int) -> None:
-        """Fetch for the lanes behind a fence: asked each time, idle or not, over a connection of their own.
-
-        That connection is open before the fence.
-        """
+        """Fetch for the lanes behind a fence, idle or not, over a connection that is open before the fence."""
         connection = self._connect(node, "mirror-read-fenced")
         while True:
             moved, assigned = self._signals.moved, self._signals.assigned
@@ -346,10 +340,7 @@ class SourceReader:
                     lane.ends_at(end.offset, asked_ms)
 
     async def look_for_batches(self) -> None:
-        """Find out for ever if partitions with empty responses have no batch, or if the responses had no room.
-
-        A log cleaner before Kafka 4.0 may remove all batches up to the log's end (KAFKA-17076).
-        """
+        """Find out for ever if empty responses had no room, or the log has no batch up to its end (KAFKA-17076)."""
         before: dict[Lane, int] = {}
         while True:
             await sleep(_ASK_ENDS_S)
@@ -380,10 +371,7 @@ class SourceReader:
             self._signals.call_for_look()
 
     def _refused_whole(self, lanes: Iterable[Lane], error: int) -> None:
-        """Handle an error for a whole fetch.
-
-        If a request names topics by id, a failing broker reports a single error and names no partition.
-        """
+        """Handle an error for a whole fetch: with topic ids, a failing broker names no partition."""
         reaction = reaction_to(Asked.FETCH, Code.UNKNOWN_SERVER_ERROR)
         trouble = reaction.text(error, "a whole fetch was refused")
         for lane in lanes:
@@ -430,10 +418,7 @@ def _questions(
 
 
 def _is_silent(lane: Lane, now_ms: int) -> bool:
-    """Return whether a log end was not reported lately.
-
-    A report from the future was made before the clock was set back, and does not count.
-    """
+    """Return whether a log end was not reported lately; a report from the future came before the clock was set back."""
     return not 0 <= now_ms - lane.tally.heard_ms <= _ASK_ENDS_S * 1000
 
 

@@ -114,13 +114,11 @@ class Recovery:
         async with self._one_comparison:
             offset = await asyncio.to_thread(_first_difference, theirs, ours, range(first, end), shift, lane.losses)
         if offset is not None:
-            raise Diverged(
-                reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,
-                f"{lane.topic}-{lane.partition} holds another record at offset {offset + shift} on the target "
-                f"than the source at {offset}: another wrote to the target, or the source was cut and "
-                "written anew",
-                still_true="no later record was copied; the source is untouched",
-                next_step=f"{delete_unneeded(lane.topic)}, then mirror it again before any client reads it"
+            raise _diverged(
+                lane,
+                f"holds another record at offset {offset + shift} on the target than the source at {offset}: another "
+                "wrote to the target, or the source was cut and written anew",
+                f"{delete_unneeded(lane.topic)}, then mirror it again before any client reads it"
                 if not isinstance(lane, MappedLane)
                 else "what the target held before its mirror is untouched; see docs/offsets.md",
             )
@@ -147,7 +145,11 @@ class Recovery:
         last = ledger.map.to_source(tail.end - 1)
         first, end = await asyncio.to_thread(_extent, ours)
         if last is None or not last.is_record or tail.end != end:
-            raise _unknown_batch(lane, tail.end - 1)
+            raise _diverged(
+                lane,
+                f"holds a record at offset {tail.end - 1} on the target that its offset map does not know",
+                "find who writes to this topic on the target; see docs/mirror.md",
+            )
         shift = tail.end - 1 - last.offset
         await self._compare(lane, ours, first - shift, last.offset + 1, shift)
 
@@ -284,11 +286,7 @@ def _is_control(batch: Batch | OldMessages) -> bool:
     return not isinstance(batch, OldMessages) and batch.is_control
 
 
-def _unknown_batch(lane: Lane, offset: int) -> Diverged:
-    return Diverged(
-        reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,
-        f"{lane.topic}-{lane.partition} holds a record at offset {offset} on the target that its offset map does not "
-        "know",
-        still_true="no later record was copied; the source is untouched",
-        next_step="find who writes to this topic on the target; see docs/mirror.md",
-    )
+def _diverged(lane: Lane, what: str, next_step: str) -> Diverged:
+    ref, name = reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref, f"{lane.topic}-{lane.partition}"
+    still_true = "no later record was copied; the source is untouched"
+    return Diverged(ref, f"{name} {what}", still_true=still_true, next_step=next_step)

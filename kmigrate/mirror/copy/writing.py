@@ -182,10 +182,7 @@ class TargetWriter:
             await connection.drain()
 
     def _mine(self, node: int, slot: int) -> list[Lane]:
-        """Return the lanes of a connection that have something to write, first the lane that was last left out.
-
-        Otherwise the first of many lagging lanes would be in every request, for as long as they lag.
-        """
+        """Return the lanes with something to write, first the lane last left out, so that lagging lanes take turns."""
         promoted = slot == _PROMOTED
         slots = () if promoted else (slot, self._settings.write_connections)
         lanes = self._lanes.led_by(self._target, node, *slots)

@@ -34,14 +34,7 @@ from typing import Any, NamedTuple
 
 from kmigrate.mirror.partition.direct_writers import READ_PAUSE_MS, DirectSeen
 from kmigrate.mirror.partition.parts import LaneReport, SourceCursor, TargetLog
-from kmigrate.mirror.partition.reactions import (
-    Action,
-    Asked,
-    Found,
-    Reaction,
-    pause_s,
-    reaction_to,
-)
+from kmigrate.mirror.partition.reactions import Action, Asked, Found, Reaction, pause_s, reaction_to
 from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step, damaged, kept_long, read_steps
 from kmigrate.mirror.partition.tally import Tally
 from kmigrate.mirror.partition.transitions import LaneEvent, LaneState, next_state
@@ -275,10 +268,7 @@ class Lane:
 
     @property
     def has_late_writes(self) -> bool:
-        """True if the writes in flight would do harm behind those of another process that began now.
-
-        These writes are markers, or, on a compacted partition, appends (G).
-        """
+        """True if the writes in flight (markers, or appends to a compacted partition, G) would harm a new owner."""
         late = bool(self.target.sent) or (self.target.unknown and not self.stopped)
         return self.target.marking or (self.compacted and late)
 
@@ -356,10 +346,7 @@ class Lane:
         self._push(Hole(at, self.source.read_at))
 
     def drop_waiting(self) -> int:
-        """Drop queued batches that cannot be written now, to make room for others; return the bytes that this frees.
-
-        The dropped batches are read again later.
-        """
+        """Drop queued batches that cannot be written now and are read again later; return the bytes that this frees."""
         target = self.target
         size = target.queued_bytes
         if not size or target.sent:
@@ -380,10 +367,7 @@ class Lane:
         self.report.unserved = why
 
     def cut(self, end: int) -> None:
-        """Handle a source log that was cut to `end` (W7).
-
-        Everything that was read is forgotten. The target's tail shows what the target holds.
-        """
+        """Forget what was read of a source that was cut to `end` (W7); the tail shows what the target holds."""
         if self.stopped:
             return
         source = self.source
@@ -657,10 +641,7 @@ class Lane:
             self.stop(self.report.problem, self.report.lost_range)
 
     def stop(self, problem: str, lost: tuple[int, int] = (-1, -1), *, recorded: bool = False) -> None:
-        """Stand still until a person resumes the partition; the first problem is the reported problem.
-
-        `recorded`: the state log holds the stop already.
-        """
+        """Stand still under the first problem until a person resumes; `recorded`: the state log holds the stop."""
         if self.state is not _STOPPED:
             self.report.blocked_by(problem, lost)
             self._advance(LaneEvent.STOPPED)

@@ -46,10 +46,7 @@ class SourceCursor:
     trouble: str = ""
     """The present trouble of reading; cleared by the next success."""
     unfilled_at: int = -1
-    """Offset at which a fetch response was empty although the stable end is beyond.
-
-    Other partitions may have filled that response.
-    """
+    """Offset of an empty response below the stable end; other partitions may have filled the response."""
     empty_at: int = -1
     """Offset at which a fetch of this partition alone had such an empty response."""
 
@@ -73,10 +70,7 @@ class TargetLog:
     sequence: int = 0
     """Sequence of the next append, if nothing goes wrong before."""
     queued_sequence: int = 0
-    """Sequence of the next batch to queue.
-
-    A batch is stamped as it is read, while its header is in the processor's cache.
-    """
+    """Sequence of the next batch to queue; a batch is stamped as it is read, with its header in the cache."""
     queue: deque[Step] = field(default_factory=deque)
     sent: deque[Append] = field(default_factory=deque)
     """Batches in flight, in the order of sending."""

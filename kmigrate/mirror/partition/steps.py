@@ -115,10 +115,7 @@ class Reading:
     effort: int = 0
     """The effort of rewriting, as `records.rewrite` counts effort."""
     rest: Callable[[], Reading] | None = None
-    """Reads on from `next_offset`, which takes longer than was allowed.
-
-    The call changes nothing, so a thread may make the call.
-    """
+    """Reads on from `next_offset`, which takes longer than was allowed; a thread may call this, as nothing changes."""
 
     def note_direct(self, producer: Producer, records: int, offset: int) -> None:
         """Count a batch, unless a router has translated the producer id or the batch is older than the link."""
@@ -208,10 +205,7 @@ def read_steps(
 
 
 def kept_long(records: memoryview) -> memoryview:
-    """Return the same bytes for long keeping.
-
-    A small part is copied, because a view keeps its whole response in memory.
-    """
+    """Return the same bytes for long keeping: a small part is copied, because a view keeps its whole response."""
     if len(records) * _WORTH_ITS_FRAME < memoryview(records.obj).nbytes:
         return memoryview(bytearray(records))
     return records
@@ -233,10 +227,7 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
 
 
 def _take_row(reading: Reading, records: memoryview) -> int:
-    """Read the leading large batches that are sent unchanged; return their number of bytes.
-
-    Most logs hold only such batches.
-    """
+    """Read the leading large batches, most logs hold no others, to be sent unchanged; return their bytes."""
     found, taken = row(records, reading.next_offset, LARGEST_MERGED)
     steps = reading.steps
     for start, end, newest, producer_id, _, _, view in found:

@@ -47,10 +47,7 @@ class Access:
         """The reason why the ACLs cannot be read, None when all is well."""
 
     async def read(self) -> None:
-        """Read the ACLs of both clusters.
-
-        If a cluster has no authorizer, no ACLs are copied.
-        """
+        """Read the ACLs of both clusters; if a cluster has no authorizer, no ACLs are copied."""
         self._rules = self.problem = None
         if not self._link.settings.sync_acls:
             return
@@ -72,22 +69,21 @@ class Access:
         elif self._rules is not None:
             rights = topic_rights(self._rules.source, record.topic)
             change = difference(record.granted_acls, rights.now, self._rules.target)
-            record = await write(record, replace(record, granted_acls=change.meanwhile, promote_acls=rights.promoted))
-            await self._apply(change)
-            await write(record, replace(record, granted_acls=change.afterwards))
+            changed = replace(record, granted_acls=change.meanwhile, promote_acls=rights.promoted)
+            await self._apply(change, record, changed, write)
 
     async def follow_group(self, record: GroupRecord, write: Write) -> None:
         """Give the members of a mirrored group the ACLs on the target that they have on the source."""
         if self._rules is None:
             return
         change = difference(record.granted_acls, group_rights(self._rules.source, record.group), self._rules.target)
-        record = await write(record, replace(record, granted_acls=change.meanwhile))
-        await self._apply(change)
-        await write(record, replace(record, granted_acls=change.afterwards))
+        await self._apply(change, record, replace(record, granted_acls=change.meanwhile), write)
 
-    async def _apply(self, change: Difference) -> None:
+    async def _apply(self, change: Difference, record: Kept, changed: Kept, write: Write) -> None:
+        changed = await write(record, changed)
         await self._link.target_admin.create_acls(change.create)
         await self._link.target_admin.delete_acls(change.delete)
+        await write(changed, replace(changed, granted_acls=change.afterwards))
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,10 +79,7 @@ def _to_restore(now: ConfigValue | None, state: State) -> str | None:
 
 
 async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
-    """Return the cluster's reference with its id.
-
-    Raise Refused if the cluster that answers is not the cluster for which the link was made.
-    """
+    """Return the cluster's reference with its id; raise Refused if another cluster answers."""
     found = (await client.refresh([])).cluster_id
     if ref.cluster_id and found != ref.cluster_id:
         raise Refused(
@@ -103,9 +100,6 @@ async def remembers_long(target: ClusterClient, admin: Admin) -> bool:
 
 
 async def request_limit(target: ClusterClient, admin: Admin) -> int:
-    """Return the size of the largest request that the target's brokers accept.
-
-    If a broker does not report the setting, return Kafka's default (A6).
-    """
+    """Return the largest request that the target's brokers accept; Kafka's default if not reported (A6)."""
     limit = await admin.broker_config(next(iter(target.metadata.brokers)), "socket.request.max.bytes")
     return int(limit.value) if limit is not None and limit.value.isdigit() else 100 << 20

@@ -58,10 +58,7 @@ class Aligner:
         filler_age_ms: int = 0,
         target_offset: Callable[[tuple[str, int], int], int] = lambda key, offset: -1,
     ) -> None:
-        """Create an aligner.
-
-        `place` maps a source offset of a mapped partition to its target offset; −1 if unknown.
-        """
+        """Create an aligner; `target_offset` maps a source offset of a mapped partition, −1 if unknown."""
         self._target = target
         self._target_offset = target_offset
         self._source = source
@@ -71,10 +68,7 @@ class Aligner:
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def align(self, record: TopicRecord) -> None:
-        """Bring every partition's log end to its start or beyond, and its log start exactly to its start.
-
-        Raise Failed or Refused if that is not possible.
-        """
+        """Bring each log end to its start or beyond, and each log start exactly there; raise Failed or Refused."""
         starts = {partition: start for partition, start in record.starts.items() if start > 0}
         await together(*(self._fill(record.topic, partition, start) for partition, start in starts.items()))
         await self._cut(record.topic, starts)

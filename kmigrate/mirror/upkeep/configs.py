@@ -70,35 +70,22 @@ _RETENTION_MS = {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.re
 """Three configs of the same time and their units: the first that is set applies, and a negative value means for ever.
 """
 
-_REPLICATED = frozenset(
-    {
-        "cleanup.policy",
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.type",
-        "compression.zstd.level",
-        "delete.retention.ms",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
-        "index.interval.bytes",
-        "max.compaction.lag.ms",
-        "max.message.bytes",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
-        "message.timestamp.type",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "min.insync.replicas",
-        "preallocate",
-        "retention.bytes",
-        "retention.ms",
-        "segment.bytes",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-    }
-)
+_REPLICATED = _BROKER_NAMES.keys() | {
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "index.interval.bytes",
+    "min.cleanable.dirty.ratio",
+    "preallocate",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+}
 
 _FOR_EVER = str((1 << 63) - 1)
 
@@ -176,10 +163,7 @@ def _set_on(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
 
 
 def _both_limits(values: Mapping[str, str]) -> dict[str, str]:
-    """Return configs with the two newer time limits in place of the older config of both limits.
-
-    The older config applies if the newer configs set no limit.
-    """
+    """Return configs with the two newer time limits; the older config of both applies if the newer set no limit."""
     both = dict(values)
     one = both.pop(_DIFFERENCE, None)
     if one is not None:

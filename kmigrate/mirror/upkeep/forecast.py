@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.fetch import fetch_one
@@ -83,10 +84,7 @@ class Sample:
 
 
 def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
-    """Return the seconds that a topic's holes take, with this round-trip time to the target.
-
-    The holes of a partition are filled in sequence, those of different partitions in parallel.
-    """
+    """Return the seconds for a topic's holes: those of a partition in sequence, of different partitions in parallel."""
     longest = max((each.runs for each in samples), default=0)
     return max(longest * (_HOLE_S + 2 * round_trip_s), sum(each.runs for each in samples) / _HOLES_RATE)
 
@@ -94,10 +92,7 @@ def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
 async def sample(
     source: ClusterClient, topic: str, partition: int, start: int, end: int, *, stretches: int = 10
 ) -> Sample:
-    """Look at offsets start … end − 1 of a partition.
-
-    Half of the stretches follow each other from the start on; the others are spread over the range.
-    """
+    """Look at offsets start … end − 1: half of the stretches from the start on, the others spread over the range."""
     holes = weight = runs = seen = 0
     at = start
     near = (stretches + 1) // 2
@@ -118,8 +113,7 @@ async def sample(
     return Sample(holes, exact, weight, runs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Stretch(NamedTuple):
     next_offset: int
     holes: int
     bytes: int

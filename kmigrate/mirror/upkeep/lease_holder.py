@@ -146,10 +146,7 @@ class Leader:
             await sleep(_RETRY_S)
 
     def _held_by_spark(self) -> frozenset[str]:
-        """Return the topics with a partition that a Spark task still owns.
-
-        No other process begins before the task has released the partition or has fallen silent.
-        """
+        """Return the topics of which a Spark task still owns a partition: not released, and not fallen silent."""
         silent = self._membership.silent
         return frozenset(
             record.topic
@@ -158,11 +155,7 @@ class Leader:
         )
 
     def _members(self) -> set[str]:
-        """Return the members that may own partitions.
-
-        These are this process, the processes that ask for a share, and former members that have neither left nor fallen
-        silent.
-        """
+        """Return this process, those that ask for a share, and former members that neither left nor fell silent."""
         before = self._link.assignment
         shares = {presence.instance: presence.shares for presence in self._membership.presences()}
         for member in before.members if before is not None else ():

@@ -6,6 +6,8 @@ or group. Otherwise routers would at once cut off the clients that use it there.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Container, Mapping
+
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import chosen_groups, chosen_topics, offsets_asked
@@ -44,51 +46,45 @@ class Pickup:
         known = (await self._link.source.refresh()).topics
         owners = {topic.topic: topic.link for topic in self._link.state.topics(forgotten=True)}
         chosen = chosen_topics(link.topic_patterns, known)
-        notes = [
-            f"topic-owned: topic {topic} matches, and belongs to link {owners[topic]}"
-            for topic in chosen
-            if owners.get(topic, self._link.name) != self._link.name
-        ]
         new = [topic for topic in chosen if topic not in owners]
         existing = (await self._link.target.refresh(new)).topics if new else {}
         for topic in new:
-            if topic in existing:
-                notes.append(
-                    f"target-topic-exists: topic {topic} matches, and the target has a topic of that name: "
-                    f"{advised('topic mirror', self._link.name, topic)} adopts it where it is empty"
-                )
-                continue
-            # The copy starts at the beginning: the topic came after the expression, which asked for the whole topic.
-            record = TopicRecord(
-                self._link.name,
-                topic,
-                TopicPhase.INITIALISING,
-                now_ms(),
-                offsets=offsets_asked(link.topic_patterns, topic),
-                partitions=len(known[topic].partitions),
-            )
-            await self._claim(record)
-        return notes
+            if topic not in existing:
+                # The copy starts at the beginning: the topic came after the expression, which asked for all of it.
+                asked, partitions = offsets_asked(link.topic_patterns, topic), len(known[topic].partitions)
+                phase = TopicPhase.INITIALISING
+                record = TopicRecord(self._link.name, topic, phase, now_ms(), offsets=asked, partitions=partitions)
+                await self._claim(record)
+        return self._notes("topic", chosen, owners, existing, "adopts it where it is empty")
 
     async def _groups(self, link: LinkRecord) -> list[str]:
         owners = {group.group: group.link for group in self._link.state.groups(forgotten=True)}
         chosen = chosen_groups(link.group_patterns, await self._link.source_admin.groups())
-        notes = [
-            f"group-owned: group {group} matches, and belongs to link {owners[group]}"
-            for group in chosen
-            if owners.get(group, self._link.name) != self._link.name
-        ]
         new = [group for group in chosen if group not in owners]
         existing = await self._link.target_admin.groups() if new else {}
         for group in new:
-            if group in existing:
-                notes.append(
-                    f"target-group-exists: group {group} matches, and the target has a group of that name: "
-                    f"{advised('group mirror', self._link.name, group)} mirrors it all the same"
-                )
-                continue
-            await self._claim(GroupRecord(self._link.name, group, GroupPhase.MIRRORED, now_ms()))
-        return notes
+            if group not in existing:
+                await self._claim(GroupRecord(self._link.name, group, GroupPhase.MIRRORED, now_ms()))
+        return self._notes("group", chosen, owners, existing, "mirrors it all the same")
+
+    def _notes(
+        self, kind: str, chosen: Collection[str], owners: Mapping[str, str], existing: Container[str], effect: str
+    ) -> list[str]:
+        """Return sentences on the matches that belong to another link, or exist on the target."""
+        link = self._link.name
+        return [
+            *(
+                f"{kind}-owned: {kind} {name} matches, and belongs to link {owners[name]}"
+                for name in chosen
+                if owners.get(name, link) != link
+            ),
+            *(
+                f"target-{kind}-exists: {kind} {name} matches, and the target has a {kind} of that name: "
+                f"{advised(f'{kind} mirror', link, name)} {effect}"
+                for name in chosen
+                if name not in owners and name in existing
+            ),
+        ]
 
     async def _claim(self, record: TopicRecord | GroupRecord) -> None:
         """Write an intent, unless the link was finished or no longer chooses the name since the clusters were asked."""

@@ -183,10 +183,7 @@ class Upkeep:
                 await self._look_after(record, seen[record.topic])
 
     def _forget(self) -> None:
-        """Drop the facts about topics and groups that the link no longer has.
-
-        Other topics and groups come and go for as long as this process leads the link.
-        """
+        """Drop the facts about topics and groups that the link no longer has."""
         topics = {record.topic: record.since_ms for record in self._link.topics}
         self._groups &= {record.group for record in self._link.groups}
         self._missed = {key: at for key, at in self._missed.items() if topics.get(key[0]) == key[1]}
@@ -307,10 +304,7 @@ class Upkeep:
         return changed
 
     async def _follow_partitions(self, record: TopicRecord, ours: int, theirs: int) -> TopicRecord:
-        """Create partitions that the source has gained (rule A).
-
-        A later partition is mirrored from its first record, wherever the topic began.
-        """
+        """Create partitions that the source has gained (rule A), to be mirrored from their first record."""
         if theirs > ours:
             raise Refused(
                 "target-has-more-partitions",

@@ -142,10 +142,7 @@ class TopicMaker:
         before: Mapping[str, str],
         seal: Seal | None,
     ) -> Configs:
-        """Return the configs of the target topic that follow from the source topic's configs.
-
-        `defaults` are the target's `broker_defaults`; `before` is as in `target_configs`.
-        """
+        """Return the target topic's configs; `defaults` are its `broker_defaults`, `before` as in `target_configs`."""
         own = own_configs(source, seal, before)
         if self._settings.use_defaults_from is DefaultsFrom.SOURCE:
             own |= carried_configs(source, defaults)
