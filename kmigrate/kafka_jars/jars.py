@@ -22,7 +22,7 @@ from kmigrate.kafka_jars.cache import cache_folder, cached
 from kmigrate.kafka_jars.java import find_java
 
 __all__ = [
-    "SPARK_CONNECTOR_VERSION",
+    "SPARK_CONNECTOR",
     "JarProgress",
     "OnProgress",
     "ensure_jars",
@@ -30,10 +30,12 @@ __all__ = [
     "message_schemas",
 ]
 
-# The version of Spark's Kafka connector: 4.0.0 works with every PySpark 4.0.x.
-SPARK_CONNECTOR_VERSION = "4.0.0"
-
 _SCALA = "2.13"
+SPARK_CONNECTOR = ("org.apache.spark", f"spark-sql-kafka-0-10_{_SCALA}", "4.0.0")
+"""Organisation, module and version of the newest connector whose every jar is published.
+
+This connector works with every PySpark 4.0.x.
+"""
 _KAFKA_MODULES = {"kafka": (f"kafka_{_SCALA}",), "mirror-maker": ("connect-mirror", "connect-runtime")}
 # Kafka's jars bring the logging interface without a writer. With this writer brokers write readable logs.
 _LOG_WRITER = ("org.slf4j", "slf4j-simple", "1.7.36")
@@ -78,18 +80,8 @@ def ensure_jars(module: str, version: str, on_progress: OnProgress | None = None
 
 def ensure_spark_kafka_jars(on_progress: OnProgress | None = None) -> list[Path]:
     """Return the jars for `spark.jars`, with which Spark reads Kafka and resolves nothing at run time."""
-    folder = _ensure(
-        f"spark-kafka-{SPARK_CONNECTOR_VERSION}",
-        [
-            _Dependency(
-                "org.apache.spark",
-                f"spark-sql-kafka-0-10_{_SCALA}",
-                SPARK_CONNECTOR_VERSION,
-                without=("org.apache.hadoop",),  # 50 MB that PySpark ships
-            )
-        ],
-        on_progress,
-    )
+    connector = _Dependency(*SPARK_CONNECTOR, without=("org.apache.hadoop",))  # 50 MB that PySpark ships
+    folder = _ensure(f"spark-kafka-{connector.revision}", [connector], on_progress)
     shipped = {_artifact(jar) for jar in _spark_jars().glob("*.jar")}
     return sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
 

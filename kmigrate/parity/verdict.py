@@ -130,7 +130,7 @@ def judge(drilled: Iterable[Drilled]) -> tuple[list[Anomaly], list[Stray]]:
     """
     cases = [_Case(each.hull.key, each) for each in sorted(drilled, key=lambda each: each.hull.key)]
     for case in cases:
-        case.name_reordered()
+        case.found += _moved([case], AnomalyKind.REORDERED)
     anomalies = [*_moved(cases, AnomalyKind.REORDERED), *_moved(cases, AnomalyKind.MISPLACED)]
     strays: list[Stray] = []
     for case in cases:
@@ -194,16 +194,6 @@ class _Case:
 
     def delta(self, i: int, j: int) -> int:
         return self.target_at[j] - self.source_at[i]
-
-    def name_reordered(self) -> None:
-        waiting = _by_content(self.target, self.surplus)
-        for i in sorted(self.missing):
-            queue = waiting.get(self.source[i].content)
-            if queue:
-                j = queue.popleft()
-                self.missing.discard(i)
-                self.surplus.discard(j)
-                self.add(AnomalyKind.REORDERED, i, j)
 
     def name_duplicated(self) -> None:
         if not self.surplus:
@@ -272,7 +262,7 @@ class _Case:
 
 
 def _moved(cases: Sequence[_Case], kind: AnomalyKind) -> list[Anomaly]:
-    """Name the records that a stretch misses and another stretch has left over.
+    """Name the records that a stretch misses and the same or another stretch has left over.
 
     Reordered records are in stretches of the same partition, misplaced records in partitions of the same topic.
     """
@@ -296,13 +286,6 @@ def _moved(cases: Sequence[_Case], kind: AnomalyKind) -> list[Anomaly]:
                 target = Place(other.key.partition, other.target[j].offset)
                 named.append(Anomaly(kind, case.key.topic, source, target))
     return named
-
-
-def _by_content(records: Sequence[Fingerprint], indexes: Iterable[int]) -> dict[int, deque[int]]:
-    queues: dict[int, deque[int]] = defaultdict(deque)
-    for index in sorted(indexes):
-        queues[records[index].content].append(index)
-    return queues
 
 
 def _take_below(queue: deque[int], limit: int) -> list[int]:

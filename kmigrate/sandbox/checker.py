@@ -94,12 +94,7 @@ class Verdict:
     def as_json(self) -> dict[str, object]:
         return {
             **{name: finding.count for name, finding in self.findings.items()},
-            "acked": self.acked,
-            "preloaded": self.preloaded,
-            "aborted": self.aborted,
-            "indefinite": self.indefinite,
-            "final_records": self.final_records,
-            "offsets_identical": self.offsets_identical,
+            **{name: value for name, value in vars(self).items() if name != "findings"},
             "clean": self.clean,
             "examples": {name: list(finding.examples) for name, finding in self.named.items()},
         }
@@ -165,8 +160,7 @@ class _Judge:
                 early = self.early.pop(number, None)
                 if event.type != "invoke":
                     continue
-                if early is not None and early[0] < event.m:
-                    self.tally.add("premature", f"{early[1]}, {_ms(event.m - early[0])} before it was sent")
+                self._judge_early(early, event, "it was sent")
                 if event.txn >= 0:
                     self.transactions.send(event, number)
         if event.type != "invoke" and event.error and event.error != ABORTED:
@@ -174,14 +168,15 @@ class _Judge:
 
     def _hear_transaction(self, event: Event) -> None:
         transaction = self.transactions.hear(event)
-        early = transaction.early
-        if event.f == "txn" and event.type == "invoke" and transaction.commit_asked and early is not None:
-            if early[0] < event.m:
-                what = f"{early[1]}, {_ms(event.m - early[0])} before the commit of its transaction was asked for"
-                self.tally.add("premature", what)
+        if event.f == "txn" and event.type == "invoke" and transaction.commit_asked:
+            self._judge_early(transaction.early, event, "the commit of its transaction was asked for")
             transaction.early = None
         if event.error and event.error != ABORTED:
             self._client_error(event)
+
+    def _judge_early(self, read: tuple[int, str] | None, event: Event, what: str) -> None:
+        if read is not None and read[0] < event.m:
+            self.tally.add("premature", f"{read[1]}, {(event.m - read[0]) / 1e6:.1f} ms before {what}")
 
     def _hear_open(self, event: Event) -> None:
         if event.type != "info":
@@ -296,16 +291,8 @@ class _Judge:
 
     def _judge_content(self, text: str, number: int, record: FinalRecord, place: str) -> None:
         content = content_of(text, int(text.rpartition(":")[2]))
-        wrong = [
-            name
-            for name, is_wrong in (
-                ("value", record.value != content.value),
-                ("key", record.key != content.key),
-                ("headers", record.headers != content.headers),
-                ("timestamp", self.sends.timestamps.get(number, record.timestamp) != record.timestamp),
-            )
-            if is_wrong
-        ]
+        sent = {**content._asdict(), "timestamp": self.sends.timestamps.get(number, record.timestamp)}
+        wrong = [name for name in ("value", "key", "headers", "timestamp") if getattr(record, name) != sent[name]]
         if wrong:
             self.tally.add("altered", f"{text} at {place}: {', '.join(wrong)}")
 
@@ -382,10 +369,6 @@ class _Judge:
                 self.tally.add("group_gaps", f"{what}, and went on to {bound}")
             elif sends.status[number] == ACKED:
                 self.tally.add("unseen", what)
-
-
-def _ms(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e6:.1f} ms"
 
 
 def check(

@@ -25,7 +25,6 @@ __all__ = [
     "family_clients",
     "seeded_clients",
     "spec_from_json",
-    "spec_to_json",
 ]
 
 Family = Literal["librdkafka", "aiokafka", "java", "kafka-python", "franz-go"]
@@ -156,7 +155,7 @@ class Launch:
 
     def to_json(self) -> str:
         access = asdict(self.access) if self.access else None
-        return json.dumps({**self.__dict__, "spec": spec_to_json(self.spec), "access": access})
+        return json.dumps({**self.__dict__, "spec": asdict(self.spec), "access": access})
 
     @staticmethod
     def from_json(text: str) -> Launch:
@@ -165,10 +164,6 @@ class Launch:
         access = Access(**fields["access"]) if fields["access"] else None
         launch = Launch(**{**fields, "spec": spec_from_json(fields["spec"]), "access": access})
         return replace(launch, tied_to=(int(tied_to[0]), str(tied_to[1])) if tied_to else None)
-
-
-def spec_to_json(spec: ClientSpec) -> dict[str, Any]:
-    return asdict(spec)
 
 
 def spec_from_json(fields: Mapping[str, Any]) -> ClientSpec:

@@ -34,6 +34,7 @@ _ABORT_EVERY = 5
 _TRANSACTION_RECORDS = 100
 _FILLER_BATCH = 50_000
 _WAIT_SECONDS = 60.0
+_LARGE_BATCHES = {"linger.ms": 20, "queue.buffering.max.messages": 10_000_000}
 
 _Client = Mapping[str, str]
 """A client's bootstrap servers and login, by librdkafka's names."""
@@ -108,16 +109,8 @@ def preload(
 def _move_log_starts(admin: AdminClient, client: _Client, plan: Preload) -> dict[int, int]:
     """Fill some partitions with one-byte records, a different number in each, and delete all of these records."""
     starts = {partition: plan.log_start + 17 * partition + 5 for partition in plan.filled_partitions}
-    producer = Producer(
-        {
-            **client,
-            "acks": "1",
-            "linger.ms": 20,
-            "compression.type": "zstd",
-            "batch.num.messages": 100_000,
-            "queue.buffering.max.messages": 10_000_000,
-        }
-    )
+    fast = {"acks": "1", "compression.type": "zstd", "batch.num.messages": 100_000}
+    producer = Producer({**client, **_LARGE_BATCHES, **fast})
     for partition, start in starts.items():
         for first in range(0, start, _FILLER_BATCH):
             count = min(_FILLER_BATCH, start - first)
@@ -192,16 +185,8 @@ class _Stretch:
 
 
 def _write_orders(client: _Client, pen: HistoryWriter, records: int, timestamp: int) -> None:
-    producer = Producer(
-        {
-            **client,
-            "enable.idempotence": True,
-            "log_level": 3,
-            "linger.ms": 20,
-            "compression.type": "lz4",
-            "queue.buffering.max.messages": 10_000_000,
-        }
-    )
+    safe = {"enable.idempotence": True, "compression.type": "lz4", "log_level": 3}
+    producer = Producer({**client, **_LARGE_BATCHES, **safe})
     count = DEMO_TOPICS["orders"]
     stretches = [_Stretch(pen, "orders", partition, timestamp) for partition in range(count)]
     for partition, stretch in enumerate(stretches):

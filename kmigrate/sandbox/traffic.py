@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from kmigrate.sandbox.client_specs import (
     Launch,
     ProducerSpec,
     spec_from_json,
-    spec_to_json,
 )
 from kmigrate.sandbox.history import Slot, merge_histories, whole_lines
 from kmigrate.sandbox.payload import parse_id
@@ -80,7 +79,7 @@ class Client:
 
     def as_json(self) -> dict[str, Any]:
         process = [self.process.pid, self.process.started] if self.process else None
-        return {"spec": spec_to_json(self.spec), "run": self.run, "bootstrap": self.bootstrap, "process": process}
+        return {"spec": asdict(self.spec), "run": self.run, "bootstrap": self.bootstrap, "process": process}
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> Client:
@@ -275,9 +274,6 @@ class Traffic:
         _write(self.folder, clients, ProcessIdentity(*keeper) if keeper else None)
         return started
 
-    def _history_of(self, client: Client) -> Path:
-        return self.folder / f"{client.name}.{client.run}.jsonl"
-
     def _next_seq(self, name: str) -> int:
         """Return the number after the highest number that any run of the client named in a history (H2)."""
         return 1 + max(map(_highest_seq, self.folder.glob(f"{name}.*.jsonl")), default=-1)
@@ -287,7 +283,7 @@ class Traffic:
         # A consumer may be held on purpose, and acks=0 is never answered. For these clients contact is enough.
         contact = isinstance(spec, ConsumerSpec) or (isinstance(spec, ProducerSpec) and spec.acks == "0")
         mark = b'"type":"ok","f":"open"' if contact else b'"type":"ok","f":"send"'
-        path = self._history_of(client)
+        path = self.folder / f"{client.name}.{client.run}.jsonl"
 
         def answered() -> bool:
             if path.exists() and mark in path.read_bytes():

@@ -23,6 +23,7 @@ import kmigrate
 from kmigrate.errors import Failed
 from kmigrate.mirror.bulk.ranges import Key
 from kmigrate.mirror.bulk.task import BulkJob, Copied, copy_ranges
+from kmigrate.spark.session import is_near
 
 __all__ = ["executor_settings", "run_tasks"]
 
@@ -68,11 +69,7 @@ def executor_settings(master: str) -> dict[str, str]:
     On other machines kmigrate must be installed (docs/bulk.md).
     """
     here = str(Path(kmigrate.__file__).resolve().parents[1])
-    return {"spark.executorEnv.PYTHONPATH": here} if _is_near(master) else {}
-
-
-def _is_near(master: str) -> bool:
-    return master.startswith("local") or any(host in master for host in ("//127.0.0.1", "//localhost"))
+    return {"spark.executorEnv.PYTHONPATH": here} if is_near(master) else {}
 
 
 def _cause(text: str) -> str:

@@ -346,24 +346,14 @@ def _explained(error: Exception) -> Failed:
     """Return a Spark failure in kmigrate's words. The reason is deep in the Java trace, on the last cause."""
     reasons = re.findall(r"^(?:Caused by: )?([\w.$]*(?:Exception|Error): .*)$", str(error), re.MULTILINE)
     reason = reasons[-1] if reasons else str(error).strip().split("\n")[0]
-    safe = "both clusters were only read"
     if re.search(r"OffsetOutOfRange|data may have been lost|failOnDataLoss", str(error)):
-        return Failed(
-            "parity-range-gone",
-            f"a part of the range is no longer in one of the clusters: {reason}",
-            still_true=safe,
-            next_step="compare again from the present log start; retention may have deleted records",
-        )
-    if "ArithmeticException: long overflow" in reason:
-        return Failed(
-            "parity-time-too-large",
-            "a record of the range has a time that Spark cannot read: as microseconds it is beyond 64 bits",
-            still_true=safe,
-            next_step="name the other topics; a producer of this one may give nanoseconds as milliseconds",
-        )
-    return Failed(
-        "parity-read-failed",
-        f"Spark could not read the range: {reason}",
-        still_true=safe,
-        next_step="check that both clusters answer and hold every topic, then verify again",
-    )
+        ref, what = "parity-range-gone", f"a part of the range is no longer in one of the clusters: {reason}"
+        next_step = "compare again from the present log start; retention may have deleted records"
+    elif "ArithmeticException: long overflow" in reason:
+        ref = "parity-time-too-large"
+        what = "a record of the range has a time that Spark cannot read: as microseconds it is beyond 64 bits"
+        next_step = "name the other topics; a producer of this one may give nanoseconds as milliseconds"
+    else:
+        ref, what = "parity-read-failed", f"Spark could not read the range: {reason}"
+        next_step = "check that both clusters answer and hold every topic, then verify again"
+    return Failed(ref, what, still_true="both clusters were only read", next_step=next_step)

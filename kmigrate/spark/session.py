@@ -24,11 +24,11 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from kmigrate.errors import Failed
+from kmigrate.kafka_jars.jars import SPARK_CONNECTOR
 
-__all__ = ["CONNECTOR", "Progress", "brings_connector", "session_settings", "spark_session", "watched"]
+__all__ = ["CONNECTOR", "Progress", "brings_connector", "is_near", "session_settings", "spark_session", "watched"]
 
-# The newest connector whose every jar is published. This connector works with PySpark 4.0.x.
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+CONNECTOR = ":".join(SPARK_CONNECTOR)
 
 Progress = Callable[[str, int, int], None]  # stage, tasks done, all tasks
 
@@ -86,11 +86,16 @@ def spark_session(
             _stop(context)
 
 
+def is_near(master: str) -> bool:
+    """Return whether the executors of a master run on this machine."""
+    return re.match(r"local|spark://(127\.|localhost)", master) is not None
+
+
 def session_settings(
     master: str, jars: Sequence[Path], conf: Mapping[str, str], *, connector: bool = True
 ) -> dict[str, str]:
     """Return the session's settings: the caller's, and ours where the caller says nothing."""
-    here = ON_THIS_MACHINE if re.match(r"local|spark://(127\.|localhost)", master) else {}
+    here = ON_THIS_MACHINE if is_near(master) else {}
     ours = _connector(jars, master) if connector and not brings_connector(conf) else {}
     return {**DEFAULTS, **here, **ours, **conf}
 
@@ -148,7 +153,6 @@ def _start(config: SparkConf, log: Path, java_home: Path | None) -> SparkContext
         context = SparkContext(conf=config, gateway=gateway)
     except BaseException:
         _end(gateway)
-        _forget()
         raise
     # PySpark's own default is the `python3` that executors find, which need not have kmigrate.
     context.pythonExec = config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
@@ -159,11 +163,14 @@ def _stop(context: SparkContext) -> None:
     gateway = context._gateway
     context.stop()
     _end(gateway)
-    _forget()
 
 
 def _end(gateway: Any) -> None:
-    """End the JVM for certain. SparkContext.stop() alone leaves the JVM running until this process ends."""
+    """End the JVM for certain, and forget PySpark's gateway.
+
+    SparkContext.stop() alone leaves the JVM running until this process ends. PySpark keeps the gateway for the life of
+    the process, and a second session needs a new JVM.
+    """
     gateway.shutdown()
     if gateway.proc is not None:
         gateway.proc.stdin.close()
@@ -172,10 +179,6 @@ def _end(gateway: Any) -> None:
         except subprocess.TimeoutExpired:
             gateway.proc.kill()
             gateway.proc.wait()
-
-
-def _forget() -> None:
-    """Forget PySpark's gateway, which PySpark keeps for the life of the process. A second session needs a new JVM."""
     SparkContext._gateway = None
     SparkContext._jvm = None
 
@@ -183,17 +186,15 @@ def _forget() -> None:
 @contextmanager
 def _environment(java_home: Path | None) -> Iterator[None]:
     """Set JAVA_HOME for the JVM's start only. spark-submit reads nothing else to find Java."""
-    wanted = {} if java_home is None else {"JAVA_HOME": str(java_home)}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    before = os.environ.get("JAVA_HOME")
+    if java_home is not None:
+        os.environ["JAVA_HOME"] = str(java_home)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.pop("JAVA_HOME", None)
+        if before is not None:
+            os.environ["JAVA_HOME"] = before
 
 
 def _last_words(log: Path, lines: int = 3) -> str:
