@@ -39,7 +39,6 @@ async def find_target(settings: Settings, flag: str | None) -> str:
     raise UsageError(
         "no-target",
         f"which cluster is the target? {which}",
-        still_true="nothing was changed",
         next_step='give --target NAME, or set it in the configuration: [defaults] target = "NAME"',
     )
 

@@ -24,7 +24,6 @@ def byte_rate(text: str) -> int:
         raise UsageError(
             "bad-rate",
             f"{text}: not a rate",
-            still_true="nothing was changed",
             next_step="expected: bytes a second as 500kB, 10MB, 1GiB or a number; or off",
         )
     return rate
@@ -37,7 +36,6 @@ def offset_range(text: str) -> tuple[int, int]:
         raise UsageError(
             "bad-range",
             f"--accept-loss {text}: not a range of offsets",
-            still_true="nothing was changed",
             next_step="expected: FROM..TO as status names it, both included, for example 120..180",
         )
     return first, last
@@ -53,7 +51,6 @@ def start_position(text: str) -> str:
         raise UsageError(
             "bad-start-position",
             f"--from {text}: not a start position",
-            still_true="nothing was changed",
             next_step="expected: earliest, latest, ISO-8601 (2026-03-01T08:00:00Z) or ms since the epoch",
         ) from None
     if moment.tzinfo is None:
@@ -63,7 +60,6 @@ def start_position(text: str) -> str:
         raise UsageError(
             "bad-start-position",
             f"--from {text}: before 1970",
-            still_true="nothing was changed",
             next_step="expected: a moment from 1970 on, or earliest",
         )
     return str(milliseconds)

@@ -43,7 +43,6 @@ async def confirm(interactive: bool, question: str) -> None:
         raise UsageError(
             "needs-yes",
             f"this needs a yes, and there is no terminal to ask on: {question}",
-            still_true="nothing was changed",
             next_step="repeat it with --yes, or look first with --plan",
         )
     import questionary

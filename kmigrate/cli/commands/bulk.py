@@ -56,35 +56,25 @@ class BulkOptions:
     ) -> BulkOptions:
         if engine not in ("daemon", "spark", "auto"):
             raise UsageError(
-                "bad-engine",
-                f"--engine {engine}: no such engine",
-                still_true="nothing was changed",
-                next_step="expected: daemon, spark or auto",
+                "bad-engine", f"--engine {engine}: no such engine", next_step="expected: daemon, spark or auto"
             )
         if no_wait and engine != "daemon":
             raise UsageError(
                 "spark-needs-waiting",
                 "--no-wait: with Spark this very process drives the copy",
-                still_true="nothing was changed",
                 next_step="leave out --no-wait, or copy by the mirror processes: --engine daemon",
             )
         if engine == "daemon" and (conf or throttle or continuous):
             raise UsageError(
                 "only-with-spark",
                 "--conf, --throttle and --continuous are about Spark's tasks",
-                still_true="nothing was changed",
                 next_step="add --engine spark; the mirror processes' limit is kmigrate link throttle",
             )
         settings: dict[str, str] = {}
         for each in conf or ():
             key, equals, value = each.partition("=")
             if not key or not equals:
-                raise UsageError(
-                    "bad-conf",
-                    f"--conf {each}: not a setting",
-                    still_true="nothing was changed",
-                    next_step="expected: KEY=VALUE",
-                )
+                raise UsageError("bad-conf", f"--conf {each}: not a setting", next_step="expected: KEY=VALUE")
             settings[key] = value
         return cls(engine, master, settings, throttle, continuous)
 

@@ -7,6 +7,7 @@ engines.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySu
 from kmigrate.sandbox.checker import Verdict, check
 from kmigrate.sandbox.client_specs import ClientSpec, TransactionalSpec, seeded_clients
 from kmigrate.sandbox.estate import Sandbox
-from kmigrate.sandbox.final_read import FinalRecord, read_topic, saving
+from kmigrate.sandbox.final_read import read_topic, saving
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.sandbox.pauses import Percentiles, Timeline, Window
@@ -130,7 +131,8 @@ class Demo:
             with self._engines(folder, environment) as end_engines:
                 results = self._playbook(environment)
                 self._more_traffic(live_since)
-                held = _held(self._ask(environment, "status"))
+                topics = self._ask(environment, "status")["topics"]
+                held = [p["hold_ms"] for topic in topics for p in topic["partitions"] if p["hold_ms"] >= 0]
                 if left := self._leave(environment):
                     end_engines()
                     self._say(f"kmigrate has ended; the clients go on without it for {_ALONE_S:.0f} s")
@@ -183,12 +185,11 @@ class Demo:
         command = [sys.executable, "-m", "kmigrate", "playbook", "run", str(self.plan.playbook), "--yes", "--json"]
         results: list[dict[str, Any]] = []
         with subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                told = json.loads(line)
-                results.append(told)
-                if "step" in told:
-                    self._say(f"  {_step_text(told)}")
+            for line in process.stdout or ():
+                step = json.loads(line)
+                results.append(step)
+                if "step" in step:
+                    self._say(f"  {step['step']:>2}. {step['what']}: {step['outcome']} in {step['seconds']:.1f} s")
         if process.returncode:
             self._say(f"the playbook ended with exit code {process.returncode}: {json.dumps(results[-1:])}")
         return results
@@ -207,9 +208,9 @@ class Demo:
         """
         self._say("link finish: the clients leave the router, with no restart")
         done = self._kmigrate(environment, "link", "finish", "--yes", "--timeout", "120")
-        told = json.loads(done.stdout)
-        if done.returncode == Exit.REFUSED and told["error"] in _UNPROMOTED:
-            self._say(f"refused: {told['what']}")
+        answer = json.loads(done.stdout)
+        if done.returncode == Exit.REFUSED and answer["error"] in _UNPROMOTED:
+            self._say(f"refused: {answer['what']}")
             return False
         if done.returncode:
             raise Failed("demo-finish", f"clients did not leave the router: {done.stdout}")
@@ -217,10 +218,10 @@ class Demo:
 
     def _ask(self, environment: Mapping[str, str], *verb: str) -> dict[str, Any]:
         done = self._kmigrate(environment, *verb)
-        told: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(done.stdout)
         if done.returncode:
-            raise Failed("demo-status", f"kmigrate {' '.join(verb)} failed: {told}")
-        return told
+            raise Failed("demo-status", f"kmigrate {' '.join(verb)} failed: {answer}")
+        return answer
 
     def _kmigrate(self, environment: Mapping[str, str], *verb: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -243,7 +244,8 @@ class Demo:
         history = folder / "history.jsonl"
         traffic.write_history(history, with_files=[folder / "preload.jsonl"])
         timeline = Timeline()
-        final = saving(_final_read(sandbox.target.bootstrap), folder / "final-read.jsonl.gz")
+        records_of = (read_topic(sandbox.target.bootstrap, topic) for topic in TOPICS)
+        final = saving(itertools.chain.from_iterable(records_of), folder / "final-read.jsonl.gz")
         verdict = check(timeline.observing(read_history(history)), final)
         return _report(self, self._clients, verdict, timeline, results, shown, *records)
 
@@ -270,16 +272,6 @@ def _config(sandbox: Sandbox, router: str) -> str:
     )
 
 
-def _step_text(told: Mapping[str, Any]) -> str:
-    words = told["what"]
-    return f"{told['step']:>2}. {words}: {told['outcome']} in {told['seconds']:.1f} s"
-
-
-def _final_read(bootstrap: str) -> Iterator[FinalRecord]:
-    for topic in TOPICS:
-        yield from read_topic(bootstrap, topic)
-
-
 def _millis(found: Percentiles) -> Millis:
     return Millis(found.p50, found.p99, found.max)
 
@@ -295,11 +287,6 @@ def _quantiles(values: Iterable[float]) -> Millis:
         return round(ranked[min(len(ranked) - 1, int(share * len(ranked)))], 3)
 
     return Millis(rank(0.5), rank(0.99), rank(1.0))
-
-
-def _held(status: Mapping[str, Any]) -> list[float]:
-    """Return how long the router held requests of each partition, in ms, as the router itself reports."""
-    return [p["hold_ms"] for t in status["topics"] for p in t["partitions"] if p["hold_ms"] >= 0]
 
 
 def _report(

@@ -160,15 +160,7 @@ def delivery_seconds(call: Call, given: float | None) -> float:
 
 
 def _as_json(link: LinkRecord) -> dict[str, object]:
-    return {
-        "name": link.name,
-        "uuid": link.uuid,
-        "source": dataclasses.asdict(link.source),
-        "target": dataclasses.asdict(link.target),
-        "created_ms": link.created_ms,
-        "throttle": link.throttle,
-        "finished_ms": link.finished_ms,
-        "deleting_ms": link.deleting_ms,
-        "topic_patterns": [dataclasses.asdict(pattern) for pattern in link.topic_patterns],
-        "group_patterns": [dataclasses.asdict(pattern) for pattern in link.group_patterns],
-    }
+    """Return what a link is, without what only the mirror needs of its record."""
+    names = ("name", "uuid", "source", "target", "created_ms", "throttle", "finished_ms", "deleting_ms")
+    fields = dataclasses.asdict(link)
+    return {name: fields[name] for name in (*names, "topic_patterns", "group_patterns")}

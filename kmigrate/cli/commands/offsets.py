@@ -191,7 +191,6 @@ def _partition(record: TopicRecord, asked: int | None) -> int:
         raise UsageError(
             "which-partition",
             f"topic {record.topic} has {record.partitions} partitions{which}",
-            still_true="nothing was changed",
             next_step=f"kmigrate offsets translate --link {record.link} {record.topic}:0 OFFSET...",
         )
     return asked

@@ -23,7 +23,6 @@ def check_names(names: list[str], exclude: list[str] | None, *, regex: bool) -> 
         raise UsageError(
             "exclude-without-regex",
             "--exclude leaves out names that --regex chooses, and there is no --regex",
-            still_true="nothing was changed",
             next_step="add --regex, or name fewer",
         )
     left_out = exclude or []

@@ -33,7 +33,8 @@ from kmigrate.errors import (
     WaitTimedOut,
 )
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.workflow.playbook.conditions import Condition
+from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.playbook.conditions import Condition, Verdict
 from kmigrate.workflow.playbook.steps import (
     DANGEROUS,
     ExecStep,
@@ -362,12 +363,16 @@ async def _holds(call: Call, condition: Condition, scope: Scope) -> bool:
     """Return whether a condition holds now; a target without a state log fulfils no condition."""
     try:
         async with call.connections() as connections:
-            shot = await snapshot(connections, figures=condition.needs_figures)
+            return (await _judge(connections, condition, scope)).holds
     except Refused as refused:
         if refused.ref != "no-state-log":
             raise
         return False
-    return condition.judge(shot, link=scope.link, topics=scope.topics, groups=scope.groups).holds
+
+
+async def _judge(connections: Connections, condition: Condition, scope: Scope) -> Verdict:
+    shot = await snapshot(connections, figures=condition.needs_figures)
+    return condition.judge(shot, link=scope.link, topics=scope.topics, groups=scope.groups)
 
 
 async def _wait(call: Call, step: WaitStep) -> dict[str, Any]:
@@ -375,13 +380,11 @@ async def _wait(call: Call, step: WaitStep) -> dict[str, Any]:
         with call.out.waiting(step.condition.text):
             await sleep(step.condition.number)
         return {"condition": step.condition.text}
-    scope = step.scope
     deadline = monotonic() + step.timeout
     async with call.connections() as connections:
         with call.out.waiting(step.text) as waiting:
             while True:
-                shot = await snapshot(connections, figures=step.condition.needs_figures)
-                verdict = step.condition.judge(shot, link=scope.link, topics=scope.topics, groups=scope.groups)
+                verdict = await _judge(connections, step.condition, step.scope)
                 if verdict.holds:
                     return {"condition": step.condition.text}
                 if monotonic() > deadline:

@@ -16,7 +16,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
@@ -164,28 +163,13 @@ def _check_versions(source: str, target: str, *, oldest: tuple[int, int] = _OLDE
 def _start(
     call: Call, folder: Path, brokers: int, source_version: str, target_version: str, *, detached: bool, secure: bool
 ) -> Sandbox:
-    """Start the brokers with a progress bar for downloads; SIGTERM ends the start and cleans up."""
+    """Start the brokers, and show which jars are fetched; SIGTERM ends the start and cleans up."""
     signal.signal(signal.SIGTERM, _as_interrupt)
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed} of {task.total} jars"),
-        console=call.out.err,
-        transient=True,
-        disable=not call.out.err.is_terminal,
-    )
-    rows: dict[str, TaskID] = {}
-    guard = threading.Lock()
+    with call.out.waiting("starting brokers …") as waiting:
 
-    def on_progress(progress: JarProgress) -> None:
-        with guard:  # both clusters' jars are fetched side by side
-            if progress.label not in rows:
-                rows[progress.label] = bar.add_task(f"fetching {progress.label}", total=None)
-            bar.update(rows[progress.label], completed=progress.done, total=progress.total)
+        def on_progress(progress: JarProgress) -> None:
+            waiting.say(f"fetching {progress.label}: {progress.done} of {progress.total} jars")
 
-    with bar:
-        if call.out.err.is_terminal:
-            call.out.err.print(Text("starting brokers …", style="dim"))
         return Sandbox.up(
             folder,
             brokers=brokers,

@@ -34,16 +34,6 @@ not ask).
 |---|---|
 """
 
-_MEANINGS = {
-    Exit.OK: "done, or nothing was left to do",
-    Exit.FAILED: "something broke while acting",
-    Exit.USAGE: "the arguments, the configuration or the playbook are wrong",
-    Exit.REFUSED: "a guard said no; nothing was changed, or what was done before it is named",
-    Exit.PARITY_MISMATCH: "source and target hold different records",
-    Exit.TIMED_OUT: "a condition did not come true in time; what was intended stays written",
-    Exit.INTERRUPTED: "Ctrl-C",
-}
-
 
 def commands(tree: typer.Typer = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the words of every command, in the order of the help."""
@@ -56,7 +46,7 @@ def commands(tree: typer.Typer = app, path: tuple[str, ...] = ()) -> Iterator[tu
 
 def reference() -> str:
     """Return the whole page."""
-    parts = [_HEAD + "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in _MEANINGS.items())]
+    parts = [_HEAD + "".join(f"| {int(code)} | {code.meaning} |\n" for code in Exit)]
     parts += [f"\n## kmigrate {' '.join(path)}\n\n```text\n{_help(path)}\n```\n" for path in commands()]
     return "".join(parts)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Group, RenderableType
 
 from kmigrate.cli.base.words import SafeTable, Text, below
+from kmigrate.cli.views.tables import table
 from kmigrate.report.migration import FAILING, MigrationReport, Millis
 
 __all__ = ["migration_view"]
 
 
 def _waits(report: MigrationReport) -> SafeTable:
-    table = SafeTable(box=box.SIMPLE, title="waits, ms", title_justify="left")
-    table.add_column("")
-    for name in ("p50", "p99", "max"):
-        table.add_column(name, justify="right")
+    made = table("", "p50", "p99", "max", title="waits, ms", right=("p50", "p99", "max"))
     rows: list[tuple[str, Millis | None]] = [
         ("producer pause at promote (clients' own histories)", report.producer_pause_ms),
         ("held by the router", report.router_hold_ms),
@@ -27,21 +24,16 @@ def _waits(report: MigrationReport) -> SafeTable:
     ]
     for label, waits in rows:
         figures = (waits.p50, waits.p99, waits.max) if waits is not None else ()
-        table.add_row(label, *(f"{value:,.1f}" for value in figures))
-    return table
+        made.add_row(label, *(f"{value:,.1f}" for value in figures))
+    return made
 
 
 def _moved(report: MigrationReport) -> SafeTable:
-    table = SafeTable(box=box.SIMPLE, title="moved", title_justify="left")
-    for name in ("topic", "phase", "offsets"):
-        table.add_column(name)
-    for name in ("partitions", "offsets on target"):
-        table.add_column(name, justify="right")
+    columns = ("topic", "phase", "offsets", "partitions", "offsets on target")
+    made = table(*columns, title="moved", right=columns[3:])
     for topic, row in report.moved.items():
-        table.add_row(
-            topic, str(row["phase"]), str(row["offsets"]), f"{row['partitions']}", f"{row['target_offsets']:,}"
-        )
-    return table
+        made.add_row(topic, row["phase"], row["offsets"], f"{row['partitions']}", f"{row['target_offsets']:,}")
+    return made
 
 
 def _anomalies(report: MigrationReport) -> RenderableType:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import KmigrateError, WaitTimedOut
 from kmigrate.model.presences import ConnectedClient, RouterPresence
-from kmigrate.model.records import LinkRecord
+from kmigrate.model.records import LinkRecord, RouterRecord
 from kmigrate.model.routes import finished
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
@@ -196,45 +196,33 @@ def _router_guards(connections: Connections, state: State, *, clients_known: boo
     """Return the findings of conditions (a) and (d) from the routers' reports."""
     alive = {presence.instance: presence for presence in connections.log.alive(RouterPresence)}
     protocol = connections.target.settings.security.protocol
-    found: list[Finding] = []
-    for router in state.routers():
-        report = alive.get(router.instance)
-        if report is None:
-            found.append(
-                refuse(
-                    "router-silent",
-                    f"router {router.name} on {router.host} is silent",
-                    f"start it again, or: kmigrate router forget {router.name}",
-                )
-            )
-        elif report.on_brokers < 0:
-            found.append(
-                refuse(
-                    "router-too-old",
-                    f"router {router.name} is of a version that cannot finish a link",
-                    f"start router {router.name} with this version",
-                )
-            )
-        elif report.protocol != protocol:
-            found.append(
-                refuse(
-                    "protocol-differs",
-                    f"clients speak {report.protocol} to router {router.name}, and would have to speak {protocol} to "
-                    "the addresses that metadata would name",
-                    f"let the target's configuration name the listener that is meant for clients ({report.protocol}), "
-                    "and start the routers again",
-                )
-            )
-        elif report.maps_clients:
-            found.append(
-                Finding(
-                    "warn" if clients_known else "refuse",
-                    "clients-mapped",
-                    f"router {router.name} knows clients by a table of its own: the target may not know what they show",
-                    "make these credentials or certificates known to the target, and say so: --clients-known",
-                )
-            )
-    return found + _shared_addresses(state)
+    judged = (_router_guard(each, alive.get(each.instance), protocol, clients_known) for each in state.routers())
+    return [*filter(None, judged), *_shared_addresses(state)]
+
+
+def _router_guard(
+    router: RouterRecord, report: RouterPresence | None, protocol: str, clients_known: bool
+) -> Finding | None:
+    name = router.name
+    if report is None:
+        remedy = f"start it again, or: kmigrate router forget {name}"
+        return refuse("router-silent", f"router {name} on {router.host} is silent", remedy)
+    if report.on_brokers < 0:
+        what = f"router {name} is of a version that cannot finish a link"
+        return refuse("router-too-old", what, f"start router {name} with this version")
+    if report.protocol != protocol:
+        return refuse(
+            "protocol-differs",
+            f"clients speak {report.protocol} to router {name}, and would have to speak {protocol} to the addresses "
+            "that metadata would name",
+            f"let the target's configuration name the listener that is meant for clients ({report.protocol}), and "
+            "start the routers again",
+        )
+    if report.maps_clients:
+        what = f"router {name} knows clients by a table of its own: the target may not know what they show"
+        remedy = "make these credentials or certificates known to the target, and say so: --clients-known"
+        return Finding("warn" if clients_known else "refuse", "clients-mapped", what, remedy)
+    return None
 
 
 def _shared_addresses(state: State) -> list[Finding]:

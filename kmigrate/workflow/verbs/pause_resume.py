@@ -61,12 +61,86 @@ def _pause_guard(record: TopicRecord) -> Finding | None:
 
 @dataclass(slots=True)
 class _Resumption:
-    """The new record of one topic, with the changes in words and the findings."""
+    """The resumption of one topic: the new record, with the changes in words and the findings."""
 
+    connections: Connections
+    link: LinkRecord
     record: TopicRecord
+    partition: int | None
+    accept_loss: tuple[int, int] | None
+    who: str
     changes: list[str] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
     """Refusals for parts that this call cannot resume."""
+
+    async def resume(self) -> None:
+        record, partition = self.record, self.partition
+        if partition is not None and partition not in range(record.partitions):
+            what = f"topic {record.topic} has {record.partitions} partitions, from 0"
+            self.left.append(refuse("unknown-partition", what))
+            return
+        if partition is None and any(stop.remedy is Remedy.ANEW for stop in record.stops.values()):
+            if record.phase is not TopicPhase.MIRRORING:
+                self.left.append(_promote_under_way(record))
+                return
+            await self._anew()
+            if self.record.phase is TopicPhase.INITIALISING:
+                return
+        if partition is None and record.paused:
+            self.record = replace(self.record, paused=False)
+            self.changes.append(f"resume {record.topic}")
+        for number, stop in sorted(record.stops.items()):
+            if partition in (None, number):
+                await self._one(number, stop)
+        if partition is not None and partition not in record.stops:
+            self.left.append(ok("not-stopped", f"partition {partition} of {record.topic} is not stopped"))
+        elif not self.changes and not self.left:
+            self.left.append(ok("not-paused", f"topic {record.topic} is not paused and nothing has stopped"))
+
+    async def _one(self, partition: int, stop: PartitionStop) -> None:
+        """Resume one stopped partition, or add a refusal that names what would help."""
+        topic = self.record.topic
+        name = f"partition {partition} of {topic}"
+        if stop.remedy is Remedy.ACCEPT_LOSS:
+            stop = await self._as_it_is_now(partition, stop)
+        refusal = _refusal(name, stop, self.accept_loss, stop.way_on(self.link.name, topic, partition))
+        if refusal is not None:
+            self.left.append(refusal)
+            return
+        losses = dict(self.record.losses)
+        if self.accept_loss is not None:
+            loss = AcceptedLoss(stop.first, stop.last, stop.ref, now_ms(), self.who)
+            losses[partition] = (*losses.get(partition, ()), loss)
+            self.changes.append(f"accept the loss of offsets {stop.lost} of {name}")
+            seconds = (stop.last + 1 - stop.first) // _MARKERS_PER_S
+            if stop.ref == RANGE_LOST and not self.record.mapped and seconds > _LONG_S:
+                self.left.append(_long_hole(name, topic, stop, seconds))
+        self.changes.append(f"resume {name}")
+        left = {number: each for number, each in self.record.stops.items() if number != partition}
+        self.record = replace(self.record, stops=left, losses=losses)
+
+    async def _as_it_is_now(self, partition: int, stop: PartitionStop) -> PartitionStop:
+        """Return the stop with the records that the source has deleted since, as far as the source answers."""
+        key = self.record.topic, partition
+        try:
+            source, _ = await self.connections.source(self.link)
+            start = (await source.list_offsets({key: EARLIEST}))[key]
+        except KmigrateError:
+            return stop
+        return stop if start.error else replace(stop, last=max(stop.last, start.offset - 1))
+
+    async def _anew(self) -> None:
+        """Start the copy anew where the target topic is gone or was never written."""
+        record, target = self.record, self.connections.target
+        info = await target.topic(record.topic)
+        if info is not None:
+            keys = [(record.topic, partition) for partition in info.partitions]
+            ends = await target.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
+            if not keys or any(end.error or end.offset > 0 for end in ends.values()):
+                return
+        anew = replace(record, phase=advance_topic(record.phase, TopicEvent.ANEW), since_ms=now_ms(), reason="")
+        self.record = replace(anew, paused=False, stops={}, losses={}, starts={})
+        self.changes.append(f"mirror {record.topic} anew from {record.start}")
 
 
 async def resume_topics(
@@ -95,7 +169,8 @@ async def resume_topics(
         if record.phase is TopicPhase.PROMOTED:
             found.append(_promoted(topic))
             continue
-        done = await _resume(connections, link, record, partition, accept_loss, who)
+        done = _Resumption(connections, link, record, partition, accept_loss, who)
+        await done.resume()
         found += [_warned(each) for each in done.left] if done.changes else done.left
         changes += done.changes
         if done.changes:
@@ -112,74 +187,8 @@ def check_loss(topics: Sequence[str], partition: int | None, accept_loss: tuple[
         raise UsageError(
             "loss-of-what",
             "--accept-loss is about one partition of one topic",
-            still_true="nothing was changed",
             next_step="kmigrate topic resume TOPIC --partition P --accept-loss FROM..TO",
         )
-
-
-async def _resume(
-    connections: Connections,
-    link: LinkRecord,
-    record: TopicRecord,
-    partition: int | None,
-    accept_loss: tuple[int, int] | None,
-    who: str,
-) -> _Resumption:
-    made = _Resumption(record)
-    if partition is not None and partition not in range(record.partitions):
-        made.left.append(
-            refuse("unknown-partition", f"topic {record.topic} has {record.partitions} partitions, from 0")
-        )
-        return made
-    if partition is None and any(stop.remedy is Remedy.ANEW for stop in record.stops.values()):
-        if record.phase is not TopicPhase.MIRRORING:
-            made.left.append(_promote_under_way(record))
-            return made
-        await _anew(connections, made)
-        if made.record.phase is TopicPhase.INITIALISING:
-            return made
-    if partition is None and record.paused:
-        made.record = replace(made.record, paused=False)
-        made.changes.append(f"resume {record.topic}")
-    for number, stop in sorted(record.stops.items()):
-        if partition in (None, number):
-            await _one(connections, link, made, number, stop, accept_loss, who)
-    if partition is not None and partition not in record.stops:
-        made.left.append(ok("not-stopped", f"partition {partition} of {record.topic} is not stopped"))
-    elif not made.changes and not made.left:
-        made.left.append(ok("not-paused", f"topic {record.topic} is not paused and nothing has stopped"))
-    return made
-
-
-async def _one(
-    connections: Connections,
-    link: LinkRecord,
-    made: _Resumption,
-    partition: int,
-    stop: PartitionStop,
-    accept_loss: tuple[int, int] | None,
-    who: str,
-) -> None:
-    """Resume one stopped partition, or add a refusal that names what would help."""
-    topic = made.record.topic
-    name = f"partition {partition} of {topic}"
-    if stop.remedy is Remedy.ACCEPT_LOSS:
-        stop = await _as_it_is_now(connections, link, topic, partition, stop)
-    refusal = _refusal(name, stop, accept_loss, stop.way_on(link.name, topic, partition))
-    if refusal is not None:
-        made.left.append(refusal)
-        return
-    losses = dict(made.record.losses)
-    if accept_loss is not None:
-        loss = AcceptedLoss(stop.first, stop.last, stop.ref, now_ms(), who)
-        losses[partition] = (*losses.get(partition, ()), loss)
-        made.changes.append(f"accept the loss of offsets {stop.lost} of {name}")
-        seconds = (stop.last + 1 - stop.first) // _MARKERS_PER_S
-        if stop.ref == RANGE_LOST and not made.record.mapped and seconds > _LONG_S:
-            made.left.append(_long_hole(name, topic, stop, seconds))
-    made.changes.append(f"resume {name}")
-    left = {number: each for number, each in made.record.stops.items() if number != partition}
-    made.record = replace(made.record, stops=left, losses=losses)
 
 
 def _refusal(name: str, stop: PartitionStop, accept_loss: tuple[int, int] | None, way_on: str) -> Finding | None:
@@ -207,35 +216,6 @@ def _long_hole(name: str, topic: str, stop: PartitionStop, seconds: int) -> Find
 
 def _warned(finding: Finding) -> Finding:
     return replace(finding, level="warn") if finding.level == "refuse" else finding
-
-
-async def _as_it_is_now(
-    connections: Connections, link: LinkRecord, topic: str, partition: int, stop: PartitionStop
-) -> PartitionStop:
-    """Return the stop with the records that the source has deleted since; unchanged where the source does not
-    answer."""
-    try:
-        source, _ = await connections.source(link)
-        start = (await source.list_offsets({(topic, partition): EARLIEST}))[(topic, partition)]
-    except KmigrateError:
-        return stop
-    return stop if start.error else replace(stop, last=max(stop.last, start.offset - 1))
-
-
-async def _anew(connections: Connections, made: _Resumption) -> None:
-    """Start the copy anew where the target topic is gone or was never written."""
-    record = made.record
-    info = await connections.target.topic(record.topic)
-    if info is not None:
-        keys = [(record.topic, partition) for partition in info.partitions]
-        ends = await connections.target.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
-        if not keys or any(end.error or end.offset > 0 for end in ends.values()):
-            return
-    phase = advance_topic(record.phase, TopicEvent.ANEW)
-    made.record = replace(
-        record, phase=phase, since_ms=now_ms(), reason="", paused=False, stops={}, losses={}, starts={}
-    )
-    made.changes.append(f"mirror {record.topic} anew from {record.start}")
 
 
 def _promote_under_way(record: TopicRecord) -> Finding:
