@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 
 from kmigrate.protocol.api import ApiKey, Message, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.state import ClientLink, SharedState
 
 __all__ = ["TxnCoordinatorClient"]
 
 _FIND_COORDINATOR = entity(ApiKey.FIND_COORDINATOR, 3, "request")
+_DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _OF_TRANSACTIONS = 1
 _MOST_COORDINATORS = 64
 """Maximum coordinators that a connection remembers.
@@ -46,8 +48,8 @@ class TxnCoordinatorClient:
     ) -> Conversation[tuple[Message | None, int]]:
         """Ask the coordinator of a transactional id at a link's source.
 
-        Return the answer and its code as the client may see it (0 for AddPartitionsToTxn). Without an answer, return
-        None and the code for the client.
+        Return the answer and its code as the client may see it, 0 for an answer with several codes. Without an answer,
+        return None and the code for the client.
         """
         node = self._coordinators.get((link, name))
         if node is None:
@@ -62,6 +64,21 @@ class TxnCoordinatorClient:
         if answer is None:
             self._coordinators.pop((link, name), None)
         return answer, self.client_code(link, name, code)
+
+    def describe(self, link: str, name: str, client_id: str | None) -> Conversation[tuple[Message | None, int]]:
+        """Ask a source about a transactional id's transaction; return its state, and the code as `ask` does."""
+        answer, code = yield from self.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)))
+        if answer is None:
+            return None, code
+        state: Message = answer.transaction_states[0]
+        return state, self.client_code(link, name, code_of(state.error_code))
+
+    def describe_at_target(self, name: str, head: RequestHead) -> Conversation[Message]:
+        """Ask the target about a transactional id, on the client's own connection to the id's coordinator."""
+        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
+        frame = yield from self.client.ask_target([asked], head.correlation_id)
+        state: Message = read_answer(_DESCRIBE, frame).transaction_states[0]
+        return state
 
     def client_code(self, link: str, name: str, code: int) -> int:
         """Return the client's code for a coordinator's code, and forget a coordinator that has moved.
@@ -82,16 +99,11 @@ class TxnCoordinatorClient:
             if outcome.frame is not None:
                 self.silent.discard(link)
                 answer = read_answer(type(message), outcome.frame)
-                return answer, _code_in(answer)
+                return answer, code_of(getattr(answer, "error_code", Code.NONE))
             if outcome.refused:
                 return None, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         self.silent.add(link)
         return None, Code.COORDINATOR_LOAD_IN_PROGRESS
-
-
-def _code_in(answer: Message) -> int:
-    described = getattr(answer, "transaction_states", None)
-    return code_of(getattr(described[0] if described else answer, "error_code", Code.NONE))
 
 
 def _retried(code: int) -> int:

@@ -15,7 +15,6 @@ from kmigrate.router.transactions.identities import ProducerIdentities
 from kmigrate.router.transactions.locate import TransactionLocator
 from kmigrate.router.transactions.request import TxnRequest
 from kmigrate.router.transactions.source_identities import OTHER_PRODUCER
-from kmigrate.router.wire.transactions import source_request
 
 __all__ = ["EndTxnHandler"]
 
@@ -89,7 +88,7 @@ class EndTxnHandler:
         link, name = record.link, txn.name
         if entry is not None:
             entry.ask(self._locator)
-        message = source_request(txn.head, txn.request, record.source_id, record.source_epoch)
+        message = txn.for_source(record.source_id, record.source_epoch)
         answer, code = yield from self._identities.coordinators.ask(link, name, txn.head.client_id, message)
         if entry is not None:
             entry.answered(self._locator, known=True)

@@ -17,22 +17,20 @@ C  Under a fence, a transaction may not begin if any topic of its transactional 
 D  If a request comes to a connection in the middle of a transaction, the router first asks both clusters about the
    transaction.
 E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
-   knows how that transaction ended. While the topics are mirrored, the source knows. After the promote the target
-   knows, or the source if the target has never seen a transaction of the id (`transactions.end_txn`). If the identity
-   was revoked, the source has forgotten the end, and the id's record holds the end. If the source refuses the identity
-   in answer to the EndTxn, the router reads the log and judges anew before the client gets an answer
-   (`transactions.identities`).
+   knows how that transaction ended: the source while the topics are mirrored, afterwards the target, or the source if
+   the target has never seen a transaction of the id (`transactions.end_txn`). If the identity was revoked, the id's
+   record holds the end. If the source refuses the identity in answer to the EndTxn, the router reads the log and judges
+   anew before the client gets an answer (`transactions.identities`).
 F  If a partition's sequences at the target go on from the source's, the partition enters the transaction with its first
    batch (`shared.deferred_partitions`).
 G  A transactional id couples the topics and groups that the source has let it write. For a topic or group that the id's
-   record does not name, the router first asks the source. Then the router counts the transaction there, so that a fence
-   from now on waits for the transaction. Then the router writes the coupling down. Only then the client is answered,
-   and batches are written.
+   record does not name, the router first asks the source. Then it counts the transaction there, so that fences wait for
+   it, and writes the coupling down. Only then the client is answered, and batches are written.
 H  After a group has opened at the target, the first transaction of an id that commits for the group is refused its
    commit (ILLEGAL_GENERATION). The client does that transaction again. Its input may have been read before the group
-   opened, and another member reads that input again. Member id and epoch in the commit would not reveal this. A member
-   of the new protocol (KIP-848) joins the target's group by itself, under its old member id, in the middle of the
-   application's work. The application asks for member id and epoch only when committing, so both are valid.
+   opened, and another member reads that input again. Member id and epoch in the commit do not reveal this: a member of
+   the new protocol (KIP-848) joins the target's group by itself, under its old member id, before the application asks
+   for both.
 I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
    a client is refused (`source_identities`).
 """
@@ -65,7 +63,6 @@ from kmigrate.router.wire.transactions import (
     partitions_answer,
     partitions_of,
     producer_of,
-    source_request,
 )
 
 __all__ = ["TransactionHandler"]
@@ -78,10 +75,6 @@ class _AtSource(NamedTuple):
     codes: Collection[int]
     fenced: bool = False
     """True if the source has agreed, but the topic or group was fenced meanwhile, and drained of all counted there."""
-
-
-def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({*known, *more}))
 
 
 class TransactionHandler:
@@ -201,11 +194,13 @@ class TransactionHandler:
 
     def _init_at_source(self, txn: TxnRequest, link: str) -> Conversation[int]:
         """Have the source of a link give out the id, and return the code for the client."""
+        resumed = int(getattr(txn.request, "producer_id", -1))
         while True:
             known = self._identities.records(txn.name).get(link)
-            resumed = known is not None and known.revoked is None and known.producer_id == _resumed_id(txn)
-            at_source = (known.source_id, known.source_epoch) if known and resumed else (-1, -1)
-            code = yield from self._identities.identify(txn, link, at_source, txn.request.transaction_timeout)
+            resumes = known is not None and known.producer_id == resumed and known.revoked is None
+            at_source = (known.source_id, known.source_epoch) if known and resumes else (-1, -1)
+            identify = self._identities.identify(txn, link, at_source, txn.request.transaction_timeout)
+            code = yield from self._shared.conversations.start(identify)
             if known is None and (
                 code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or link in self._coordinators.silent
             ):
@@ -276,9 +271,9 @@ class TransactionHandler:
         if self._locator.open_at(txn.name) is None:
             self._locator.refused.add(txn.name)
         there, here = ("on the target", "mirrored") if at != TARGET else ("mirrored", "on the target")
-        self._shared.backend.say(
-            f"{txn.head.client_id or 'a client'}: kmigrate: a transaction of {txn.name} cannot write to "
-            f"{', '.join(topics)}, which is {there}, together with what is {here}: promote its topics together"
+        named = ", ".join(topics)
+        self._say_refused(
+            txn, f"write to {named}, which is {there}, together with what is {here}: promote its topics together"
         )
         wanted = partitions_of(txn.request)
         codes = {(topic, index): int(Code.TOPIC_AUTHORIZATION_FAILED) for topic in topics for index in wanted[topic]}
@@ -317,7 +312,7 @@ class TransactionHandler:
         """
         link, name = record.link, txn.name
         entry.ask(self._locator)
-        message = source_request(txn.head, txn.request, record.source_id, record.source_epoch)
+        message = txn.for_source(record.source_id, record.source_epoch)
         answer, code = yield from self._coordinators.ask(link, name, txn.head.client_id, message)
         outcome = _AtSource(txn.answer(code), {code})
         if answer is not None and txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
@@ -340,7 +335,7 @@ class TransactionHandler:
         self._shared.open_at_source.enter(
             link, name, txn.epoch, {routes[topic].key for topic in topics if topic in routes}, groups
         )
-        wider = replace(record, topics=_sorted(record.topics, topics), groups=_sorted(record.groups, groups))
+        wider = record.merged(replace(record, topics=tuple(topics), groups=tuple(groups)))
         if (yield from self._shared.transaction_store.remember(wider)):
             return None
         return _AtSource(txn.answer(Code.COORDINATOR_LOAD_IN_PROGRESS), {Code.COORDINATOR_LOAD_IN_PROGRESS})
@@ -405,18 +400,14 @@ class TransactionHandler:
             return txn.answer(Code.PRODUCER_FENCED)
         if not record.in_force:
             return txn.answer(Code.ILLEGAL_GENERATION)  # at this code every client aborts
-        request = source_request(txn.head, txn.request, record.source_id, record.source_epoch)
+        request = txn.for_source(record.source_id, record.source_epoch)
         return (yield from self._groups.commit(txn.head, request, group, link))
 
     def _refuse_group(self, txn: TxnRequest, group: str) -> bytes:
         why = "is mirrored" if group in self._shared.table.held_groups else "is not where the transaction is"
-        self._shared.backend.say(
-            f"{txn.head.client_id or 'a client'}: kmigrate: a transaction of {txn.name} cannot commit offsets of "
-            f"group {group}, which {why}: promote group and topics together"
-        )
+        self._say_refused(txn, f"commit offsets of group {group}, which {why}: promote group and topics together")
         return txn.answer(Code.GROUP_AUTHORIZATION_FAILED)
 
-
-def _resumed_id(txn: TxnRequest) -> int:
-    """Return the producer id with which the client asks for the next epoch; −1 in early versions and for a new id."""
-    return int(getattr(txn.request, "producer_id", -1))
+    def _say_refused(self, txn: TxnRequest, refused: str) -> None:
+        client = txn.head.client_id or "a client"
+        self._shared.backend.say(f"{client}: kmigrate: a transaction of {txn.name} cannot {refused}")

@@ -18,9 +18,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.protocol.api import ApiKey, Message, entity, frame_request, read_answer
+from kmigrate.protocol.api import ApiKey, Message, entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.conversation import Conversation, Conversations, Future
 from kmigrate.router.shared.state import TARGET, SharedState
 from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
@@ -30,7 +29,6 @@ from kmigrate.router.transactions.source_identities import OTHER_PRODUCER, Sourc
 __all__ = ["ProducerIdentities"]
 
 _INIT = entity(ApiKey.INIT_PRODUCER_ID, 4, "request")
-_DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _USUAL_TIMEOUT = dt.timedelta(seconds=60)
 """Clients' default of transaction.timeout.ms, for an id that was requested before any topic was mirrored."""
 
@@ -55,24 +53,19 @@ class ProducerIdentities:
         """Return a link of each mirrored source, preferably a link whose source knows the transactional id."""
         table, known = self.shared.table, self.records(name)
         chosen: list[str] = []
-        served: set[str] = set()
         for link in sorted(table.mirroring, key=lambda each: each not in known):
-            if link not in served:
+            if not any(link in table.of_one_source(each) for each in chosen):
                 chosen.append(link)
-                served.update(table.of_one_source(link))
         return chosen
 
-    def identify(self, txn: TxnRequest, link: str, at_source: tuple[int, int], timeout: dt.timedelta) -> Future[int]:
+    def identify(
+        self, txn: TxnRequest, link: str, at_source: tuple[int, int], timeout: dt.timedelta
+    ) -> Conversation[int]:
         """Have the source give the id's new producer an identity, and write the pair down; return the client's code.
 
         `at_source` is the producer's present identity there, if the producer only wants the next epoch; else (−1, −1).
-        The pair is written down also when the client is gone, because the source has ended the older identity.
+        The conversation must outlive the client, because the source ends the older identity.
         """
-        return self.shared.conversations.start(self._identify(txn, link, at_source, timeout))
-
-    def _identify(
-        self, txn: TxnRequest, link: str, at_source: tuple[int, int], timeout: dt.timedelta
-    ) -> Conversation[int]:
         producer_id, epoch = at_source
         message = _INIT(
             transactional_id=txn.name, transaction_timeout=timeout, producer_id=producer_id, producer_epoch=epoch
@@ -90,13 +83,6 @@ class ProducerIdentities:
             if not (yield from self.shared.transaction_store.remember(record)):
                 return Code.COORDINATOR_LOAD_IN_PROGRESS
         return Code.NONE
-
-    def describe(self, name: str, head: RequestHead) -> Conversation[Message]:
-        """Ask the target about a transactional id, on the client's own connection to the id's coordinator."""
-        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
-        frame = yield from self.coordinators.client.ask_target([asked], head.correlation_id)
-        state: Message = read_answer(_DESCRIBE, frame).transaction_states[0]
-        return state
 
     def identity(self, txn: TxnRequest, link: str) -> Conversation[TransactionRecord | None]:
         """Return the producer's identities; None if the router has to decide anew, because it has learned more."""
@@ -161,8 +147,9 @@ class ProducerIdentities:
         if not self.shared.backend.tells_transactions(TARGET):
             # at this code clients ask for the id anew, and the target judges that request
             return Code.INVALID_PRODUCER_ID_MAPPING
-        code = _judged((yield from self.describe(txn.name, txn.head)), txn)
-        return code or (yield from self.identify(txn, link, (-1, -1), _USUAL_TIMEOUT))
+        code = _judged((yield from self.coordinators.describe_at_target(txn.name, txn.head)), txn)
+        identify = self.identify(txn, link, (-1, -1), _USUAL_TIMEOUT)
+        return code or (yield from self.shared.conversations.start(identify))
 
 
 def _judged(state: Message, txn: TxnRequest) -> int:

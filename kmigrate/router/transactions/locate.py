@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
@@ -27,7 +26,6 @@ from kmigrate.router.transactions.identities import ProducerIdentities
 
 __all__ = ["TransactionLocator", "close_stale_transactions"]
 
-_DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _MOST_KNOWN = 16
 """Maximum ids without an open transaction that a connection remembers: a producer has one id and its own connections.
 
@@ -135,11 +133,9 @@ class TransactionLocator:
             is_open = any(self.shared.open_at_source.is_open(each, name, self) for each in same_source)
             if is_open or not self.shared.backend.tells_transactions(link):
                 continue
-            message = _DESCRIBE(transactional_ids=(name,))
-            answer, code = yield from self.identities.coordinators.ask(link, name, client_id, message)
-            if answer is None or code == Code.COORDINATOR_LOAD_IN_PROGRESS:
+            state, code = yield from self.identities.coordinators.describe(link, name, client_id)
+            if state is None or code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 return code
-            state = answer.transaction_states[0]
             if not code and state.transaction_state in OPEN_STATES:
                 topics = [str(topic.topic) for topic in state.topics]
                 home = self._home(link, name, topics)
@@ -160,7 +156,7 @@ class TransactionLocator:
         open_ = self.shared.open_at_target.open
         entry = open_.get(name)
         asked = entry.asked if entry is not None else 0
-        state = yield from self.identities.describe(name, head)
+        state = yield from self.identities.coordinators.describe_at_target(name, head)
         code = code_of(state.error_code)
         # The answer is the newest if no request is in flight, and none was sent since the question.
         is_newest = entry is not None and entry is open_.get(name) and not entry.asking and entry.asked == asked
@@ -177,9 +173,9 @@ class TransactionLocator:
         """Count the id's transaction as open: at these topics, and at other topics and groups that it may still reach.
 
         The id's record names these topics and groups, which are promoted together. If a topic among them were fenced
-        without the transaction, fence and transaction would wait for each other. A topic that is fenced or a group that
-        is frozen already may have been reported as drained, and is not reached. Nobody else knows of a topic that the
-        record does not name: nothing of the transaction is written there yet.
+        without the transaction, fence and transaction would wait for each other. A fenced topic or a frozen group may
+        have been reported as drained, and is not reached. Nothing of the transaction is written yet to a topic that the
+        record does not name.
         """
         routes, followed = self.shared.table.topics, self.shared.table.followed
         record, reached = self.identities.records(name).get(link), set(topics)

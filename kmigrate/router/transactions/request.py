@@ -10,7 +10,7 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.deferred_partitions import ProducerIdentity
 from kmigrate.router.shared.state import Buffer, ClientLink
-from kmigrate.router.wire.transactions import error_answer, partition_codes
+from kmigrate.router.wire.transactions import error_answer, partition_codes, source_request
 
 __all__ = ["AnswerNow", "TxnRequest"]
 
@@ -47,6 +47,10 @@ class TxnRequest:
     def to_target(self, client: ClientLink) -> Future[bytearray]:
         """Send the request to the target unchanged."""
         return client.ask_target([self.frame], self.head.correlation_id)
+
+    def for_source(self, producer_id: int, epoch: int) -> Message:
+        """Return the request under a source's producer id and epoch."""
+        return source_request(self.head, self.request, producer_id, epoch)
 
     def answer(self, code: int) -> bytes:
         """Return an answer with the same code for every part of the request; 0 is success."""

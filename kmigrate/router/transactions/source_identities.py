@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code, row
 from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.state import Buffer, SharedState
 from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
 from kmigrate.router.transactions.request import TxnRequest
-from kmigrate.router.wire.transactions import source_request
 
 __all__ = ["OTHER_PRODUCER", "SourceIdentities"]
 
-_DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _OTHER_EPOCH = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 OTHER_PRODUCER = _OTHER_EPOCH | {Code.INVALID_PRODUCER_ID_MAPPING}
 """Error codes of a coordinator that knows another producer of a transactional id, or none."""
@@ -69,14 +67,18 @@ class SourceIdentities:
 
     def _end(self, txn: TxnRequest) -> Conversation[int | None]:
         """Have the source that knows the identity end the transaction."""
-        message, worst = source_request(txn.head, txn.request, txn.producer_id, txn.epoch), int(Code.NONE)
+        message, worst = txn.for_source(txn.producer_id, txn.epoch), int(Code.NONE)
         for link in self.shared.table.sources:
             answer, code = yield from self.coordinators.ask(link, txn.name, txn.head.client_id, message)
             if code in _NOT_KNOWN:
                 continue
             if answer is not None and code != _SILENT and code not in _OTHER_EPOCH:
                 if not row(code).retriable:
-                    self._say(txn, link, code)
+                    outcome = row(code).name if code else "committed" if txn.request.committed else "aborted"
+                    self.shared.backend.say(
+                        f"{txn.head.client_id or 'a client'}: transaction of {txn.name}, begun at the source of link "
+                        f"{link} itself: {outcome}"
+                    )
                 return code
             # Another source may have given out the same number, and may call this client the producer.
             worst = _worse(worst, Code.PRODUCER_FENCED if code in _OTHER_EPOCH else code)
@@ -89,23 +91,15 @@ class SourceIdentities:
         for link in unknown:
             backend.refresh_source(link)
         worst = int(_SILENT if unknown else Code.NONE)
-        message = _DESCRIBE(transactional_ids=(txn.name,))
         for link in [link for link in sources if backend.tells_transactions(link)]:
-            answer, code = yield from self.coordinators.ask(link, txn.name, txn.head.client_id, message)
-            if answer is None:
+            state, code = yield from self.coordinators.describe(link, txn.name, txn.head.client_id)
+            if state is None:
                 worst = _worse(worst, Code.NONE if code in _NOT_KNOWN else code)
-            elif not code and int(answer.transaction_states[0].producer_id) == txn.producer_id:
+            elif not code and int(state.producer_id) == txn.producer_id:
                 return Code.UNKNOWN_PRODUCER_ID
             elif row(code).retriable:
                 worst = _worse(worst, code)
         return worst or None
-
-    def _say(self, txn: TxnRequest, link: str, code: int) -> None:
-        how = "committed" if txn.request.committed else "aborted"
-        self.shared.backend.say(
-            f"{txn.head.client_id or 'a client'}: transaction of {txn.name}, begun at the source of link {link} "
-            f"itself: {row(code).name if code else how}"
-        )
 
 
 def _worse(worst: int, code: int) -> int:

@@ -33,7 +33,6 @@ from kmigrate.router.wire.refusals import refusals
 
 __all__ = [
     "error_answer",
-    "fenced_code",
     "given_id",
     "is_refused_id",
     "partition_codes",
@@ -92,7 +91,7 @@ def source_request(head: RequestHead, request: Message, producer_id: int, epoch:
     return replace(request, **{prefix + "producer_id": producer_id, prefix + "producer_epoch": epoch})
 
 
-def fenced_code(head: RequestHead) -> int:
+def _fenced_code(head: RequestHead) -> int:
     """Return the error code by which this version of an API refuses a producer of an older epoch."""
     new = head.version >= _FIRST_WITH_FENCED.get(head.api_key, 1 << 15)
     return Code.PRODUCER_FENCED if new else Code.INVALID_PRODUCER_EPOCH
@@ -101,7 +100,7 @@ def fenced_code(head: RequestHead) -> int:
 def error_answer(head: RequestHead, request: Message, code: int) -> bytes:
     """Return an answer with the same code for everything in the request; 0 is a plain success."""
     if code == Code.PRODUCER_FENCED:
-        code = fenced_code(head)
+        code = _fenced_code(head)
     if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
         return partitions_answer(head, request, {}, code)
     if head.api_key == ApiKey.TXN_OFFSET_COMMIT:
@@ -122,7 +121,7 @@ def partitions_answer(
 
     def result(topic: str, index: int) -> Message:
         code = codes.get((topic, index), other)
-        told = fenced_code(head) if code == Code.PRODUCER_FENCED else code
+        told = _fenced_code(head) if code == Code.PRODUCER_FENCED else code
         return blank(part_type, partition_index=index, partition_error_code=told)
 
     topics = (
