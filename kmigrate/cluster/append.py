@@ -18,6 +18,7 @@ from enum import Enum
 
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.fetch import fetch_one
+from kmigrate.cluster.leaders import known_leader
 from kmigrate.errors import BrokerRefused, Diverged, Unreachable
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
@@ -188,22 +189,26 @@ async def _without_batch(
 
 
 async def append_alone(
-    client: ClusterClient, topic: str, partition: int, batch: Buffer, *, purpose: str, timeout_s: float = 30.0
+    client: ClusterClient,
+    topic: str,
+    partition: int,
+    batch: Buffer,
+    *,
+    purpose: str,
+    timeout_s: float = 30.0,
+    grace_s: float = 5.0,
 ) -> ProduceAnswer:
-    """Append a batch with nothing else in flight; raise Unreachable if no answer came."""
-    node = client.leader(topic, partition)
-    if node < 0:
-        await client.refresh([topic])
-        node = client.leader(topic, partition)
-    if node < 0:
-        raise Unreachable("no-leader", f"{topic}-{partition} has no leader now")
-    connection = await client.connection(node, purpose)
+    """Append a batch with nothing else in flight; raise Unreachable if no answer came.
+
+    The broker has `timeout_s` for its answer; we wait `grace_s` longer.
+    """
+    connection = await client.connection(await known_leader(client, topic, partition), purpose)
     frame = await connection.call_raw(
         ApiKey.PRODUCE,
         PRODUCE_VERSION,
         encode_produce([(topic, partition, batch)], timeout_ms=int(timeout_s * 1000)),
         flexible=True,
-        timeout=timeout_s + 5,
+        timeout=timeout_s + grace_s,
     )
     return decode_produce(frame)[(topic, partition)]
 

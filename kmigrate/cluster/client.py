@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,13 +24,17 @@ from kmigrate.cluster.metadata import (
     names_told,
 )
 from kmigrate.cluster.requests import (
+    NO_LEADER,
+    Key,
     LogOffset,
     RequestBatcher,
     ask_for_offsets,
     ask_versions,
     newest_versions,
     offsets_told,
+    partitions_of,
     refuse_too_old,
+    topics_of,
 )
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
@@ -38,7 +42,7 @@ from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner, together
-from kmigrate.protocol.api import ApiKey, element_type, entity, millis_of
+from kmigrate.protocol.api import ApiKey, Message, element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = [
@@ -72,6 +76,16 @@ class ProducerState:
     last_sequence: int
     last_timestamp: int
     txn_start_offset: int
+
+
+def _producer_state(told: Message) -> ProducerState:
+    return ProducerState(
+        int(told.producer_id),
+        int(told.producer_epoch),
+        int(told.last_sequence),
+        millis_of(told.last_timestamp),
+        int(told.current_txn_start_offset),
+    )
 
 
 Producers = tuple[ProducerState, ...]
@@ -316,7 +330,7 @@ class ClusterClient:
         if self._closed:
             raise Unreachable("client-closed", f"cluster {self.settings.name} is not asked any more")
 
-    async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
+    async def call(self, request: Message, node: int | None = None, *, purpose: str = "control") -> Message:
         """Send a request to a broker; to any broker if `node` is None."""
         connection = await self.bootstrap() if node is None else await self.connection(node, purpose)
         try:
@@ -331,42 +345,35 @@ class ClusterClient:
 
     async def list_offsets(
         self,
-        wanted: Mapping[tuple[str, int], int],
+        wanted: Mapping[Key, int],
         *,
         replica_id: int = HIGH_WATERMARK,
         read_committed: bool = False,
         purpose: str = "control",
-    ) -> dict[tuple[str, int], LogOffset]:
+    ) -> dict[Key, LogOffset]:
         """Return offsets by partition; the wanted values are LATEST, EARLIEST or a timestamp in ms.
 
         With `replica_id=LOG_END` the answer is the log end, not the high watermark (V1).
         """
-        out: dict[tuple[str, int], LogOffset] = {}
-        by_leader = await self._by_leader(wanted)
 
-        async def ask(node: int, keys: Sequence[tuple[str, int]]) -> None:
+        async def ask(node: int, keys: Sequence[Key]) -> Mapping[Key, LogOffset]:
             question = {key: wanted[key] for key in keys}
-            out.update(
-                await self.offsets_told_by(
-                    node, question, replica_id=replica_id, read_committed=read_committed, purpose=purpose
-                )
+            return await self.offsets_told_by(
+                node, question, replica_id=replica_id, read_committed=read_committed, purpose=purpose
             )
 
-        await _each(ask, by_leader)
-        for key in wanted:
-            out.setdefault(key, LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1))
-        return out
+        return {**dict.fromkeys(wanted, NO_LEADER), **await self._ask_leaders(wanted, ask)}
 
     async def offsets_told_by(
         self,
         node: int,
-        wanted: Mapping[tuple[str, int], int],
+        wanted: Mapping[Key, int],
         *,
-        epochs: Mapping[tuple[str, int], int] | None = None,
+        epochs: Mapping[Key, int] | None = None,
         replica_id: int = HIGH_WATERMARK,
         read_committed: bool = False,
         purpose: str = "control",
-    ) -> dict[tuple[str, int], LogOffset]:
+    ) -> dict[Key, LogOffset]:
         """Return a broker's answer, whether the broker leads these partitions or not.
 
         A follower also reports its own log end. If the request names an epoch, a broker that knows another epoch
@@ -375,29 +382,33 @@ class ClusterClient:
         question = ask_for_offsets(wanted, epochs or {}, replica_id=replica_id, read_committed=read_committed)
         return offsets_told(await self.call(question, node, purpose=purpose))
 
-    async def log_ends(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogOffset]:
+    async def log_ends(self, keys: Iterable[Key]) -> dict[Key, LogOffset]:
         """Return the log ends (not high watermarks) of partitions."""
         return await self.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
 
-    async def log_end(self, key: tuple[str, int]) -> LogOffset:
+    async def log_end(self, key: Key) -> LogOffset:
         """Return a partition's log end; many concurrent callers share a request."""
         return await self._log_ends.ask(self.leader(*key), key)
 
-    async def log_start(self, key: tuple[str, int]) -> LogOffset:
+    async def log_start(self, key: Key) -> LogOffset:
         """Return a partition's log start; many concurrent callers share a request."""
         return await self._log_starts.ask(self.leader(*key), key)
 
-    async def _by_leader(self, keys: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
+    async def _ask_leaders(
+        self, keys: Iterable[Key], ask: Callable[[int, Sequence[Key]], Coroutine[Any, Any, Mapping[Key, _T]]]
+    ) -> dict[Key, _T]:
+        """Ask each leader for its partitions, and return all answers; partitions without a leader are missing."""
         asked = list(keys)
         missing = {topic for topic, partition in asked if self.leader(topic, partition) < 0}
         if missing:
             await self.refresh(missing)
-        out: dict[int, list[tuple[str, int]]] = {}
-        for topic, partition in asked:
-            node = self.leader(topic, partition)
-            if node >= 0:
-                out.setdefault(node, []).append((topic, partition))
-        return out
+        by_leader: dict[int, list[Key]] = {}
+        for key in asked:
+            by_leader.setdefault(self.leader(*key), []).append(key)
+        by_leader.pop(-1, None)
+
+        found = await together(*(ask(node, led) for node, led in by_leader.items()))
+        return {key: value for answer in found for key, value in answer.items()}
 
     # producers and transactions
 
@@ -411,7 +422,7 @@ class ClusterClient:
             producer_epoch=-1,
         )
 
-        async def ask() -> Any:
+        async def ask() -> Message:
             node = None if transactional_id is None else await self.find_coordinator(transactional_id, kind=1)
             return await self.call(request, node)
 
@@ -423,44 +434,28 @@ class ClusterClient:
         request = entity(ApiKey.FIND_COORDINATOR, 3, "request")(key=key, key_type=kind)
         return int((await until_answered(self, "FindCoordinator", lambda: self.call(request))).node_id)
 
-    async def describe_producers(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Producers]]:
+    async def describe_producers(self, keys: Iterable[Key]) -> dict[Key, tuple[int, Producers]]:
         """Return error code and active producers of each partition, from its leader (Kafka ≥ 2.8)."""
         request = entity(ApiKey.DESCRIBE_PRODUCERS, 0, "request")
         topic_type = element_type(request, "topics")
-        out: dict[tuple[str, int], tuple[int, Producers]] = {}
-        by_leader = await self._by_leader(keys)
 
-        async def ask(node: int, asked: Sequence[tuple[str, int]]) -> None:
+        async def ask(node: int, asked: Sequence[Key]) -> Mapping[Key, tuple[int, Producers]]:
             topics: dict[str, list[int]] = {}
             for topic, partition in asked:
                 topics.setdefault(topic, []).append(partition)
-            answer = await self.call(
-                request(topics=tuple(topic_type(name=t, partition_indexes=tuple(p)) for t, p in topics.items())),
-                node,
-            )
-            for topic in answer.topics:
-                for part in topic.partitions:
-                    out[(str(topic.name), int(part.partition_index))] = (
-                        code_of(part.error_code),
-                        tuple(
-                            ProducerState(
-                                int(p.producer_id),
-                                int(p.producer_epoch),
-                                int(p.last_sequence),
-                                millis_of(p.last_timestamp),
-                                int(p.current_txn_start_offset),
-                            )
-                            for p in part.active_producers
-                        ),
-                    )
+            named = tuple(topic_type(name=t, partition_indexes=tuple(p)) for t, p in topics.items())
+            answer = await self.call(request(topics=named), node)
+            return {
+                key: (code_of(part.error_code), tuple(map(_producer_state, part.active_producers)))
+                for key, part in partitions_of(answer)
+            }
 
-        await _each(ask, by_leader)
-        return out
+        return await self._ask_leaders(keys, ask)
 
-    async def _describe_all(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Producers]]:
+    async def _describe_all(self, keys: Collection[Key]) -> dict[Key, tuple[int, Producers]]:
         return {**dict.fromkeys(keys, (Code.UNKNOWN_SERVER_ERROR, ())), **await self.describe_producers(keys)}
 
-    async def producers(self, key: tuple[str, int]) -> tuple[int, Producers]:
+    async def producers(self, key: Key) -> tuple[int, Producers]:
         """Return error code and active producers of a partition; many concurrent callers share a request."""
         return await self._producers.ask(self.leader(*key), key)
 
@@ -492,33 +487,20 @@ class ClusterClient:
             coordinator_epoch=coordinator_epoch,
         )
         answer = await self.call(request(markers=(marker,) * count), node, purpose=purpose)
-        for result in answer.markers:
-            for named in result.topics:
-                for part in named.partitions:
-                    code = code_of(part.error_code)
-                    if code:
-                        return code
-        return 0
+        parts = (part for result in answer.markers for named in result.topics for part in named.partitions)
+        return next(filter(None, (code_of(part.error_code) for part in parts)), 0)
 
     async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, int]]:
         """Move log starts up to the given offsets; return error code and low watermark by partition."""
         request = entity(ApiKey.DELETE_RECORDS, 2, "request")
-        topic_type = element_type(request, "topics")
-        part_type = element_type(topic_type, "partitions")
-        out: dict[int, tuple[int, int]] = {}
-        by_leader = await self._by_leader((topic, p) for p in offsets)
 
-        async def ask(node: int, asked: Sequence[tuple[str, int]]) -> None:
-            parts = tuple(part_type(partition_index=p, offset=offsets[p]) for _, p in asked)
-            answer = await self.call(
-                request(topics=(topic_type(name=topic, partitions=parts),), timeout=_ms(30_000)), node
-            )
-            for named in answer.topics:
-                for part in named.partitions:
-                    out[int(part.partition_index)] = (code_of(part.error_code), int(part.low_watermark))
+        async def ask(node: int, asked: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+            topics = topics_of(request, {key: {"offset": offsets[key[1]]} for key in asked})
+            answer = await self.call(request(topics=topics, timeout=_ms(30_000)), node)
+            return {key: (code_of(part.error_code), int(part.low_watermark)) for key, part in partitions_of(answer)}
 
-        await _each(ask, by_leader)
-        return out
+        deleted = await self._ask_leaders(((topic, partition) for partition in offsets), ask)
+        return {partition: outcome for (_, partition), outcome in deleted.items()}
 
     async def set_broker_default(self, key: str, value: str | None, *, only_ask: bool = False) -> int:
         """Set a cluster-wide dynamic broker default, or remove it with None; return the broker's error code (W1).
@@ -538,18 +520,18 @@ class ClusterClient:
         return code_of(answer.responses[0].error_code)
 
 
-def _error(answer: Any) -> int:
+def _error(answer: Message) -> int:
     return code_of(answer.error_code)
 
 
 async def until_answered(
     client: ClusterClient,
     what: str,
-    ask: Callable[[], Awaitable[_T]],
-    code: Callable[[_T], int] = _error,
+    ask: Callable[[], Awaitable[Message]],
+    code: Callable[[Message], int] = _error,
     *,
     within_s: float | None = None,
-) -> _T:
+) -> Message:
     """Ask again while the answer's error code may pass; return the first answer without an error.
 
     Raise BrokerRefused for any other code, and after the usual time of a request.
@@ -581,7 +563,3 @@ async def api_versions(client: ClusterClient, node: int | None = None, *, purpos
 
 def _ms(value: int) -> dt.timedelta:
     return dt.timedelta(milliseconds=value)
-
-
-async def _each(ask: Any, by_leader: Mapping[int, Sequence[tuple[str, int]]]) -> None:
-    await together(*(ask(node, keys) for node, keys in by_leader.items()))

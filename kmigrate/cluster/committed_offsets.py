@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kmigrate.cluster.client import ClusterClient, until_answered
+from kmigrate.cluster.requests import Key, partitions_of, topics_of
 from kmigrate.errors import Unreachable
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
-from kmigrate.protocol.api import ApiKey, element_type, entity
+from kmigrate.protocol.api import ApiKey, Message, entity
 from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = ["CommittedOffset", "read_positions", "write_positions"]
@@ -42,9 +42,9 @@ class CommittedOffset:
 async def write_positions(
     client: ClusterClient,
     group: str,
-    positions: Mapping[tuple[str, int], CommittedOffset],
+    positions: Mapping[Key, CommittedOffset],
     allowed: Callable[[], Awaitable[None]],
-) -> dict[tuple[str, int], str]:
+) -> dict[Key, str]:
     """Commit offsets with leader epoch −1 (C1, V5); return the error by partition.
 
     Kafka accepts a commit to a group without members from anybody, however late the commit arrives. `allowed` raises if
@@ -53,23 +53,16 @@ async def write_positions(
     """
     if not positions:
         return {}
-    topic_type = element_type(_COMMIT, "topics")
-    part_type = element_type(topic_type, "partitions")
-    topics: dict[str, list[object]] = {}
-    for (topic, partition), one in positions.items():
-        part = part_type(
-            partition_index=partition,
-            committed_offset=one.offset,
-            committed_leader_epoch=-1,
-            committed_metadata=one.metadata,
-        )
-        topics.setdefault(topic, []).append(part)
+    fields = {
+        key: {"committed_offset": one.offset, "committed_leader_epoch": -1, "committed_metadata": one.metadata}
+        for key, one in positions.items()
+    }
     request = _COMMIT(
         group_id=group,
         generation_id_or_member_epoch=-1,
         member_id="",
         group_instance_id=None,
-        topics=tuple(topic_type(name=name, partitions=tuple(parts)) for name, parts in topics.items()),
+        topics=topics_of(_COMMIT, fields),
     )
     tries = Backoff(_PAUSE_S, within_s=client.settings.request_timeout_s)
     while True:
@@ -83,11 +76,7 @@ async def write_positions(
                 raise Unreachable("word-too-old", what)
             continue
         answer = await client.call(request, node)
-        codes = {
-            (str(topic.name), int(part.partition_index)): code_of(part.error_code)
-            for topic in answer.topics
-            for part in topic.partitions
-        }
+        codes = {key: code_of(part.error_code) for key, part in partitions_of(answer)}
         failed = {key: code for key in positions if (code := codes.get(key, Code.UNKNOWN_SERVER_ERROR))}
         if not _ELSEWHERE & set(failed.values()) or tries.over:
             return {key: row(code).name for key, code in failed.items()}
@@ -96,7 +85,7 @@ async def write_positions(
 
 async def read_positions(
     client: ClusterClient, group: str, timeout: float | None = None, *, stable: bool = True
-) -> dict[tuple[str, int], CommittedOffset]:
+) -> dict[Key, CommittedOffset]:
     """Return a group's committed offsets of every visible topic; an unknown group has none.
 
     With `stable`, wait until no transaction has pending offsets (C12). The call takes at most `timeout` seconds, or the
@@ -104,17 +93,16 @@ async def read_positions(
     """
     request = _FETCH(group_id=group, topics=None, require_stable=stable)
 
-    async def ask() -> Any:
+    async def ask() -> Message:
         return await client.call(request, await client.find_coordinator(group))
 
-    def code(answer: Any) -> int:
-        parts = (part for topic in answer.topics for part in topic.partitions)
+    def code(answer: Message) -> int:
+        parts = (part for _, part in partitions_of(answer))
         return next(filter(None, (code_of(each.error_code) for each in (answer, *parts))), 0)
 
     answer = await until_answered(client, f"OffsetFetch of group {group}", ask, code, within_s=timeout)
     return {
-        (str(topic.name), int(part.partition_index)): CommittedOffset(int(part.committed_offset), part.metadata or "")
-        for topic in answer.topics
-        for part in topic.partitions
+        key: CommittedOffset(int(part.committed_offset), part.metadata or "")
+        for key, part in partitions_of(answer)
         if part.committed_offset >= 0
     }

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from kmigrate.cluster.acls import DENIED, denied
 from kmigrate.cluster.client import EARLIEST, ClusterClient
-from kmigrate.cluster.leaders import while_it_leads
+from kmigrate.cluster.leaders import known_leader, while_it_leads
 from kmigrate.cluster.requests import newest_versions
 from kmigrate.errors import Failed, KmigrateError, StateLogBroken, Unreachable
 from kmigrate.net.broker import BrokerConnection
@@ -284,9 +284,9 @@ class Tail:
 
     async def poll(self, max_wait_ms: int) -> None:
         """Send a Fetch; raise Unreachable if the leader cannot be asked now, BrokerRefused if READ is missing."""
-        node = await self._leader()
+        node = await known_leader(self._client, self._topic, self._partition)
         try:
-            frame = await while_it_leads(self._client, self._topic, self._partition, self._asked(node, max_wait_ms))
+            frame = await while_it_leads(self._client, self._topic, self._partition, self._fetch(node, max_wait_ms))
         except Unreachable:
             await self._refresh_quietly()
             raise
@@ -319,15 +319,6 @@ class Tail:
             self.position = batch.next_offset
             self._epoch = batch.leader_epoch
 
-    async def _leader(self) -> int:
-        node = self._client.leader(self._topic, self._partition)
-        if node < 0:
-            await self._client.refresh([self._topic])
-            node = self._client.leader(self._topic, self._partition)
-        if node < 0:
-            raise Unreachable("no-leader", f"{self._topic}-{self._partition} has no leader now")
-        return node
-
     async def _start(self) -> int:
         key = (self._topic, self._partition)
         first = (await self._client.list_offsets({key: EARLIEST}))[key]
@@ -338,12 +329,9 @@ class Tail:
             raise Unreachable("no-leader", f"{self._topic}-{self._partition}: {row(first.error).name}")
         return first.offset
 
-    async def _asked(self, node: int, max_wait_ms: int) -> bytearray:
+    async def _fetch(self, node: int, max_wait_ms: int) -> bytearray:
         if self.position < 0:
             self.position = await self._start()
-        return await self._fetch(node, max_wait_ms)
-
-    async def _fetch(self, node: int, max_wait_ms: int) -> bytearray:
         connection = await self._client.connection(node, self._purpose)
         wanted = FetchPartition(self._topic, self._partition, self.position, 8 << 20, -1, self._epoch)
         return await connection.call_raw(

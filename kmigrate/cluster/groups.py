@@ -30,7 +30,7 @@ from uuid import NAMESPACE_URL, uuid5
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import ClusterClient, api_versions, until_answered
 from kmigrate.errors import KmigrateError
-from kmigrate.protocol.api import ApiKey, element_type, entity
+from kmigrate.protocol.api import ApiKey, Message, element_type, entity
 from kmigrate.protocol.codes import Code, code_of
 
 __all__ = [
@@ -70,15 +70,15 @@ async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember,
         group_ids=(group,), include_authorized_operations=False
     )
 
-    async def ask() -> Any:
+    async def ask() -> Message:
         node = await client.find_coordinator(group)
-        found = (await client.call(describe, node)).groups[0]
+        found: Message = (await client.call(describe, node)).groups[0]
         dead = not code_of(found.error_code) and found.group_state == _DEAD
         if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in await api_versions(client, node):
             found = (await client.call(describe_modern, node)).groups[0]
         return found
 
-    def code(found: Any) -> int:
+    def code(found: Message) -> int:
         return 0 if found.error_code == Code.GROUP_ID_NOT_FOUND else code_of(found.error_code)
 
     found = await until_answered(client, f"DescribeGroups of group {group}", ask, code)

@@ -26,12 +26,13 @@ from typing import Any, TypeVar
 
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
 from kmigrate.cluster.metadata import PartitionInfo
+from kmigrate.cluster.requests import NO_LEADER
 from kmigrate.errors import Failed, Refused, Unreachable
 from kmigrate.net.retry import every
 from kmigrate.net.tasks import TaskOwner, accompanied
 from kmigrate.protocol.codes import Code
 
-__all__ = ["refuse_unwitnessed", "while_it_leads", "witnessed_ends"]
+__all__ = ["known_leader", "refuse_unwitnessed", "while_it_leads", "witnessed_ends"]
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
@@ -46,6 +47,17 @@ async def while_it_leads(client: ClusterClient, topic: str, partition: int, aski
     if address in client.silence:
         client.silence.heard(address)
     return answer
+
+
+async def known_leader(client: ClusterClient, topic: str, partition: int) -> int:
+    """Return the node id of a partition's leader; raise Unreachable if there is no leader now."""
+    node = client.leader(topic, partition)
+    if node < 0:
+        await client.refresh([topic])
+        node = client.leader(topic, partition)
+    if node < 0:
+        raise Unreachable("no-leader", f"{topic}-{partition} has no leader now")
+    return node
 
 
 def _address(client: ClusterClient, node: int) -> str:
@@ -99,8 +111,7 @@ async def witnessed_ends(client: ClusterClient, keys: Iterable[_Key]) -> dict[_K
             now = client.metadata.partition(*key)
             if now is not None and now.leader_epoch == parts[key].leader_epoch:
                 judged[key] = _judged(key, now, told)
-    missing = LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1)
-    return {key: judged.get(key, missing) for key in asked}
+    return {key: judged.get(key, NO_LEADER) for key in asked}
 
 
 def refuse_unwitnessed(client: ClusterClient, ends: Mapping[_Key, LogOffset]) -> None:
@@ -147,7 +158,7 @@ def _later(end: LogOffset) -> bool:
 
 def _judged(key: _Key, part: PartitionInfo, told: _Told) -> LogOffset:
     words = {node: ends[key] for node, ends in told.items() if key in ends}
-    end = words.get(part.leader, LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1))
+    end = words.get(part.leader, NO_LEADER)
     if end.error:
         return end
     if any(map(_later, words.values())):

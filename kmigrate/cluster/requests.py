@@ -12,32 +12,38 @@ its own. The questions for a broker never wait for another broker, and never fai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kmigrate.cluster.metadata import METADATA_VERSION
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.ids import LARGEST
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.protocol.api import API_NAMES, ApiKey, decode_body, element_type, encode_body, entity
-from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.api import API_NAMES, ApiKey, Message, decode_body, element_type, encode_body, entity
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import response_body_offset
 from kmigrate.protocol.hot import FETCH_VERSION, PRODUCE_VERSION
 
 __all__ = [
     "FIRST_WITH_LARGEST",
+    "NO_LEADER",
     "OLDEST",
+    "Key",
     "LogOffset",
     "RequestBatcher",
     "ask_for_offsets",
     "ask_versions",
     "newest_versions",
     "offsets_told",
+    "partitions_of",
     "refuse_too_old",
+    "topics_of",
 ]
 
+Key = tuple[str, int]
+"""Topic and partition."""
 OLDEST = "2.8"
 """The first Kafka version with all needed API versions: Metadata 10 brought topic ids (KIP-516)."""
 _NEEDED = {ApiKey.METADATA: METADATA_VERSION, ApiKey.FETCH: FETCH_VERSION, ApiKey.PRODUCE: PRODUCE_VERSION}
@@ -50,7 +56,7 @@ def ask_versions(connection: BrokerConnection) -> asyncio.Future[bytearray]:
     )
 
 
-def newest_versions(answer: Any) -> dict[int, int]:
+def newest_versions(answer: Message) -> dict[int, int]:
     """Return the newest version of each request by API key, from a broker's answer to ApiVersions."""
     return {int(api.api_key): int(api.max_version) for api in answer.api_keys}
 
@@ -84,36 +90,46 @@ class LogOffset:
     """The record's time, if the request looked for a record by time."""
 
 
+NO_LEADER = LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1)
+"""The answer for a partition without a leader."""
+
+
+def topics_of(request: type[Message], fields: Mapping[Key, Mapping[str, object]]) -> tuple[Message, ...]:
+    """Return the topics of a request, with these fields of each partition."""
+    topic_type = element_type(request, "topics")
+    part_type = element_type(topic_type, "partitions")
+    topics: dict[str, list[Message]] = {}
+    for (topic, partition), more in fields.items():
+        topics.setdefault(topic, []).append(part_type(partition_index=partition, **more))
+    return tuple(topic_type(name=topic, partitions=tuple(parts)) for topic, parts in topics.items())
+
+
+def partitions_of(answer: Message) -> Iterator[tuple[Key, Message]]:
+    """Yield the partitions of an answer, each with its topic and number."""
+    for topic in answer.topics:
+        for part in topic.partitions:
+            yield (str(topic.name), int(part.partition_index)), part
+
+
 def ask_for_offsets(
-    wanted: Mapping[tuple[str, int], int],
-    epochs: Mapping[tuple[str, int], int],
+    wanted: Mapping[Key, int],
+    epochs: Mapping[Key, int],
     *,
     replica_id: int,
     read_committed: bool,
-) -> Any:
+) -> Message:
     """Return a request with a timestamp per partition, and with the leader epoch of partitions in `epochs`."""
     request = entity(ApiKey.LIST_OFFSETS, FIRST_WITH_LARGEST if LARGEST in wanted.values() else 5, "request")
-    topic_type = element_type(request, "topics")
-    part_type = element_type(topic_type, "partitions")
-    topics: dict[str, list[Any]] = {}
-    for (topic, partition), timestamp in wanted.items():
-        epoch = epochs.get((topic, partition), -1)
-        part = part_type(partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp)
-        topics.setdefault(topic, []).append(part)
-    return request(
-        replica_id=replica_id,
-        isolation_level=1 if read_committed else 0,
-        topics=tuple(topic_type(name=t, partitions=tuple(p)) for t, p in topics.items()),
-    )
+    fields = {
+        key: {"timestamp": timestamp, "current_leader_epoch": epochs.get(key, -1)} for key, timestamp in wanted.items()
+    }
+    return request(replica_id=replica_id, isolation_level=1 if read_committed else 0, topics=topics_of(request, fields))
 
 
-def offsets_told(answer: Any) -> dict[tuple[str, int], LogOffset]:
+def offsets_told(answer: Message) -> dict[Key, LogOffset]:
     return {
-        (str(topic.name), int(part.partition_index)): LogOffset(
-            code_of(part.error_code), int(part.offset), int(part.leader_epoch), int(part.timestamp)
-        )
-        for topic in answer.topics
-        for part in topic.partitions
+        key: LogOffset(code_of(part.error_code), int(part.offset), int(part.leader_epoch), int(part.timestamp))
+        for key, part in partitions_of(answer)
     }
 
 
@@ -121,7 +137,6 @@ _MOST = 500
 """Most questions in a request: writing and reading a larger request would stop the event loop, and so the copy."""
 
 _V = TypeVar("_V")
-Key = tuple[str, int]
 
 
 class _Round(Generic[_V]):

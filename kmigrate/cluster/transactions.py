@@ -18,13 +18,12 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kmigrate.cluster.client import MARKERS, ClusterClient, api_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
-from kmigrate.protocol.api import ApiKey, element_type, entity
+from kmigrate.protocol.api import ApiKey, Message, element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES, DescribedTransaction
 
@@ -230,7 +229,7 @@ async def listed_ids(client: ClusterClient) -> set[str]:
     return {
         str(each.transactional_id)
         for node in await _coordinators(client)
-        for each in (await _listed(client, node)).transaction_states
+        for each in (await _listed(client, node))[0]
         if str(each.transaction_state) != _GONE
     }
 
@@ -241,7 +240,7 @@ async def transaction_timeouts(client: ClusterClient) -> dict[str, int]:
         return {}
     found: dict[str, int] = {}
     for node in await _coordinators(client):
-        names = [str(each.transactional_id) for each in (await _listed(client, node)).transaction_states]
+        names = [str(each.transactional_id) for each in (await _listed(client, node))[0]]
         found |= {each.transactional_id: each.transaction_timeout for each in await _described(client, node, names)}
     return found
 
@@ -351,10 +350,19 @@ async def _coordinators(client: ClusterClient) -> list[int]:
 
 async def _listed(
     client: ClusterClient, node: int, *, states: Iterable[str] = (), producers: Iterable[int] = ()
-) -> Any:
-    """Return a coordinator's answer to ListTransactions."""
+) -> tuple[list[Message], int]:
+    """Return the transactions that a coordinator lists, and the error code."""
     request = entity(ApiKey.LIST_TRANSACTIONS, 0, "request")
-    return await client.call(request(state_filters=tuple(states), producer_id_filters=tuple(producers)), node)
+    answer = await client.call(request(state_filters=tuple(states), producer_id_filters=tuple(producers)), node)
+    return list(answer.transaction_states), code_of(answer.error_code)
+
+
+async def _open_ids(client: ClusterClient, node: int, producers: Iterable[int] = ()) -> set[str]:
+    """Return the ids with an open transaction at a coordinator, of these producers or of all; raise Unreachable."""
+    listed, code = await _listed(client, node, states=() if producers else OPEN_STATES, producers=producers)
+    if code:
+        raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
+    return {str(each.transactional_id) for each in listed if str(each.transaction_state) in OPEN_STATES}
 
 
 async def _described(client: ClusterClient, node: int, names: Collection[str]) -> list[DescribedTransaction]:
@@ -374,10 +382,7 @@ async def _open_everywhere(client: ClusterClient, names: frozenset[str] | None =
 
 
 async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | None) -> list[CoordinatedTransaction]:
-    listed = await _listed(client, node, states=OPEN_STATES)
-    if code_of(listed.error_code):
-        raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
-    open_ = {str(each.transactional_id) for each in listed.transaction_states}
+    open_ = await _open_ids(client, node)
     return [
         CoordinatedTransaction(
             each.transactional_id,
@@ -392,30 +397,19 @@ async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | Non
 
 async def _named(client: ClusterClient, producers: set[int]) -> dict[int, tuple[str, int]] | None:
     """Return transactional id and start by producer id; None if a coordinator could not be asked."""
-    named: dict[int, tuple[str, int]] = {}
+
+    async def named_by(node: int) -> list[DescribedTransaction]:
+        return await _described(client, node, await _open_ids(client, node, producers))
+
     try:
-        nodes = await _coordinators(client)
-        answers = await together(*(_of_coordinator(client, node, producers) for node in nodes))
+        found = await together(*map(named_by, await _coordinators(client)))
     except KmigrateError:
         return None
-    for told in answers:
-        if told is None:
-            return None
-        named.update(told)
-    return named
-
-
-async def _of_coordinator(
-    client: ClusterClient, node: int, producers: Iterable[int]
-) -> dict[int, tuple[str, int]] | None:
-    listed = await _listed(client, node, producers=producers)
-    if code_of(listed.error_code):
-        return None
-    open_ = {
-        str(each.transactional_id) for each in listed.transaction_states if str(each.transaction_state) in OPEN_STATES
+    return {
+        each.producer_id: (each.transactional_id, each.transaction_start_time)
+        for described in found
+        for each in described
     }
-    described = await _described(client, node, open_)
-    return {each.producer_id: (each.transactional_id, each.transaction_start_time) for each in described}
 
 
 @dataclass(frozen=True, slots=True)

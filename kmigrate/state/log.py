@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kmigrate.cluster.acls import DENIED, denied, is_denied
+from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
 from kmigrate.cluster.fetch import PlaceLostError, Tail
 from kmigrate.cluster.leaders import while_it_leads
@@ -33,9 +34,8 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep, steady_ms
 from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code, row
-from kmigrate.protocol.hot import PRODUCE_VERSION, ProduceAnswer, decode_produce, encode_produce
+from kmigrate.protocol.hot import ProduceAnswer
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
 from kmigrate.state.codec import (
@@ -69,6 +69,8 @@ _LONGEST_INTERVAL_MS = 3_600_000
 _UNKNOWN_KIND = "unknown-record"
 _PAUSE_S = 0.1
 """Seconds before a read of the log is tried again."""
+_APPEND_S, _GRACE_S = 10.0, 2.0
+"""Seconds that a broker has for an append, and seconds more that we wait for its answer."""
 _MOST_REPAIRS = 16
 """Most keys that a write repairs beforehand: endless strays must not keep every writer busy."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
@@ -283,10 +285,10 @@ class StateLog:
             return 0
         asked = one_record_batch(_CLOCK_KEY, None, timestamp=steady_ms(), producer_id=-1, epoch=-1, sequence=-1)
         try:
-            told = await self._produced(self._presence_topic, asked)
+            appended = await self._append(self._presence_topic, asked)
         except Failed:
             return 0
-        return told.log_append_time - steady_ms() if told is not None and told.log_append_time >= 0 else 0
+        return appended.log_append_time - steady_ms() if appended.log_append_time >= 0 else 0
 
     async def _newest_presence_ms(self) -> int:
         """Return when the newest presence was written, by the broker's clock; −1 if there is none or the read fails."""
@@ -608,7 +610,7 @@ class StateLog:
             sequence=self._fold.sequence,
         )
         try:
-            error = await self._produce(self.topic, batch)
+            error = (await self._append(self.topic, batch)).error
         except Unreachable:
             error = Code.REQUEST_TIMED_OUT
         if error in DENIED:
@@ -672,7 +674,7 @@ class StateLog:
             epoch=-1,
             sequence=-1,
         )
-        return await self._produce(self._presence_topic, batch)
+        return (await self._append(self._presence_topic, batch)).error
 
     async def _refresh(self) -> None:
         try:
@@ -680,31 +682,13 @@ class StateLog:
         except Unreachable:
             return
 
-    async def _produce(self, topic: str, batch: bytearray) -> int:
-        told = await self._produced(topic, batch)
-        return told.error if told is not None else Code.LEADER_NOT_AVAILABLE
-
-    async def _produced(self, topic: str, batch: bytearray) -> ProduceAnswer | None:
-        """Return the leader's answer for a batch; None if there is no leader."""
-        node = self._client.leader(topic, 0)
-        if node < 0:
-            await self._client.refresh([topic])
-            node = self._client.leader(topic, 0)
-        if node < 0:
-            return None
+    async def _append(self, topic: str, batch: bytearray) -> ProduceAnswer:
+        """Return the leader's answer for a batch; raise Unreachable."""
         try:
-            frame = await while_it_leads(self._client, topic, 0, self._written(node, topic, batch))
+            appending = append_alone(
+                self._client, topic, 0, batch, purpose="state-write", timeout_s=_APPEND_S, grace_s=_GRACE_S
+            )
+            return await while_it_leads(self._client, topic, 0, appending)
         except Unreachable:
             await self._refresh()
             raise
-        return decode_produce(frame)[(topic, 0)]
-
-    async def _written(self, node: int, topic: str, batch: bytearray) -> bytearray:
-        connection = await self._client.connection(node, "state-write")
-        return await connection.call_raw(
-            ApiKey.PRODUCE,
-            PRODUCE_VERSION,
-            encode_produce([(topic, 0, batch)], timeout_ms=10_000),
-            flexible=True,
-            timeout=12.0,
-        )

@@ -22,6 +22,7 @@ from kmigrate.model.record_json import decode_record
 from kmigrate.model.records import AssignmentRecord, LeaseRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.codes import Code
+from kmigrate.protocol.hot import ProduceAnswer
 from kmigrate.records.batch import walk
 from kmigrate.records.build import read_single_record
 from kmigrate.state.log import Presence, StateLog
@@ -39,14 +40,14 @@ class SmallLog(StateLog):
         self._limit = limit
         self.told: list[Presence] = []
 
-    async def _produce(self, topic: str, batch: bytearray) -> int:
+    async def _append(self, topic: str, batch: bytearray) -> ProduceAnswer:
         if len(batch) > self._limit:
-            return Code.MESSAGE_TOO_LARGE
+            return ProduceAnswer(Code.MESSAGE_TOO_LARGE, 0, -1, None)
         for each in walk(memoryview(batch)):
             _, value = read_single_record(each)
             self.told.append(cast("Presence", decode_record(json.loads(value or b""))))
             self._take_presence(each)
-        return 0
+        return ProduceAnswer(0, 0, -1, None)
 
     async def _refresh(self) -> None:
         return
@@ -114,8 +115,8 @@ def test_a_decision_that_is_too_large_is_refused_with_what_to_do() -> None:
 
 def test_a_refusal_that_has_nothing_to_do_with_size_does_not_speak_of_it() -> None:
     class Closed(SmallLog):
-        async def _produce(self, topic: str, batch: bytearray) -> int:
-            return Code.TOPIC_AUTHORIZATION_FAILED
+        async def _append(self, topic: str, batch: bytearray) -> ProduceAnswer:
+            return ProduceAnswer(Code.TOPIC_AUTHORIZATION_FAILED, 0, -1, None)
 
     with pytest.raises(Unreachable) as refused:
         asyncio.run(Closed(1).announce(WORD))

@@ -16,6 +16,7 @@ from kmigrate.cluster.metadata import Metadata
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.records import LeaseRecord
 from kmigrate.protocol.codes import Code
+from kmigrate.protocol.hot import ProduceAnswer
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, encode_envelope
@@ -125,12 +126,12 @@ class Log(StateLog):
         super().__init__(cast("ClusterClient", cluster))
         self.cluster = cluster
 
-    async def _produce(self, topic: str, batch: bytearray) -> int:
+    async def _append(self, topic: str, batch: bytearray) -> ProduceAnswer:
         batch[0:8] = self.cluster.end.to_bytes(8, "big")
         for log in self.cluster.logs.values():
             log.append(bytes(batch))
         self.cluster.end += 1
-        return 0
+        return ProduceAnswer(0, 0, -1, None)
 
 
 def run(scene: Coroutine[Any, Any, None]) -> None:
