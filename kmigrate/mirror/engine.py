@@ -69,7 +69,7 @@ class MirrorEngine:
     def __init__(self, link: MirroredLink) -> None:
         self._link = link
         self._membership = Membership(link.log, link.name, link.instance, link.settings.lease_s)
-        self._lease = Lease(link.log, link.name, link.instance, self._membership)
+        self._lease = Lease(self._membership)
         self._stops = StopKeeper(link.log, link.name, link.instance)
         self._maker = TopicMaker(link, link.settings)
         self._maps = OffsetMaps(link.target)

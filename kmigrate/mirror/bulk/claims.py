@@ -22,7 +22,6 @@ from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import Claim, CopyEngine, TopicRecord
 from kmigrate.model.sharing import assigned, by_spark, lease_of, releasing
 from kmigrate.model.state import State
-from kmigrate.state.log import StateLog
 
 __all__ = ["Claims", "claimable"]
 
@@ -60,10 +59,10 @@ def claimable(
 class Claims:
     """The claims of a try on partitions of a link's topics."""
 
-    def __init__(self, log: StateLog, link: str, instance: str, membership: Membership) -> None:
-        self._log = log
-        self._link = link
-        self._instance = instance
+    def __init__(self, membership: Membership) -> None:
+        self._log = membership.log
+        self._link = membership.link
+        self._instance = membership.instance
         self._membership = membership
 
     async def claim(self, topic: str, wanted: Collection[int]) -> None:

@@ -101,7 +101,7 @@ class BulkTry:
         self._instance = instance
         self._log = log
         self._membership = Membership(log, job.link, instance, job.settings.lease_s)
-        self._claims = Claims(log, job.link, instance, self._membership)
+        self._claims = Claims(self._membership)
         self._ended: dict[Key, Copied] = {}
         self._applied = -1
         self._trouble = ""

@@ -59,8 +59,7 @@ class HoleMaker:
         self._identity = identity
         self._link_uuid = link_uuid
         self._producers: dict[tuple[str, int], tuple[int, tuple[int, int]]] = {}
-        """Term under which a partition's transactional id was initialised, and its producer id and epoch, by partition.
-        """
+        """Term under which each partition's transactional id was initialised, and its producer id and epoch."""
         self._unknown: dict[tuple[str, int], tuple[int, int]] = {}
         """A term, and the number of requests for markers without a known outcome under that term, by partition."""
         self._one_transaction = asyncio.Lock()

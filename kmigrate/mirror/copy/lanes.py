@@ -87,8 +87,7 @@ class Signals:
         self.moved = 0
         """Number of changes of any lane; a task reads the number before it looks at lanes and waits for a change."""
         self.look_now = asyncio.Event()
-        """Set, and replaced by a new event, when a cluster's metadata may have changed: the copier then looks at once.
-        """
+        """Set, and replaced by a new event, when metadata may have changed: the copier then looks at once."""
         self.assigned = asyncio.Event()
         """Set, and replaced by a new event, when a broker may lead other lanes, or other lanes may be waited for."""
         self._troubles: dict[ClusterClient, str] = {}

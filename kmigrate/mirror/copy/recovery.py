@@ -47,8 +47,7 @@ class Recovery:
         self._owner_term = context.owner_term
         self._check_topic = check_topic
         self._one_comparison = asyncio.Lock()
-        """Allows a single comparison at a time: unpacking batches takes as much memory as rewriting them (`reading`).
-        """
+        """Allows a single comparison at a time: unpacking takes as much memory as rewriting (`reading`)."""
 
     async def recover(self, lane: Lane) -> None:
         """Read the target's tail until the lane's position is known."""

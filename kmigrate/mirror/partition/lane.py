@@ -49,7 +49,6 @@ __all__ = ["Key", "Lane", "Sent"]
 Key = tuple[str, int]
 """Topic and partition."""
 
-
 _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
 """The states in which batches may be sent.
@@ -104,8 +103,7 @@ class Lane:
         self.disk_low = ""
         """The lack of room on the target that stops reading, or ''; a partition behind a fence is read all the same."""
         self.retired = False
-        """True if another process shall copy this partition: nothing more is sent, and requests in flight are finished.
-        """
+        """True if another process shall copy this partition: nothing more is sent, and requests in flight end."""
         self.compacted = False
         """True if a log cleaner works on the source partition."""
         self.busy = False

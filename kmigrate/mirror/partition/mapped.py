@@ -61,8 +61,7 @@ class MappedLane(Lane):
         """Term of the lease under which this lane writes its map; under another term the lane is created anew."""
         self.ledger: MapLedger | None = None
         self.target_position = -1
-        """Next offset of the target: everything below is acknowledged there. The offset moves together with `position`.
-        """
+        """Next offset of the target, which moves together with `position`: everything below is acknowledged."""
         self._passed: deque[Hole] = deque()
         """Holes behind batches in flight."""
 
@@ -101,9 +100,14 @@ class MappedLane(Lane):
             self.ledger.plan(step.start, self._planned_end, step.end - step.start)
 
     @property
+    def _known_ledger(self) -> MapLedger:
+        if self.ledger is None:
+            raise RuntimeError(f"the map of {self.topic}-{self.partition} is used before its first recovery")
+        return self.ledger
+
+    @property
     def _planned_end(self) -> int:
-        assert self.ledger is not None
-        return max(self.target_start, self.ledger.map.target_end)
+        return max(self.target_start, self._known_ledger.map.target_end)
 
     def _pass_holes(self) -> None:
         """Skip the holes at the head of the queue, as far as the barrier allows."""
@@ -137,8 +141,8 @@ class MappedLane(Lane):
         return copied
 
     def expected(self, step: Append) -> int:
-        place = self.ledger.map.to_target(step.start) if self.ledger is not None else None
-        return place.offset if place is not None and place.is_record else -1
+        found = self.ledger.map.to_target(step.start) if self.ledger is not None else None
+        return found.offset if found is not None and found.is_record else -1
 
     def _arrive(self, position: int) -> None:
         super()._arrive(position)
@@ -148,17 +152,16 @@ class MappedLane(Lane):
             self.target_position = self._target_of(self.target.position)
 
     def _target_of(self, position: int) -> int:
-        assert self.ledger is not None
-        place = self.ledger.map.to_target(position)
-        return place.offset if place is not None else self._planned_end
+        found = self._known_ledger.map.to_target(position)
+        return found.offset if found is not None else self._planned_end
 
     # the map
 
     def target_offset_of(self, offset: int) -> int:
         """Return the target offset of the first record from a source offset on; −1 before its acknowledgement."""
         known = self.ledger is not None and 0 <= offset < self.target.position
-        place = self._target_of(offset) if known else -1
-        return place if place < self.target_position else -1
+        target_offset = self._target_of(offset) if known else -1
+        return target_offset if target_offset < self.target_position else -1
 
     @property
     def wants_more(self) -> bool:
@@ -179,8 +182,7 @@ class MappedLane(Lane):
 
     def map_stored(self, token: int) -> None:
         """Note that the runs up to a token of the ledger are stored."""
-        if self.ledger is not None:
-            self.ledger.written(token)
+        self._known_ledger.written(token)
         self.report.trouble = ""
 
     def stands_at(self, target_end: int, others: OffsetMap) -> None:
@@ -188,10 +190,10 @@ class MappedLane(Lane):
 
         Raise Diverged if the target holds more than any copier has planned.
         """
-        assert self.ledger is not None
+        ledger = self._known_ledger
         if target_end > self._planned_end:
-            self.ledger.cut(max(self.target_position, self.target_start))
-            self.ledger.adopt(others)
+            ledger.cut(max(self.target_position, self.target_start))
+            ledger.adopt(others)
         if target_end > self._planned_end:
             raise Diverged(
                 "diverged",
@@ -200,19 +202,19 @@ class MappedLane(Lane):
                 still_true="no later record was copied; the source is untouched",
                 next_step="find who writes to this topic on the target; see docs/mirror.md",
             )
-        self.ledger.cut(target_end)
+        ledger.cut(target_end)
 
     def recovered(self, position: int, sequence: int, data_end: int) -> None:
         """Continue after the tail was read and the map was brought to the tail: read the source from the map's end."""
         if self.state is not LaneState.LOST:
             return
-        assert self.ledger is not None
-        self.ledger.cut(max(self.target_start, position))
-        self._after_cut(self.ledger.map.source_end)
+        ledger = self._known_ledger
+        ledger.cut(max(self.target_start, position))
+        self._after_cut(ledger.map.source_end)
         if self.stopped:
             return
         self._passed.clear()
-        begin = max(self.log_start, self.ledger.map.source_end)
+        begin = max(self.log_start, ledger.map.source_end)
         self.report.trouble = self._lost_offsets(begin) if position < self.target_position else ""
         self.report.unserved = ""
         self.report.blocked_by("")

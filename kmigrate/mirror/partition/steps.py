@@ -103,8 +103,7 @@ class Reading:
     steps: list[Step] = field(default_factory=list)
     problem: str = ""
     compacted: bool = False
-    """True if offsets without a record were seen that no transaction explains: a log cleaner works on this partition.
-    """
+    """True if offsets without a record were seen that no transaction explains: a log cleaner works here."""
     direct: dict[Producer, DirectBatches] = field(default_factory=dict)
     """Batches below producer id 2^40, by producer id and epoch: no router has translated these ids.
 

@@ -20,8 +20,7 @@ _AT_ONCE = 64
 _QUIET_MS = 10_000
 _COARSE_MS = 5_000
 _REMEMBERED_BYTES = 16 << 20
-"""Number of bytes over which the bytes per offset are averaged: a partition's records change their size now and then.
-"""
+"""Number of bytes over which the bytes per offset are averaged: records change their size now and then."""
 _Noted = tuple[int, int, int, int, Form]
 """An acknowledged batch: time, time of its newest record, number of records, bytes, form."""
 

@@ -79,10 +79,10 @@ class Releases:
         """Return these generations after a look at the newest assignment as the holder of the lease under `term`."""
         known = self._since if term == self._term else {}
         now: dict[Key, tuple[str, int]] = {}
+        generation = newest.generation if newest is not None else -1
         for key, member in _asked(newest).items():
             first = known.get(key)
-            assert newest is not None
-            now[key] = first if first is not None and first[0] == member else (member, newest.generation)
+            now[key] = first if first is not None and first[0] == member else (member, generation)
         self._term, self._since = term, now
         return {key: generation for key, (_, generation) in now.items()}
 

@@ -11,7 +11,6 @@ from kmigrate.model.records import LeaseRecord
 from kmigrate.model.sharing import lease_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
-from kmigrate.state.log import StateLog
 
 __all__ = ["Lease"]
 
@@ -19,12 +18,12 @@ __all__ = ["Lease"]
 class Lease:
     """A process's view of `lease/mirror/<link>`."""
 
-    def __init__(self, log: StateLog, link: str, instance: str, membership: Membership) -> None:
-        self._log = log
-        self._link = link
-        self.what = lease_of(link)
-        self._instance = instance
+    def __init__(self, membership: Membership) -> None:
+        self._log = membership.log
+        self._link = membership.link
+        self._instance = membership.instance
         self._membership = membership
+        self.what = lease_of(membership.link)
         self._watched: LeaseRecord | None = None
         self._since = monotonic()
 

@@ -37,9 +37,9 @@ class Membership:
     """A process's view of the mirror processes of a link."""
 
     def __init__(self, log: StateLog, link: str, instance: str, lease_s: float) -> None:
-        self._log = log
-        self._link = link
-        self._instance = instance
+        self.log = log
+        self.link = link
+        self.instance = instance
         self._lease_s = lease_s
         self.sure_s = lease_s * _SURE
         """Seconds for which the own last presence can be relied on."""
@@ -68,11 +68,11 @@ class Membership:
         while True:
             back = self._back
             if back == -inf:
-                await self._log.changed(_LOOK_S)
+                await self.log.changed(_LOOK_S)
                 continue
             await sleep(back + self._lease_s * _HEARD - boottime())
             try:
-                await self._log.read_to_end()
+                await self.log.read_to_end()
             except (Unreachable, WaitTimedOut):
                 await sleep(_RETRY_S)
                 continue
@@ -80,14 +80,14 @@ class Membership:
                 self._back = -inf
 
     def hears_itself(self) -> bool:
-        mine = self._log.presence.get(mirror_key(self._link, self._instance))
+        mine = self.log.presence.get(mirror_key(self.link, self.instance))
         return mine is not None and monotonic() - mine[1] <= self._lease_s / 2
 
     def silent(self, instance: str, since: float | None = None) -> bool:
         """Return whether a process was not heard for the lease time; `since`: the time when we first watched for it."""
         if not self.hears_itself():
             return False
-        presence = self._log.presence.get(mirror_key(self._link, instance))
+        presence = self.log.presence.get(mirror_key(self.link, instance))
         watched = self._began if since is None else since
         heard = max(watched, presence[1]) if presence is not None else watched
         return monotonic() - heard >= self._lease_s
@@ -97,6 +97,6 @@ class Membership:
         now = monotonic()
         return [
             presence
-            for presence, heard in self._log.presence.values()
-            if isinstance(presence, MirrorPresence) and presence.link == self._link and now - heard < self._lease_s
+            for presence, heard in self.log.presence.values()
+            if isinstance(presence, MirrorPresence) and presence.link == self.link and now - heard < self._lease_s
         ]

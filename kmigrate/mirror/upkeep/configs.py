@@ -67,8 +67,7 @@ _BROKER_NAMES = {
 No client and no record depends on the other configs (segment sizes, flushes, compression). They only cost or save work.
 """
 _RETENTION_MS = {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
-"""Three configs of the same time and their units: the first that is set applies, and a negative value means for ever.
-"""
+"""Three configs of the same time and their units: the first that is set applies; negative means for ever."""
 
 _REPLICATED = _BROKER_NAMES.keys() | {
     "compression.gzip.level",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from kmigrate.errors import KmigrateError, StateLogBroken
 from kmigrate.mirror.partition.direct_writers import DirectSeen
+from kmigrate.mirror.partition.lane import Key
 from kmigrate.mirror.partition.steps import Producer
 from kmigrate.model.lifecycle import PROMOTING
 from kmigrate.model.records import DirectRecord, DirectWriter
@@ -30,7 +31,6 @@ _SHORT_PAUSE_MS, _MUCH_LONGER = 500, 1.25
 MOST_WRITERS = 250
 """Maximum number of writers in a topic's record, about 40 KB of JSON."""
 
-Key = tuple[str, int]
 _Found = dict[tuple[int, Producer], DirectWriter]
 
 

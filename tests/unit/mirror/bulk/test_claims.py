@@ -97,7 +97,7 @@ class Stage:
         self.log = MemoryLog(*records)
         log = cast("StateLog", self.log)
         self.membership = Membership(log, "l", "me", 60.0)
-        self.claims = Claims(log, "l", "me", self.membership)
+        self.claims = Claims(self.membership)
 
     @property
     def record(self) -> TopicRecord:

@@ -47,7 +47,7 @@ class Stage:
         log = cast("StateLog", self.log)
         members = self.members = Membership(log, "l", "me", 60.0)
         aligner = cast("Aligner", _NothingForgotten())
-        lease = Lease(log, "l", "me", members)
+        lease = Lease(members)
         maker = cast("TopicMaker", None)
         nobody = cast("Any", None)
         link = MirroredLink(nobody, nobody, nobody, nobody, "l", log, "me", MirrorSettings())
@@ -350,6 +350,6 @@ def test_a_decision_that_a_new_holder_overtakes_is_not_written() -> None:
 
 def test_a_new_term_of_the_lease_is_above_the_newest_generation() -> None:
     log = MemoryLog(LINK, LeaseRecord("mirror/l", "", 4), AssignmentRecord("l", 9, ("gone",), {"t": (0,)}))
-    lease = Lease(cast("StateLog", log), "l", "me", Membership(cast("StateLog", log), "l", "me", 60.0))
+    lease = Lease(Membership(cast("StateLog", log), "l", "me", 60.0))
     assert asyncio.run(lease.take_if_vacant())
     assert lease.term == 10
