@@ -13,7 +13,7 @@ What a partition can meet:
   hold             → wait, at most `hold_limit_s`, a quarter of the request's timeout and 5 s, then error 6 (B6);
                      a batch of a transaction that is open at the source goes there, so that the transaction can
                      end; until then other writes to the topic go there too, because the fence has to wait anyway
-  promoted         → the gate for first writes, then target; a transactional batch whose partition is late
+  promoted         → the gate for first writes, then target; a transactional batch whose partition is deferred
                      (`shared.deferred_partitions`) waits until the partition has entered the transaction
 
 The router itself never answers 8, 45, 59 or −1 (B5, B6).
@@ -22,7 +22,7 @@ The router itself never answers 8, 45, 59 or −1 (B5, B6).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.ids import is_own_topic
@@ -37,59 +37,107 @@ from kmigrate.router.shared.gate import GateKey, Verdict
 from kmigrate.router.shared.state import SharedState, StoredBatch
 from kmigrate.router.wire.produce import PartitionAnswer, ProducePart, ProduceRequest
 
-__all__ = ["Held", "Move", "Plan", "WriteDecider"]
+__all__ = [
+    "AdmitAlone",
+    "AnswerHere",
+    "Decision",
+    "Forward",
+    "Held",
+    "PassOn",
+    "StampedWrite",
+    "Wait",
+    "Write",
+    "WriteDecider",
+]
 
 
-class Move(Enum):
-    """Destination of a partition of a request."""
-
-    TARGET = "target"
-    ADMIT_ALONE = "prime"
-    SOURCE = "source"
-    ANSWER = "answer"
-    WAIT = "wait"
-
-
-@dataclass(slots=True)
-class Plan:
-    """The decision for a partition of a request."""
+class Write(NamedTuple):
+    """A client's batch for a partition of a mirrored or promoted topic."""
 
     part: ProducePart
-    move: Move
-    batch: Batch | None = None
-    route: TopicRoute | None = None
-    node: int = -1
-    version: int = 0
-    error: int = 0
-    message: str | None = None
-    epoch: int = -1
-    last_sequence: int = -1
+    batch: Batch
+    route: TopicRoute
     transactional_id: str = ""
-    source_holder: tuple[int, int] | None = None
+    source_producer: tuple[int, int] | None = None
     """Producer id and epoch at the source, of a transactional batch."""
-    behind: bool = False
-    """True if the batch is refused because an earlier batch was not taken."""
-    base_offset: int = -1
-    """Offset of a duplicate's first copy; −1 where that offset is not known."""
-
-    def answer(self, error: int, message: str | None = None) -> PartitionAnswer:
-        """Return the client's answer for this partition."""
-        return PartitionAnswer(self.part.topic, self.part.partition, error, self.base_offset, message=message)
 
     @property
     def key(self) -> GateKey:
-        return (self.part.topic, self.part.partition, self.batch.producer_id if self.batch else -1)
+        return self.part.topic, self.part.partition, self.batch.producer_id
 
     @property
-    def holder(self) -> tuple[str, int, int]:
-        """Holder of the batch's transaction, as the client knows it: transactional id, producer id, epoch."""
-        assert self.batch is not None
+    def producer(self) -> tuple[str, int, int]:
+        """Producer of the batch's transaction, as the client knows it: transactional id, producer id, epoch."""
         return self.transactional_id, self.batch.producer_id, self.batch.producer_epoch
 
     @property
     def own(self) -> bool:
         """True if the batch came without a producer id and gets the router's own."""
-        return self.batch is not None and self.batch.producer_id < 0
+        return self.batch.producer_id < 0
+
+    def answer(self, error: int, message: str | None = None) -> PartitionAnswer:
+        """Return the client's answer for this partition."""
+        return PartitionAnswer(self.part.topic, self.part.partition, error, message=message)
+
+
+class PassOn(NamedTuple):
+    """The partition goes to the target unchanged."""
+
+    part: ProducePart
+    write: Write | None = None
+    """None where no producer's order matters."""
+
+
+class AdmitAlone(NamedTuple):
+    """The partition goes to the target; the producer's next batches wait for the answer (gate, B)."""
+
+    write: Write
+
+    @property
+    def part(self) -> ProducePart:
+        return self.write.part
+
+
+class Forward(NamedTuple):
+    """The partition goes to its leader at the source, under the producer id that the source knows."""
+
+    write: Write
+    node: int
+    version: int
+    """Newest version of Produce that the leader speaks."""
+
+
+class AnswerHere(NamedTuple):
+    """The router answers, and no broker gets the partition."""
+
+    part: ProducePart
+    error: int = 0
+    write: Write | None = None
+    behind: bool = False
+    """True if the batch is refused because an earlier batch was not taken."""
+    base_offset: int = -1
+    """Offset of a duplicate's first copy; −1 where that offset is not known."""
+
+
+class Wait(NamedTuple):
+    """The request waits for this partition."""
+
+    write: Write
+
+
+Decision = PassOn | AdmitAlone | Forward | AnswerHere | Wait
+
+
+class StampedWrite(NamedTuple):
+    """A forwarded batch with the epoch and last sequence under which it has left."""
+
+    write: Write
+    epoch: int
+    last_sequence: int
+
+    @property
+    def key(self) -> GateKey:
+        return self.write.key
 
 
 @dataclass(slots=True)
@@ -108,7 +156,7 @@ class Held:
     offsets: dict[GateKey, int] = field(default_factory=dict)
     """Base offsets of duplicates, read from the source's log."""
     refused: dict[GateKey, int] = field(default_factory=dict)
-    """Error codes of the target's coordinator for late partitions."""
+    """Error codes of the target's coordinator for deferred partitions."""
     fenced: dict[tuple[str, int], float] = field(default_factory=dict)
     """Time since which a fence holds each (topic key, partition) of the request."""
 
@@ -125,39 +173,40 @@ def _only_batch(part: ProducePart) -> Batch | Code:
 
 
 class WriteDecider:
-    """Judges partitions for a client connection; keeps its own producer id, the stop rule and the writes under way."""
+    """Decides about a client connection's writes; keeps its own producer id, its stops and the writes under way."""
 
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
         self.own: OwnProducer | None = None
         self.stops = ProducerOrderGuard()
         self._gaps = Gaps()
-        self.pipeline = InFlightWrites()
+        self.in_flight = InFlightWrites()
 
-    def judge(self, request: ProduceRequest, held: Held | None) -> list[Plan]:
-        """Return a plan for every partition; nothing is changed yet."""
-        return [self._judge(request, part, held) for part in request.parts]
+    def decide(self, request: ProduceRequest, held: Held | None) -> list[Decision]:
+        """Return a decision for every partition; nothing is changed yet."""
+        return [self._decide(request, part, held) for part in request.parts]
 
-    def _judge(self, request: ProduceRequest, part: ProducePart, held: Held | None) -> Plan:
+    def _decide(self, request: ProduceRequest, part: ProducePart, held: Held | None) -> Decision:
         if is_own_topic(part.topic):
-            return Plan(part, Move.ANSWER, error=Code.TOPIC_AUTHORIZATION_FAILED)
+            return AnswerHere(part, Code.TOPIC_AUTHORIZATION_FAILED)
         route = self._shared.table.topics.get(part.topic)
         if route is None:
-            return Plan(part, Move.TARGET)
+            return PassOn(part)
         batch = _only_batch(part)
         if not isinstance(batch, Batch):
-            return Plan(part, Move.ANSWER, route=route, error=batch)
+            return AnswerHere(part, batch)
+        write = Write(part, batch, route)
         if route.serve is Serve.LOCAL:
-            return self._local(part, batch, route, held, request.transactional_id)
-        plan = Plan(part, Move.WAIT, batch, route)
+            return self._local(write, held, request.transactional_id)
         if batch.is_transactional:
-            return self._transactional(plan, batch, route, request.transactional_id)
-        plan.behind = batch.producer_id >= 0 and self.stops.blocks(part.topic, part.partition, batch)
-        if plan.behind or route.serve is Serve.HIDDEN:
-            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif route.serve is Serve.FORWARD or self._still_open(route):
-            self._forward(plan, batch, route)
-        return plan
+            return self._transactional(write, request.transactional_id)
+        behind = batch.producer_id >= 0 and self._blocks(write)
+        if behind or route.serve is Serve.HIDDEN:
+            return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write, behind)
+        return self._forward(write) if route.serve is Serve.FORWARD or self._still_open(route) else Wait(write)
+
+    def _blocks(self, write: Write) -> bool:
+        return self.stops.blocks(write.part.topic, write.part.partition, write.batch)
 
     def _still_open(self, route: TopicRoute) -> bool:
         """Return whether a transaction of this router still keeps the topic's fence from being complete.
@@ -167,241 +216,222 @@ class WriteDecider:
         drained = self._shared.forwards.drained(route.key, route.fence_epoch)
         return route.serve is Serve.HOLD and not drained and self._shared.open_at_source.any_at(route.key)
 
-    def _transactional(self, plan: Plan, batch: Batch, route: TopicRoute, name: str | None) -> Plan:
-        """Plan a transactional batch for the source, under the holder's producer id there.
+    def _transactional(self, write: Write, name: str | None) -> Decision:
+        """Decide about a transactional batch for the source, under the producer's identity there.
 
         Under a fence, only batches of an open transaction pass. The topic must be in the transactional id's record,
         because a promote waits for recorded topics only.
         """
+        part, batch, route = write.part, write.batch, write.route
         if name is None:
-            plan.move, plan.error = Move.ANSWER, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # as a broker does (A10)
-            return plan
+            return AnswerHere(part, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, write)  # as a broker does (A10)
         known = self._shared.table.transactions.get(name, {}).get(route.link)
-        held = (known.producer_id, known.epoch) if known is not None else (-1, -1)
-        plan.transactional_id = name
-        same = held == (batch.producer_id, batch.producer_epoch)
-        if known is not None and same and (known.cut_off or (not known.in_force and route.serve is Serve.FORWARD)):
-            plan.move, plan.error = Move.ANSWER, Code.INVALID_TXN_STATE
-            return plan
-        if known is not None and same and known.in_force:
-            plan.source_holder = (known.source_id, known.source_epoch)
-            plan.behind = self.stops.blocks(plan.part.topic, plan.part.partition, batch)
-        if held[0] == batch.producer_id and batch.producer_epoch < held[1]:
-            plan.move, plan.error = Move.ANSWER, Code.INVALID_PRODUCER_EPOCH
-        elif (
-            known is None
-            or plan.source_holder is None
-            or plan.part.topic not in known.topics
-            or plan.behind
-            or route.serve is Serve.HIDDEN
-        ):
-            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif route.serve is Serve.FORWARD or self._shared.open_at_source.covers(route.link, name, route.key):
-            self._forward(plan, batch, route)
-        return plan
+        write = write._replace(transactional_id=name)
+        if known is None:
+            return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write)
+        behind = False
+        if (known.producer_id, known.epoch) == (batch.producer_id, batch.producer_epoch):
+            if known.cut_off or (not known.in_force and route.serve is Serve.FORWARD):
+                return AnswerHere(part, Code.INVALID_TXN_STATE, write)
+            if known.in_force:
+                write = write._replace(source_producer=(known.source_id, known.source_epoch))
+                behind = self._blocks(write)
+        if known.producer_id == batch.producer_id and batch.producer_epoch < known.epoch:
+            return AnswerHere(part, Code.INVALID_PRODUCER_EPOCH, write)
+        recorded = write.source_producer is not None and part.topic in known.topics
+        if behind or not recorded or route.serve is Serve.HIDDEN:
+            return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write, behind)
+        passes = route.serve is Serve.FORWARD or self._shared.open_at_source.covers(route.link, name, route.key)
+        return self._forward(write) if passes else Wait(write)
 
-    def _forward(self, plan: Plan, batch: Batch, route: TopicRoute) -> None:
-        part, link, backend = plan.part, route.link, self._shared.backend
-        plan.node, plan.version = backend.source_leader(link, part.topic, part.partition)
-        if plan.node < 0:
+    def _forward(self, write: Write) -> Decision:
+        part, link, backend = write.part, write.route.link, self._shared.backend
+        node, version = backend.source_leader(link, part.topic, part.partition)
+        if node < 0:
             backend.refresh_source(link, part.topic)
-            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif not plan.own and self.pipeline.elsewhere(link, backend.source_layout(link), plan.key, plan.node):
-            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif batch.producer_id >= 0 or self.own is not None:
-            plan.move = Move.SOURCE
+            return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write)
+        if not write.own and self.in_flight.elsewhere(link, backend.source_layout(link), write.key, node):
+            return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write)
+        return Wait(write) if write.own and self.own is None else Forward(write, node, version)
 
-    def _local(self, part: ProducePart, batch: Batch, route: TopicRoute, held: Held | None, name: str | None) -> Plan:
+    def _local(self, write: Write, held: Held | None, name: str | None) -> Decision:
+        part, batch, route = write.part, write.batch, write.route
         if batch.is_transactional and name is not None:
             known = self._shared.table.transactions.get(name, {}).get(route.link)
-            held_by = (known.producer_id, known.epoch) if known is not None and known.cut_off else (-1, -1)
-            if held_by == (batch.producer_id, batch.producer_epoch):
-                return Plan(part, Move.ANSWER, batch, route, error=Code.INVALID_TXN_STATE)
-            return self._entering(Plan(part, Move.TARGET, batch, route, transactional_id=name), batch, held)
+            cut_off = (known.producer_id, known.epoch) if known is not None and known.cut_off else (-1, -1)
+            if cut_off == (batch.producer_id, batch.producer_epoch):
+                return AnswerHere(part, Code.INVALID_TXN_STATE, write)
+            return self._entering(write._replace(transactional_id=name), held)
         if batch.producer_id < 0 or batch.is_transactional:
-            return Plan(part, Move.TARGET)
+            return PassOn(part)
+        return self._at_gate(write, held)
+
+    def _at_gate(self, write: Write, held: Held | None) -> Decision:
+        part, batch = write.part, write.batch
         verdict = self._shared.gate.judge(part.topic, part.partition, batch, held.known if held else {})
-        if verdict is Verdict.PASS and self.stops.blocks(part.topic, part.partition, batch):
+        if verdict is Verdict.PASS and self._blocks(write):
             # A producer that was refused before the flip may be new to the target, which accepts any first sequence
             # (B3).
-            return Plan(part, Move.ANSWER, batch, route, error=Code.NOT_LEADER_OR_FOLLOWER, behind=True)
-        if (
-            verdict is Verdict.GAP
-            and held is not None
-            and self._gaps.insisted((part.topic, part.partition, batch.producer_id), batch, held.since)
-        ):
+            return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write, behind=True)
+        if verdict is Verdict.GAP and held is not None and self._gaps.insisted(write.key, batch, held.since):
             verdict = Verdict.ADMIT_ALONE
-        move, error = _GATE_MOVES[verdict]
-        plan = Plan(part, move, batch, route, error=error)
-        if verdict is Verdict.DUPLICATE and held is not None:
-            plan.base_offset = held.offsets.get(plan.key, -1)
-        return plan
+        match verdict:
+            case Verdict.PASS:
+                return PassOn(part, write)
+            case Verdict.ADMIT_ALONE:
+                return AdmitAlone(write)
+            case Verdict.WAIT | Verdict.ASK:
+                return Wait(write)
+            case Verdict.DUPLICATE:
+                offset = held.offsets.get(write.key, -1) if held is not None else -1
+                return AnswerHere(part, 0, write, base_offset=offset)
+            case Verdict.FENCED:
+                return AnswerHere(part, Code.INVALID_PRODUCER_EPOCH, write)
+            case Verdict.GAP:
+                return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write)
 
-    def _entering(self, plan: Plan, batch: Batch, held: Held | None) -> Plan:
-        """Plan a batch for the target once its partition is in the transaction; the first goes alone (gate, B)."""
-        gate, key = self._shared.gate, plan.key
-        if key in gate.opened or not self._shared.deferred.may_be(self._shared.table, plan.holder, *key[:2]):
-            return plan
-        if self.stops.blocks(*key[:2], batch):
-            plan.move, plan.error, plan.behind = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER, True
-        elif held is not None and key in held.refused:
-            plan.move, plan.error = Move.ANSWER, held.refused[key]
-        elif held is None or key not in held.entered or key in gate.priming:
-            plan.move = Move.WAIT
-        else:
-            plan.move = Move.ADMIT_ALONE
-        return plan
+    def _entering(self, write: Write, held: Held | None) -> Decision:
+        """Decide about a batch of a transaction at the target; a partition's first batch goes alone (gate, B)."""
+        gate, key = self._shared.gate, write.key
+        if key in gate.opened or not self._shared.deferred.may_be(self._shared.table, write.producer, *key[:2]):
+            return PassOn(write.part, write)
+        if self._blocks(write):
+            return AnswerHere(write.part, Code.NOT_LEADER_OR_FOLLOWER, write, behind=True)
+        if held is not None and key in held.refused:
+            return AnswerHere(write.part, held.refused[key], write)
+        waits = held is None or key not in held.entered or key in gate.priming
+        return Wait(write) if waits else AdmitAlone(write)
 
-    def leaves(self, plan: Plan) -> None:
+    def passes(self, write: Write) -> None:
         """Note that a batch goes to the target, or is there already: later batches may follow."""
-        if plan.batch is not None:
-            self.stops.passed(plan.part.topic, plan.part.partition, plan.batch)
+        self.stops.passed(write.part.topic, write.part.partition, write.batch)
 
-    def entered(self, plan: Plan, error: int) -> None:
+    def admitted(self, write: Write, error: int) -> None:
         """Note the outcome of a first batch.
 
         In a transaction no mark says what comes next. So later batches wait where the first was not appended.
         """
-        if plan.transactional_id and error in _NOT_APPENDED:
-            self.not_appended(plan)
+        if write.transactional_id and error in _NOT_APPENDED:
+            self.not_appended(write)
 
-    def stored(self, plan: Plan, known: ProducerMark) -> StoredBatch | None:
+    def stored(self, write: Write, known: ProducerMark) -> StoredBatch | None:
         """Return the source's copy of a batch that the target's log shows to be a duplicate; None for other batches."""
-        batch, route = plan.batch, plan.route
-        assert batch is not None and route is not None
-        verdict = self._shared.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: known})
-        if verdict is not Verdict.DUPLICATE:
+        part, batch = write.part, write.batch
+        if self._shared.gate.judge(part.topic, part.partition, batch, {write.key: known}) is not Verdict.DUPLICATE:
             return None
-        return StoredBatch(batch.producer_id + route.shift, batch.producer_epoch, batch.base_sequence)
+        return StoredBatch(batch.producer_id + write.route.shift, batch.producer_epoch, batch.base_sequence)
 
-    def stamp(self, plan: Plan) -> None:
+    def stamp(self, write: Write) -> StampedWrite:
         """Give a forwarded batch the producer id that the source shall see.
 
         A batch that arrived broken stays broken (`records.crc`): the source refuses such a batch, as brokers do (A16).
         """
-        batch, route = plan.batch, plan.route
-        assert batch is not None and route is not None
+        part, batch, shift = write.part, write.batch, write.route.shift
         epoch, sequence = batch.producer_epoch, batch.base_sequence
-        producer_id = batch.producer_id + route.shift
-        if plan.own:
-            assert self.own is not None
-            producer_id = self.own.producer_id + route.shift
-            epoch, sequence = self.own.stamp_for(plan.part.topic, plan.part.partition, batch.last_offset_delta + 1)
+        producer_id = batch.producer_id + shift
+        if write.own and self.own is not None:
+            producer_id = self.own.producer_id + shift
+            epoch, sequence = self.own.stamp_for(part.topic, part.partition, batch.last_offset_delta + 1)
         else:
-            self.stops.passed(plan.part.topic, plan.part.partition, batch)
-            if plan.source_holder is not None:
-                producer_id, epoch = plan.source_holder
-        plan.epoch = epoch
-        plan.last_sequence = next_sequence(sequence, batch.last_offset_delta)
+            self.passes(write)
+            if write.source_producer is not None:
+                producer_id, epoch = write.source_producer
         stamp(batch.view, producer_id=producer_id, epoch=epoch, sequence=sequence, base_offset=None)
+        return StampedWrite(write, epoch, next_sequence(sequence, batch.last_offset_delta))
 
-    def not_appended(self, plan: Plan) -> None:
+    def not_appended(self, write: Write) -> None:
         """Note that a batch surely did not reach its log: later batches wait until the batch comes again."""
-        if plan.batch is not None and not plan.own:
-            self.stops.failed(plan.part.topic, plan.part.partition, plan.batch)
+        if not write.own:
+            self.stops.failed(write.part.topic, write.part.partition, write.batch)
 
-    def refused(self, plan: Plan, now: float) -> None:
+    def refused(self, write: Write, now: float) -> None:
         """Note that a batch is refused because of an earlier batch.
 
         If the refused batch comes again, ask the cluster whether the earlier batch went another way.
         """
-        batch, route = plan.batch, plan.route
-        assert batch is not None and route is not None
-        stop = self.stops.refused(plan.part.topic, plan.part.partition, batch, now)
+        batch, route, key = write.batch, write.route, write.key
+        stop = self.stops.refused(*key[:2], batch, now)
         if stop is None or route.serve is Serve.HIDDEN:
             return
         if stop.insisted(now):
-            self.stops.lift(plan.key, stop)
+            self.stops.lift(key, stop)
             return
         if stop.asked:
             return
         stop.asked = True
 
-        def told(there: bool | None) -> None:
+        def found(there: bool | None) -> None:
             stop.asked = False
             if there:
-                self.stops.lift(plan.key, stop)
+                self.stops.lift(key, stop)
 
         if route.serve is Serve.LOCAL:
-            self._shared.conversations.start(self._shared.has_written(*plan.key)).then(told)
+            self._shared.conversations.start(self._shared.has_written(*key)).then(found)
         else:
-            producer = plan.source_holder or (batch.producer_id + route.shift, batch.producer_epoch)
-            self._shared.backend.source_has(route.link, *plan.key[:2], StoredBatch(*producer, stop.sequence)).then(told)
+            producer = write.source_producer or (batch.producer_id + route.shift, batch.producer_epoch)
+            self._shared.backend.source_has(route.link, *key[:2], StoredBatch(*producer, stop.sequence)).then(found)
 
-    def given_up(self, plan: Plan) -> None:
+    def given_up(self, write: Write) -> None:
         """Note that the client is told that a batch will never be taken: the client's next batches may pass."""
-        if plan.batch is not None and not plan.own:
-            self.stops.given_up(plan.part.topic, plan.part.partition, plan.batch)
+        if not write.own:
+            self.stops.given_up(write.part.topic, write.part.partition, write.batch)
 
-    def doubtful(self, plan: Plan, error: int) -> bool:
+    def doubtful(self, write: Write, error: int) -> bool:
         """Return whether a source's error may come from a controller that acts for a router that does not answer."""
-        return error == Code.MESSAGE_TOO_LARGE or (plan.source_holder is not None and error in _OLD_EPOCH)
+        return error == Code.MESSAGE_TOO_LARGE or (write.source_producer is not None and error in _OLD_EPOCH)
 
-    def believed(self, plan: Plan, error: int, *, caught_up: bool) -> int:
+    def believed(self, write: Write, error: int, *, caught_up: bool) -> int:
         """Return the client's error code for a doubtful answer, after the state log was read, or could not be read.
 
         The client gets NOT_LEADER_OR_FOLLOWER, and sends the batch again, in three cases: the error may come from a
         seal, the log could not be read, or a revocation of the identity is not proven. A proven revocation has ended
         the batch's transaction: INVALID_TXN_STATE makes the client abort. Any other error passes unchanged.
         """
-        assert plan.route is not None
         if error == Code.MESSAGE_TOO_LARGE:
-            return Code.NOT_LEADER_OR_FOLLOWER if self.sealed(plan, caught_up=caught_up) else error
-        known = self._shared.table.transactions.get(plan.transactional_id, {}).get(plan.route.link)
-        revoked = known is not None and known.revoked is not None
-        same = known is not None and (known.source_id, known.source_epoch) == plan.source_holder
-        if not caught_up or (revoked and same and known is not None and known.in_force):
+            return Code.NOT_LEADER_OR_FOLLOWER if self.sealed(write, caught_up=caught_up) else error
+        known = self._shared.table.transactions.get(write.transactional_id, {}).get(write.route.link)
+        if not caught_up:
             return Code.NOT_LEADER_OR_FOLLOWER
-        return Code.INVALID_TXN_STATE if revoked and same else error
+        if known is None or known.revoked is None or (known.source_id, known.source_epoch) != write.source_producer:
+            return error
+        return Code.NOT_LEADER_OR_FOLLOWER if known.in_force else Code.INVALID_TXN_STATE
 
-    def sealed(self, plan: Plan, *, caught_up: bool) -> bool:
+    def sealed(self, write: Write, *, caught_up: bool) -> bool:
         """Return whether the source's MESSAGE_TOO_LARGE may come from the seal of a promote.
 
         The error is no seal's only if the topic is still in the unsealed state in which the batch was sent. A seal is
         recorded before it is set, so a router that has read the log up to now knows the seal. The record keeps the seal
         until the broker takes writes again. A router that cannot read the log does not know.
         """
-        assert plan.route is not None
-        now = self._shared.table.topics.get(plan.part.topic)
-        same = now is not None and now.serve is Serve.FORWARD and now.fence_epoch == plan.route.fence_epoch
-        return plan.route.sealed or not same or not caught_up
+        now = self._shared.table.topics.get(write.part.topic)
+        same = now is not None and now.serve is Serve.FORWARD and now.fence_epoch == write.route.fence_epoch
+        return write.route.sealed or not same or not caught_up
 
-    def outcome(self, plan: Plan, answer: PartitionAnswer) -> PartitionAnswer:
+    def outcome(self, sent: StampedWrite, answer: PartitionAnswer) -> PartitionAnswer:
         """Return the client's answer for a forwarded batch, from the source's answer."""
-        assert plan.batch is not None and plan.route is not None
-        topic, partition, error = answer.topic, answer.partition, answer.error
+        write, error = sent.write, answer.error
+        topic, partition, producer_id = write.key
         if not error:
             # The router's own ids never reach the target, and no transaction outlives the flip: the gate needs no mark
             # of them.
-            if not plan.own and plan.source_holder is None:
+            if not write.own and write.source_producer is None:
                 self._shared.forwards.acknowledged(
-                    plan.route.key, partition, plan.batch.producer_id, plan.epoch, plan.last_sequence
+                    write.route.key, partition, producer_id, sent.epoch, sent.last_sequence
                 )
             return answer
         if error in _MOVED:
-            self._shared.backend.refresh_source(plan.route.link, topic)
-        if plan.own:
+            self._shared.backend.refresh_source(write.route.link, topic)
+        behind = error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if write.own:
             if self.own is not None:
-                self.own.failed(topic, partition, plan.epoch)
-            behind = error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+                self.own.failed(topic, partition, sent.epoch)
         else:
-            behind = error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and self.stops.blocks(topic, partition, plan.batch)
+            behind = behind and self._blocks(write)
             if error in _NOT_APPENDED:
-                self.not_appended(plan)
-        if behind or error in _MOVED:
-            return plan.answer(Code.NOT_LEADER_OR_FOLLOWER)
-        return answer
+                self.not_appended(write)
+        return write.answer(Code.NOT_LEADER_OR_FOLLOWER) if behind or error in _MOVED else answer
 
 
-_GATE_MOVES: dict[Verdict, tuple[Move, int]] = {
-    Verdict.PASS: (Move.TARGET, 0),
-    Verdict.ADMIT_ALONE: (Move.ADMIT_ALONE, 0),
-    Verdict.WAIT: (Move.WAIT, 0),
-    Verdict.ASK: (Move.WAIT, 0),
-    Verdict.DUPLICATE: (Move.ANSWER, 0),
-    Verdict.FENCED: (Move.ANSWER, Code.INVALID_PRODUCER_EPOCH),
-    Verdict.GAP: (Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER),
-}
 _MOVED = frozenset({3, 5, 6, 56, 72, 74, 75})
 """Errors of the source that mean that another broker must be asked. Surely not appended, told to the client as 6."""
 _OLD_EPOCH = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})

@@ -5,19 +5,19 @@ single case: idempotent batches and batches without a producer id, of topics tha
 of the batches may be stopped, and the connection may not have too many stops. No batch may be under way since before a
 leader moved.
 
-For any other request `look` returns None and has changed nothing; `produce.decide` judges that request. An `SplitWrite`
-handles any answer but success, as if the exchange had sent the request itself.
+For any other request `look` returns None and has changed nothing; `produce.decide` judges that request. A `SplitWrite`
+handles any answer but success, as if the split write had sent the request itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.records.batch import TRANSACTIONAL, next_sequence, stamp, translate, walk, whole_batch
-from kmigrate.router.produce.decide import Move, Plan, WriteDecider
+from kmigrate.router.produce.decide import StampedWrite, Write, WriteDecider
 from kmigrate.router.produce.in_flight import UpstreamWrite
 from kmigrate.router.produce.split import SplitWrite
 from kmigrate.router.shared.gate import GateKey
@@ -27,7 +27,7 @@ from kmigrate.router.wire.produce import ProducePart, ProduceRequest, all_stored
 __all__ = ["FastForward"]
 
 
-class _StampedBatch(NamedTuple):
+class _FastWrite(NamedTuple):
     """A batch, with the batch's head as the client gave it."""
 
     part: ProducePart
@@ -43,20 +43,21 @@ class _StampedBatch(NamedTuple):
 class FastForward:
     """Forwards the simple writes of a client connection."""
 
-    def __init__(self, shared: SharedState, client: ClientLink, judge: WriteDecider) -> None:
+    def __init__(self, shared: SharedState, client: ClientLink, decider: WriteDecider) -> None:
         self._shared = shared
         self._client = client
-        self._judge = judge
+        self._decider = decider
         self._by: tuple[object, object] = (None, None)
         self._known: dict[str, dict[int, int]] = {}
         """Known leaders, by topic and partition, for as long as routing table and layout stay those of `_by`."""
 
-    def look(self, request: ProduceRequest) -> UpstreamWrite[_StampedBatch] | None:
-        """Return the way of a request of this kind; nothing is changed yet."""
-        own, routes = self._judge.own, self._shared.table.topics
-        if request.acks == 0 or self._judge.stops.too_many:
+    def look(self, request: ProduceRequest) -> UpstreamWrite[_FastWrite] | None:
+        """Return a request of this kind as a write to its leader; nothing is changed yet."""
+        own, routes = self._decider.own, self._shared.table.topics
+        if request.acks == 0 or self._decider.stops.too_many:
             return None
-        way: UpstreamWrite[_StampedBatch] | None = None
+        upstream: UpstreamWrite[_FastWrite] | None = None
+        batches: list[_FastWrite] = []
         topic: str | None = None
         route: TopicRoute | None = None
         leaders: dict[int, int] = {}
@@ -66,46 +67,47 @@ class FastForward:
                 route = routes.get(topic)
                 if route is None or route.serve is not Serve.FORWARD:
                     return None
-                way = way or self._begin(route.link, part, request.version)
-                if way is None or way.link != route.link:
+                upstream = upstream or self._begin(route.link, part, request.version, batches)
+                if upstream is None or upstream.link != route.link:
                     return None
                 leaders = self._known.setdefault(topic, {})
-            assert route is not None and way is not None
             head = whole_batch(part.records)
-            if head is None:
+            if head is None or route is None or upstream is None:
                 return None
             attributes, _, producer_id, _, _ = head
             if attributes & TRANSACTIONAL or producer_id >= DIRECT_LIMIT or (producer_id < 0 and own is None):
                 return None
-            if leaders.get(part.partition) != way.node:
-                leader, _ = self._shared.backend.source_leader(way.link, topic, part.partition)
-                if leader != way.node:
+            if leaders.get(part.partition) != upstream.node:
+                leader, _ = self._shared.backend.source_leader(upstream.link, topic, part.partition)
+                if leader != upstream.node:
                     return None
                 leaders[part.partition] = leader
-            way.batches.append(_StampedBatch(part, route, head))
-        return None if way is None or self._judge.stops.hold_any(way.batches) else way
+            batches.append(_FastWrite(part, route, head))
+        return None if upstream is None or self._decider.stops.hold_any(batches) else upstream
 
-    def _begin(self, link: str, first: ProducePart, version: int) -> UpstreamWrite[_StampedBatch] | None:
-        """Return the way of a request that begins with this partition."""
+    def _begin(
+        self, link: str, first: ProducePart, version: int, batches: list[_FastWrite]
+    ) -> UpstreamWrite[_FastWrite] | None:
+        """Return the write of a request that begins with this partition, without batches."""
         node, newest = self._shared.backend.source_leader(link, first.topic, first.partition)
         layout = self._shared.backend.source_layout(link)
-        if node < 0 or newest < version or self._judge.pipeline.predates(link, layout):
+        if node < 0 or newest < version or self._decider.in_flight.predates(link, layout):
             return None
         table = self._shared.table
         if self._by[0] is not table or self._by[1] is not layout:
             self._by, self._known = (table, layout), {}
-        return UpstreamWrite(link, node, newest, layout, [])
+        return UpstreamWrite(link, node, newest, layout, batches)
 
     def send(
         self,
-        way: UpstreamWrite[_StampedBatch],
+        upstream: UpstreamWrite[_FastWrite],
         head: RequestHead,
         frame: bytearray,
         request: ProduceRequest,
         reply: Callable[[Buffer], None],
     ) -> None:
         """Stamp, count and send the request now; `reply` gets the answer."""
-        own, account, batches = self._judge.own, self._shared.forwards, way.batches
+        own, account, batches = self._decider.own, self._shared.forwards, upstream.batches
         counts: dict[str, int] = {}
         for part, route, (_, delta, producer_id, _, _) in batches:
             key = route.key
@@ -119,24 +121,24 @@ class FastForward:
         for key, count in counts.items():
             account.leave(key, count)
         account.bytes += len(frame)
-        self._judge.pipeline.send(way)
+        self._decider.in_flight.send(upstream)
 
         def done(outcome: Outcome) -> None:
-            self._judge.pipeline.answered(way)
+            self._decider.in_flight.answered(upstream)
             try:
                 if outcome.frame is not None and all_stored(outcome.frame, request):
                     self._stored(batches)
                     reply(outcome.frame)
                 else:
-                    plans = [_plan(batch, way) for batch in batches]
-                    SplitWrite(self._shared, self._client, self._judge, head, request, plans, reply).relayed(outcome)
+                    split = SplitWrite(self._shared, self._client, self._decider, head, request, reply)
+                    split.relayed([_stamped(batch) for batch in batches], outcome)
             finally:
                 for key, count in counts.items():
                     self._shared.resolved(key, count)
 
-        self._client.to_source(way.link, way.node, [frame], head.correlation_id, done)
+        self._client.to_source(upstream.link, upstream.node, [frame], head.correlation_id, done)
 
-    def _stored(self, batches: list[_StampedBatch]) -> None:
+    def _stored(self, batches: Sequence[_FastWrite]) -> None:
         """Note acknowledged batches; the gate needs no marks of the router's own ids, which never reach the target."""
         acknowledged = self._shared.forwards.acknowledged
         for part, route, (_, delta, producer_id, epoch, sequence) in batches:
@@ -144,10 +146,9 @@ class FastForward:
                 acknowledged(route.key, part.partition, producer_id, epoch, next_sequence(sequence, delta))
 
 
-def _plan(written: _StampedBatch, way: UpstreamWrite[_StampedBatch]) -> Plan:
-    """Return the decision for a batch that has left, made as the judge would have made it at the batch's arrival."""
+def _stamped(written: _FastWrite) -> StampedWrite:
+    """Return a batch that has left, as the decider would have seen the batch at its arrival."""
     (batch,) = walk(written.part.records)
-    plan = Plan(written.part, Move.SOURCE, batch, written.route, way.node, way.version)
-    plan.epoch, plan.last_sequence = batch.producer_epoch, batch.last_sequence
+    epoch, last_sequence = batch.producer_epoch, batch.last_sequence
     _, _, batch.producer_id, batch.producer_epoch, batch.base_sequence = written.head
-    return plan
+    return StampedWrite(Write(written.part, batch, written.route), epoch, last_sequence)

@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.ids import is_own_topic
-from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.produce.decide import Held, Move, Plan, WriteDecider
+from kmigrate.router.produce.decide import AdmitAlone, AnswerHere, Decision, Held, PassOn, Wait, Write, WriteDecider
 from kmigrate.router.produce.fast_path import FastForward
 from kmigrate.router.produce.own_producer import OwnProducer
 from kmigrate.router.produce.split import SplitWrite
+from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
@@ -49,8 +49,8 @@ class ProduceHandler:
         self._fill = fill
         self._advance = advance
         self._reader = ProduceReader()
-        self._judge = WriteDecider(shared)
-        self._relay = FastForward(shared, client, self._judge)
+        self._decider = WriteDecider(shared)
+        self._fast_path = FastForward(shared, client, self._decider)
         self._held: Held | None = None
         self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
         """Time of the last release of held writes here, and the keys of the fenced topics."""
@@ -71,27 +71,29 @@ class ProduceHandler:
             return True
         table = self._shared.table
         if request.acks != 0 and parting:
-            plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
+            decisions: list[Decision] = [AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
         elif held is None and not any(part.topic in table.topics or is_own_topic(part.topic) for part in request.parts):
             self._pass_write(head, frame, request)
             return True
-        elif held is None and arrived >= self._last_fence[0] and (way := self._relay.look(request)) is not None:
+        elif (
+            held is None and arrived >= self._last_fence[0] and (upstream := self._fast_path.look(request)) is not None
+        ):
             slot = self._order.take(len(frame))
             self._sent.add(slot)
-            self._relay.send(way, head, frame, request, lambda answer: self._written(slot, answer))
+            self._fast_path.send(upstream, head, frame, request, lambda answer: self._written(slot, answer))
             self._renew_own()
             return True
         else:
-            if self._judge.stops.too_many:
+            if self._decider.stops.too_many:
                 raise ProtocolViolation("too-many-stopped", "a client does not send again what was not taken of it")
-            plans = self._judge.judge(request, held)
-        waits = [plan for plan in plans if plan.move is Move.WAIT]
-        if waits and self._wait(request, waits, arrived):
-            return False
-        for plan in waits:
-            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        self._release(plans, arrived)
-        self._send(head, frame, request, plans)
+            decisions = self._decider.decide(request, held)
+        waits = [decision.write for decision in decisions if isinstance(decision, Wait)]
+        if waits:
+            if self._wait(request, waits, arrived):
+                return False
+            decisions = [_no_longer(decision) for decision in decisions]
+        self._release(decisions, arrived)
+        self._send(head, frame, request, decisions)
         return True
 
     @property
@@ -115,14 +117,14 @@ class ProduceHandler:
 
         A broker that stands still is not the leader for long, and takes writes without answering.
         """
-        if self._judge.pipeline.stands():
+        if self._decider.in_flight.stands():
             self._ask_leaders()
 
     def _ask_leaders(self) -> None:
-        for link, topic in self._judge.pipeline.topics():
+        for link, topic in self._decider.in_flight.topics():
             self._shared.backend.refresh_source(link, topic)
 
-    def _wait(self, request: ProduceRequest, waits: list[Plan], arrived: float) -> bool:
+    def _wait(self, request: ProduceRequest, waits: list[Write], arrived: float) -> bool:
         """Note what the write waits for, and start that; return False once the deadline has passed.
 
         The time begins when the write arrives. A client with many writes under way is told of each within the time of a
@@ -140,71 +142,66 @@ class ProduceHandler:
         elif now >= self._held.deadline:
             return False
         held = self._held
-        for plan in waits:
-            assert plan.route is not None
-            if plan.key in self._shared.gate.priming:
-                self._shared.gate.wait_for(plan.key, self._advance)
-            self._get_under_way(plan, plan.route.key, held, now)
+        for write in waits:
+            if write.key in self._shared.gate.priming:
+                self._shared.gate.wait_for(write.key, self._advance)
+            self._get_under_way(write, held, now)
         return now < held.deadline
 
-    def _get_under_way(self, plan: Plan, key: str, held: Held, now: float) -> None:
-        assert plan.route is not None and plan.batch is not None
-        if plan.route.serve is Serve.HOLD:
+    def _get_under_way(self, write: Write, held: Held, now: float) -> None:
+        key = write.route.key
+        if write.route.serve is Serve.HOLD:
             stood_behind = held.since < self._last_fence[0] and key in self._last_fence[1]
-            held.fenced.setdefault((key, plan.part.partition), held.since if stood_behind else now)
-            if plan.transactional_id and plan.key not in held.asked:
-                held.asked.add(plan.key)
-                self._transactions.look(plan.transactional_id).then(lambda _: self._advance())
-        elif plan.route.serve is Serve.FORWARD:
+            held.fenced.setdefault((key, write.part.partition), held.since if stood_behind else now)
+            if write.transactional_id and write.key not in held.asked:
+                held.asked.add(write.key)
+                self._transactions.look(write.transactional_id).then(lambda _: self._advance())
+        elif write.route.serve is Serve.FORWARD:
             self._ask_own_id()
-        elif plan.transactional_id:
-            self._enter_late(plan, held)
-        elif plan.key not in held.asked and plan.key not in self._shared.gate.priming:
-            held.asked.add(plan.key)
+        elif write.transactional_id:
+            self._enter_deferred(write, held)
+        elif write.key not in held.asked and write.key not in self._shared.gate.priming:
+            held.asked.add(write.key)
+            self._shared.conversations.start(self._ask_mark(write, held))
 
-            def then(known: ProducerMark | None) -> None:
-                if known is None:
-                    self._ask_again(plan, held)
-                    return
-
-                def located(offset: int) -> None:
-                    held.known[plan.key] = known
-                    held.offsets[plan.key] = offset
-                    self._advance()
-
-                stored = self._judge.stored(plan, known)
-                if stored is not None and plan.route is not None:
-                    self._shared.backend.find_on_source(plan.route.link, *plan.key[:2], stored).then(located)
-                else:
-                    located(-1)
-
-            self._shared.backend.producer_mark(*plan.key).then(then)
-
-    def _ask_again(self, plan: Plan, held: Held) -> None:
-        """Ask again if the write still waits, because the target has not told whether a producer is known."""
-        held.asked.discard(plan.key)
+    def _ask_mark(self, write: Write, held: Held) -> Conversation[None]:
+        """Ask for the target's newest batch of a producer, and for the first copy of a duplicate (gate, C and D)."""
+        key, backend = write.key, self._shared.backend
+        mark = yield from backend.producer_mark(*key)
+        if mark is None:
+            self._ask_again(write, held)
+            return
+        stored, offset = self._decider.stored(write, mark), -1
+        if stored is not None:
+            offset = yield from backend.find_on_source(write.route.link, *key[:2], stored)
+        held.known[key], held.offsets[key] = mark, offset
         self._advance()
 
-    def _enter_late(self, plan: Plan, held: Held) -> None:
+    def _ask_again(self, write: Write, held: Held) -> None:
+        """Ask again if the write still waits, because the target has not told whether a producer is known."""
+        held.asked.discard(write.key)
+        self._advance()
+
+    def _enter_deferred(self, write: Write, held: Held) -> None:
         """Put a partition into its transaction before the partition's first batch goes to the target
         (`shared.deferred_partitions`, B)."""
-        if plan.key in held.asked or plan.key in self._shared.gate.priming:
+        if write.key in held.asked or write.key in self._shared.gate.priming:
             return
-        held.asked.add(plan.key)
+        held.asked.add(write.key)
 
         def entered() -> None:
-            self._shared.deferred.entered(plan.transactional_id, *plan.key[:2])
-            held.entered.add(plan.key)
+            self._shared.deferred.entered(write.transactional_id, *write.key[:2])
+            held.entered.add(write.key)
 
         def joined(code: int) -> None:
             if not code:
                 entered()
             elif row(code).retriable:
-                held.asked.discard(plan.key)
+                held.asked.discard(write.key)
                 self._client.wake_at(self._client.now() + _AGAIN_S)
                 return
             else:
-                held.refused[plan.key] = Code.INVALID_PRODUCER_EPOCH if code == Code.PRODUCER_FENCED else code
+                held.refused[write.key] = Code.INVALID_PRODUCER_EPOCH if code == Code.PRODUCER_FENCED else code
             self._advance()
 
         def then(known: bool | None) -> None:
@@ -212,14 +209,14 @@ class ProduceHandler:
                 # the write waits no more, and the client may send a login next, within which no other request may fall
                 return
             if known is None:
-                self._ask_again(plan, held)
+                self._ask_again(write, held)
             elif known:
                 entered()
                 self._advance()
             else:
-                self._transactions.join(plan.holder, *plan.key[:2]).then(joined)
+                self._transactions.join(write.producer, *write.key[:2]).then(joined)
 
-        self._shared.conversations.start(self._shared.has_written(*plan.key)).then(then)
+        self._shared.conversations.start(self._shared.has_written(*write.key)).then(then)
 
     def _ask_own_id(self) -> None:
         if self._asking_id:
@@ -229,12 +226,12 @@ class ProduceHandler:
         def then(producer_id: int) -> None:
             self._asking_id = False
             if producer_id >= 0:
-                self._judge.own = OwnProducer(producer_id)
+                self._decider.own = OwnProducer(producer_id)
             self._advance()
 
         self._shared.backend.new_producer_id().then(then)
 
-    def _release(self, plans: list[Plan], arrived: float) -> None:
+    def _release(self, decisions: list[Decision], arrived: float) -> None:
         """Let a request go on, and account for the request's time at the fence, also behind another held request."""
         now, account = self._client.now(), self._shared.forwards
         held, self._held = self._held, None
@@ -243,9 +240,9 @@ class ProduceHandler:
             for (key, partition), since in held.fenced.items():
                 account.held(key, partition, (now - since) * 1000)
         elif arrived < self._last_fence[0]:
-            for plan in plans:
-                if plan.route is not None and plan.route.key in self._last_fence[1]:
-                    account.held(plan.route.key, plan.part.partition, (now - arrived) * 1000)
+            for write in filter(None, (decision.write for decision in decisions)):
+                if write.route.key in self._last_fence[1]:
+                    account.held(write.route.key, write.part.partition, (now - arrived) * 1000)
 
     def _pass_write(self, head: RequestHead, frame: bytearray, request: ProduceRequest) -> None:
         """Send a write to topics without a link to the target unchanged."""
@@ -267,24 +264,29 @@ class ProduceHandler:
         if self._shared.table.finished and not self._sent:
             self._shared.wake()
 
-    def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
+    def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, decisions: list[Decision]) -> None:
         slot = self._order.take(len(frame))
-        if self._gone:
-            for plan in plans:
-                if plan.move is Move.ADMIT_ALONE:  # nobody gets the answer any more
-                    plan.move = Move.TARGET
-        exchange = SplitWrite(
-            self._shared, self._client, self._judge, head, request, plans, lambda answer: self._written(slot, answer)
+        if self._gone:  # nobody gets the answer any more
+            decisions = [PassOn(d.write.part, d.write) if isinstance(d, AdmitAlone) else d for d in decisions]
+        split = SplitWrite(
+            self._shared, self._client, self._decider, head, request, lambda answer: self._written(slot, answer)
         )
         if request.acks == 0:
             self._fill(slot, None)
         else:
             self._sent.add(slot)
-        exchange.send(frame)
+        split.send(frame, decisions)
         self._shared.own_refused[head.api_key] += any(is_own_topic(part.topic) for part in request.parts)
         self._renew_own()
 
     def _renew_own(self) -> None:
-        own = self._judge.own
+        own = self._decider.own
         if own is not None and own.exhausted:
-            self._judge.own = None
+            self._decider.own = None
+
+
+def _no_longer(decision: Decision) -> Decision:
+    """Return the decision about a request whose time to wait is over."""
+    if not isinstance(decision, Wait):
+        return decision
+    return AnswerHere(decision.write.part, Code.NOT_LEADER_OR_FOLLOWER, decision.write)

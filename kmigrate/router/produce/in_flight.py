@@ -10,19 +10,20 @@ Leaders seldom move: nothing is searched while the source's layout is the layout
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kmigrate.router.shared.gate import GateKey, Keyed
 
 __all__ = ["InFlightWrites", "UpstreamWrite"]
 
 
-_B = TypeVar("_B", bound=Keyed)
+_B_co = TypeVar("_B_co", bound=Keyed, covariant=True)
 
 
 @dataclass(slots=True, eq=False)
-class UpstreamWrite(Generic[_B]):
+class UpstreamWrite(Generic[_B_co]):
     """The destination of a request, with the request's batches."""
 
     link: str
@@ -30,30 +31,30 @@ class UpstreamWrite(Generic[_B]):
     version: int
     layout: object
     """Layout of the source at the time of the look-up of the leader."""
-    batches: list[_B]
+    batches: Sequence[_B_co]
 
 
 @dataclass(slots=True)
 class InFlightWrites:
     """The requests under way, oldest first."""
 
-    _sent: dict[UpstreamWrite[Any], None] = field(default_factory=dict)
-    _oldest: UpstreamWrite[Any] | None = None
+    _sent: dict[UpstreamWrite[Keyed], None] = field(default_factory=dict)
+    _oldest: UpstreamWrite[Keyed] | None = None
     """Oldest request at the last call of `stands`."""
 
-    def send(self, way: UpstreamWrite[Any]) -> None:
+    def send(self, write: UpstreamWrite[Keyed]) -> None:
         """Note a request that leaves for a source broker."""
-        self._sent[way] = None
+        self._sent[write] = None
 
-    def answered(self, way: UpstreamWrite[Any]) -> None:
+    def answered(self, write: UpstreamWrite[Keyed]) -> None:
         """Forget a request whose fate is known, or whose client's connection is closed for it."""
-        del self._sent[way]
+        del self._sent[write]
 
     def predates(self, link: str, layout: object) -> bool:
         """Return whether a source has not answered a request that was sent under another layout."""
-        for way in self._sent:
-            if way.link == link:
-                return way.layout is not layout
+        for write in self._sent:
+            if write.link == link:
+                return write.layout is not layout
         return False
 
     def stands(self) -> bool:
@@ -63,11 +64,11 @@ class InFlightWrites:
 
     def topics(self) -> set[tuple[str, str]]:
         """Return link and topic of everything under way."""
-        return {(way.link, batch.key[0]) for way in self._sent for batch in way.batches}
+        return {(write.link, batch.key[0]) for write in self._sent for batch in write.batches}
 
     def elsewhere(self, link: str, layout: object, key: GateKey, node: int) -> bool:
         """Return whether another broker has yet to answer a batch of a partition and producer."""
         return self.predates(link, layout) and any(
-            way.link == link and way.node != node and any(batch.key == key for batch in way.batches)
-            for way in self._sent
+            write.link == link and write.node != node and any(batch.key == key for batch in write.batches)
+            for write in self._sent
         )

@@ -182,7 +182,7 @@ def test_nobody_can_tell_whether_a_write_was_relayed_or_judged_partition_by_part
     steps: list[Step],
 ) -> None:
     relayed, judged = Played(), Played()
-    judged.stage.session._writes._relay.look = lambda request: None  # type: ignore[method-assign]
+    judged.stage.session._writes._fast_path.look = lambda request: None  # type: ignore[method-assign]
     for step in steps:
         relayed.step(step)
         judged.step(step)

@@ -7,7 +7,7 @@ import pytest
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code
 from kmigrate.router.produce import ordering as stop_rule
-from kmigrate.router.produce.decide import Held, Plan, WriteDecider
+from kmigrate.router.produce.decide import Decision, Held, WriteDecider
 from kmigrate.router.shared.state import StoredBatch
 from kmigrate.router.wire.produce import ProduceRequest
 from tests.unit.router.router_fakes import SHIFT, Stage, batch, route
@@ -190,15 +190,15 @@ def test_while_the_source_of_a_topic_is_not_to_be_asked_nobody_asks_it() -> None
 
 def test_partitions_where_nothing_is_stopped_go_their_way_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = stopped()
-    judged: list[ProduceRequest] = []
-    judge = WriteDecider.judge
+    decided: list[ProduceRequest] = []
+    decide = WriteDecider.decide
 
-    def counted(self: WriteDecider, request: ProduceRequest, held: Held | None) -> list[Plan]:
-        judged.append(request)
-        return judge(self, request, held)
+    def counted(self: WriteDecider, request: ProduceRequest, held: Held | None) -> list[Decision]:
+        decided.append(request)
+        return decide(self, request, held)
 
-    monkeypatch.setattr(WriteDecider, "judge", counted)
+    monkeypatch.setattr(WriteDecider, "decide", counted)
     stage.produce(("t", 1, batch(sequence=0)))
-    assert (len(stage.edge.sent), judged) == (1, [])
+    assert (len(stage.edge.sent), decided) == (1, [])
     stage.produce(("t", 0, batch(sequence=5)))
-    assert (len(stage.edge.sent), len(judged)) == (1, 1)
+    assert (len(stage.edge.sent), len(decided)) == (1, 1)
