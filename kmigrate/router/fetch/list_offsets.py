@@ -90,8 +90,7 @@ class ListOffsetsHandler:
             route = self.shared.table.topics.get(name)
             if route is None or route.serve not in _COPIED or route.mapped or self.behind.get(name, now) > now:
                 continue
-            for part in topic.partitions:
-                key = name, int(part.partition_index)
-                if key[1] >= 0 and (part.timestamp >= 0 or part.timestamp in _OF_THE_END):
-                    out.setdefault(route.link, set()).add(key)
+            parts = [part for part in topic.partitions if part.timestamp >= 0 or part.timestamp in _OF_THE_END]
+            if keys := {(name, int(part.partition_index)) for part in parts if part.partition_index >= 0}:
+                out.setdefault(route.link, set()).update(keys)
         return out

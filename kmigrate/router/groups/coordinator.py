@@ -45,6 +45,11 @@ class GroupRequest:
         return self.named or str(getattr(self.request, "member_id", ""))
 
     @property
+    def member(self) -> tuple[str, str]:
+        """Group and member id."""
+        return self.group, self.member_id
+
+    @property
     def group_at_link(self) -> tuple[str, str]:
         return self.link, self.group
 
@@ -105,7 +110,7 @@ class GroupCoordinatorClient:
         if not codes.isdisjoint(ELSEWHERE):
             self._coordinators.pop(request.group_at_link, None)
         if not codes.isdisjoint(_TO_MEMBERS):
-            self.accepted(request.group, request.member_id, getattr(request.request, "generation_id", None))
+            self.accepted(*request.member, getattr(request.request, "generation_id", None))
         return asked.told(answer)
 
     def knows(self, request: GroupRequest) -> bool:

@@ -141,11 +141,11 @@ class GroupHandler:
             return (yield from self._answer(GroupRequest(head, request, groups[0], route.link)))
         named = named_groups(request)
         asked = [
-            self._answer(GroupRequest(head, of_groups(request, (said,)), group, followed[group].link))
-            for group, said in named.items()
+            self._answer(GroupRequest(head, of_groups(request, (part,)), group, followed[group].link))
+            for group, part in named.items()
             if group in followed
         ]
-        if local := [said for group, said in named.items() if group not in followed]:
+        if local := [part for group, part in named.items() if group not in followed]:
             asked.append(self._ask_target(head, of_groups(request, local)))
         return merged(request, (yield from together(asked)), answer_type(head))
 
@@ -284,10 +284,8 @@ class GroupHandler:
     def _turn(self, commit: GroupRequest, *, is_first: bool = False) -> Conversation[bool]:
         """Wait among the deferred commits; return False where the commit is given up."""
         turn = Future[bool]()
-        if is_first:
-            self._deferred.appendleft((commit, turn))
-        else:
-            self._deferred.append((commit, turn))
+        queue = self._deferred.appendleft if is_first else self._deferred.append
+        queue((commit, turn))
         return (yield from turn)
 
     def _forward(self, commit: GroupRequest) -> Conversation[Message | None]:
@@ -327,7 +325,7 @@ class GroupHandler:
             f"group {commit.group}: a commit of {client} is refused, because it goes back without a reset: {named}; "
             "the group keeps its committed offsets, and the client is made to ask for them"
         )
-        modern = self._heartbeats.knows(commit.group, commit.member_id)
+        modern = self._heartbeats.knows(*commit.member)
         return commit.error(Code.UNKNOWN_MEMBER_ID if modern else Code.ILLEGAL_GENERATION)
 
     def _try_deferred(self) -> None:
@@ -353,7 +351,7 @@ class GroupHandler:
         """Answer an OffsetFetch, and note the committed offsets that the answer leaves out (G)."""
         answer = yield from self._committed_offsets(fetch)
         given, left_out = told_and_left_out(fetch.request, answer)
-        self._shared.pending_positions.told(fetch.group, given)
+        self._shared.pending_positions.clear(fetch.group, given)
         self._shared.pending_positions.left_out(fetch.group, left_out, id(self), self._client.now())
         return answer
 
@@ -393,14 +391,14 @@ class GroupHandler:
 
     def _join(self, join: GroupRequest) -> Conversation[Message]:
         self._joins.append(join)
-        self._shared.followers.join(join.group, join.member_id)
+        self._shared.followers.join(*join.member)
         self._beat()
         self._watch()
         try:
             answer = yield from self._join_at_source(join)
         finally:
             self._joins.remove(join)
-            self._shared.followers.joined(join.group, join.member_id)
+            self._shared.followers.joined(*join.member)
         if answer is not None:
             return answer
         if join.group in self._shared.table.held_groups:  # the group was given another mode
@@ -415,9 +413,9 @@ class GroupHandler:
         if answer is None or code_of(answer.error_code):
             return answer
         self._coordinator.accepted(join.group, str(answer.member_id), int(answer.generation_id))
-        self._shared.followers.joined(join.group, join.member_id)
+        self._shared.followers.joined(*join.member)
         join.named = str(answer.member_id)
-        self._shared.followers.join(join.group, join.member_id)
+        self._shared.followers.join(*join.member)
         return answer if (yield from self._while_rejoining(join)) else None
 
     def _while_rejoining(self, join: GroupRequest) -> Conversation[bool]:
@@ -444,10 +442,10 @@ class GroupHandler:
     def _join_at_target(self, join: GroupRequest) -> Conversation[Message]:
         """Join the target's group as a new member: the answer to the held join tells the client so (rule E)."""
         if join.member_id:
-            self._coordinator.generations.pop((join.group, join.member_id), None)
+            self._coordinator.generations.pop(join.member, None)
             newest = self._shared.backend.source_version(join.link, ApiKey.LEAVE_GROUP)
             if newest >= 0:
-                self._coordinator.send(join, leave_request(join.group, join.member_id, newest))
+                self._coordinator.send(join, leave_request(*join.member, newest))
         request = replace(join.request, member_id=type(join.request.member_id)(""))
         answer = yield from self._ask_target(join.head, request)
         if code_of(answer.error_code) == Code.MEMBER_ID_REQUIRED:
@@ -462,7 +460,7 @@ class GroupHandler:
         if not held or now < self._beat_at < float("inf"):
             return
         for join in held:
-            generation = self._coordinator.generations.get((join.group, join.member_id))
+            generation = self._coordinator.generations.get(join.member)
             if generation is not None:
                 beat = _HEARTBEAT(group_id=join.group, generation_id=generation, member_id=join.member_id)
                 self._coordinator.send(join, beat)

@@ -29,7 +29,7 @@ F  Once the group is open, the target does not know the members, and says so (25
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from kmigrate.model.routes import RoutingTable
@@ -113,14 +113,14 @@ class HeartbeatHandler:
         if leaves_group(beat.request):
             answer = yield from self._ask(beat)
             if not code_of(answer.error_code):
-                self._shared.followers.gone(beat.group, beat.member_id)
-                self._forget((beat.group, beat.member_id))
+                self._shared.followers.gone(*beat.member)
+                self._forget(beat.member)
             return answer
         member, gathering = self._known(beat), self._gathering(beat)
         self._note_owned(member, gathering=gathering)
         if gathering and not int(beat.request.member_epoch):
             member.emptied_at = self._client.now()
-            self._done(member)
+            self._note_done(member, done=True)
             return beat.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
         if self._must_say_everything(member, gathering=gathering):
             return beat.error(Code.NOT_COORDINATOR)
@@ -141,7 +141,7 @@ class HeartbeatHandler:
                 if member.beat.group not in self._table.held_groups:  # otherwise the group was given another mode
                     self._coordinator.send(member.beat, leaving(member.beat.request))
             elif not route.gathering:
-                self._undone(member)
+                self._note_done(member, done=False)
 
     def closed(self) -> None:
         for key in list(self._members):
@@ -151,10 +151,9 @@ class HeartbeatHandler:
     # one member
 
     def _known(self, beat: GroupRequest) -> _Member:
-        key = (beat.group, beat.member_id)
-        member = self._members.get(key)
+        member = self._members.get(beat.member)
         if member is None:
-            member = self._members[key] = _Member(beat)
+            member = self._members[beat.member] = _Member(beat)
             if len(self._members) > _MOST_MEMBERS:
                 self._forget(next(iter(self._members)))
         member.beat = beat
@@ -172,9 +171,9 @@ class HeartbeatHandler:
         member.owned = reported
         if reported:
             member.given_at = _LONG_AGO
-            self._undone(member)
+            self._note_done(member, done=False)
         elif gathering and member.emptied and self._client.now() - member.given_at > _TAKES_S:
-            self._done(member)
+            self._note_done(member, done=True)
 
     def _must_say_everything(self, member: _Member, *, gathering: bool) -> bool:
         if says_everything(member.beat.request) or not int(member.beat.request.member_epoch):
@@ -189,40 +188,35 @@ class HeartbeatHandler:
 
     def _wants_assignment(self, member: _Member) -> bool:
         """Return whether a member must send a full heartbeat for rule A."""
-        group, member_id = member.beat.group, member.beat.member_id
-        withheld = self._shared.followers.withheld(group, member_id)
+        withheld = self._shared.followers.withheld(*member.beat.member)
         if withheld is not None:
             return self._shared.ids.tells_any(withheld)
         asked, member.asked = member.asked, True
         return not asked
 
-    def _done(self, member: _Member) -> None:
-        if not member.done:
-            member.done = True
-            self._shared.followers.join(member.beat.group, member.beat.member_id)
-
-    def _undone(self, member: _Member) -> None:
-        if member.done:
-            member.done = False
-            self._shared.followers.joined(member.beat.group, member.beat.member_id)
+    def _note_done(self, member: _Member, *, done: bool) -> None:
+        """Count a member that is done as a member that has joined anew."""
+        if member.done != done:
+            member.done = done
+            note = self._shared.followers.join if done else self._shared.followers.joined
+            note(*member.beat.member)
 
     def _forget(self, key: tuple[str, str]) -> None:
         member = self._members.pop(key, None)
         if member is not None:
-            self._undone(member)
+            self._note_done(member, done=False)
 
     # answers
 
     def _ask(self, beat: GroupRequest) -> Conversation[Message]:
-        request = with_source_ids(beat.request, self._shared.ids)
-        return self._coordinator.ask(GroupRequest(beat.head, request, beat.group, beat.link))
+        return self._coordinator.ask(replace(beat, request=with_source_ids(beat.request, self._shared.ids)))
 
     def _shown(self, beat: GroupRequest, answer: Message) -> Message:
         """Return the source's answer as the member gets it."""
         if not beat.member_id:  # of a client that has the coordinator choose the member id
             self._forget((beat.group, ""))
             beat.named = str(answer.member_id)
-            self._shared.followers.heard(beat.group, beat.named, self._client.now())
+            self._shared.followers.heard(*beat.member, self._client.now())
         member = self._known(beat)
         gathering, now = self._gathering(beat), self._client.now()
         if gathering and (member.emptied or now >= self._all_hear_at(beat, answer)):
@@ -246,7 +240,7 @@ class HeartbeatHandler:
 
     def _withhold(self, member: _Member, withheld: frozenset[UUID]) -> None:
         """Note the topics that are withheld from a member, and warn of new ones (rule A)."""
-        group, member_id = member.beat.group, member.beat.member_id
+        group, member_id = member.beat.member
         if withheld - (self._shared.followers.withheld(group, member_id) or frozenset()):
             self._shared.backend.warn(
                 f"group {group}: its member {member_id} is assigned a topic of the source that cannot be read here, "

@@ -69,8 +69,7 @@ class TrialJoins:
         if head.api_key in JOINING and says_subscription(request) and int(getattr(request, "member_epoch", 0)) >= 0:
             self._note(head, request, (group, head.client_id or ""))
         for key, trial in list(self._known.items()):
-            waiting = key[0] in self._shared.table.held_groups or key[0] in self._shared.table.followed
-            if not waiting:
+            if key[0] not in self._shared.table.held_groups and key[0] not in self._shared.table.followed:
                 self._forget(key)
             elif self._due(key[0], trial):
                 self._context.conversations.start(self._try(key, trial))
@@ -92,10 +91,9 @@ class TrialJoins:
     def joined(self, head: RequestHead, frame: bytearray, answer: bytearray, groups: Collection[str]) -> None:
         """Note the target's answer to a join of one of these groups, which have opened."""
         request = decode_request(frame, head)
-        later = head.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT and int(request.member_epoch) != 0
-        if later or groups_of(request)[0] not in groups:
-            return
-        self.outcome(head, request, code_of(read_answer(type(request), answer).error_code))
+        joins = head.api_key == ApiKey.JOIN_GROUP or int(request.member_epoch) == 0
+        if joins and groups_of(request)[0] in groups:
+            self.outcome(head, request, code_of(read_answer(head, answer).error_code))
 
     def outcome(self, head: RequestHead, request: Message, code: int) -> None:
         """Note how the target has answered a join after the promote."""

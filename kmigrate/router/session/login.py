@@ -98,13 +98,10 @@ class ClientLogin:
             return False
         if head.api_key == ApiKey.SASL_HANDSHAKE:
             self._mechanism, self._claim = str(request.mechanism), None
-            return self._relayed(head, self._mechanism)
+            return head.version > 0 and self._mechanism in self._access.mechanisms
         if self._claim is None:
             self._claim = _claimed(self._mechanism, bytes(request.auth_bytes))
         return True
-
-    def _relayed(self, head: RequestHead, mechanism: str) -> bool:
-        return head.version > 0 and mechanism in self._access.mechanisms
 
     def relayed(self, head: RequestHead, frame: bytearray) -> Buffer:
         """Note the result in the target's answer to a relayed request; return the answer unchanged."""
@@ -125,14 +122,33 @@ class ClientLogin:
     # judged here
 
     def answer(self, head: RequestHead, request: Message) -> Conversation[LoginAnswer]:
-        """Answer a login request that is not relayed."""
+        """Answer a login request that is not relayed; refuse as a broker does: a moment later."""
         if head.api_key == ApiKey.SASL_HANDSHAKE:
             return self._shake_hands(head, str(request.mechanism))
-        if not self._mechanism:
-            return (yield from self._refuse(head, Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first"))
-        if self._mechanism == "PLAIN":
-            return (yield from self._plain(head, bytes(request.auth_bytes)))
-        return (yield from self._scram_step(head, bytes(request.auth_bytes)))
+        error, failure, message = Code.SASL_AUTHENTICATION_FAILED, _REFUSED, None
+        if self._mechanism:
+            judge = self._plain if self._mechanism == "PLAIN" else self._scram_step
+            name, message = judge(bytes(request.auth_bytes))
+            if message is not None:
+                failure = (yield from self._accept(name)) if name else ""
+        else:
+            error, failure = Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first"
+        kind = answer_type(head)
+        if not failure:
+            return LoginAnswer(frame_answer(blank(kind, auth_bytes=message), head.correlation_id))
+        when = self._client.now() + _REFUSAL_S
+        self._delay = when, Future()
+        self._client.wake_at(when)
+        yield from self._delay[1]
+        return LoginAnswer(
+            frame_answer(blank(kind, error_code=error, error_message=failure), head.correlation_id), failure
+        )
+
+    def advance(self) -> None:
+        """Go on with a refusal once the delay is over."""
+        if self._delay is not None and self._client.now() >= self._delay[0]:
+            (_, over), self._delay = self._delay, None
+            over.set(None)
 
     def _shake_hands(self, head: RequestHead, mechanism: str) -> LoginAnswer:
         access = self._access
@@ -151,41 +167,39 @@ class ClientLogin:
         answer = blank(answer_type(head), error_code=error, mechanisms=access.mechanisms)
         return LoginAnswer(frame_answer(answer, head.correlation_id), why)
 
-    def _plain(self, head: RequestHead, message: bytes) -> Conversation[LoginAnswer]:
+    def _plain(self, message: bytes) -> tuple[str, bytes | None]:
+        """Return the client's proven name and the router's message; '' and None for a wrong password."""
         found = plain_login(message)
         entry = self._access.clients.get(found[0]) if found is not None else None
         known = entry.password if entry is not None else ""
         if found is None or not known or not hmac.compare_digest(found[1].encode(), known.encode()):
-            return (yield from self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED))
-        return (yield from self._accept(head, found[0], b""))
+            return "", None
+        return found[0], b""
 
-    def _scram_step(self, head: RequestHead, message: bytes) -> Conversation[LoginAnswer]:
+    def _scram_step(self, message: bytes) -> tuple[str, bytes | None]:
+        """Return the client's name, '' while the name is not proven, and the router's message, None for a refusal."""
         if self._scram is None:
             self._scram = ScramServer(self._mechanism, self._keys_of, secrets.token_urlsafe(24))
         challenge = self._scram.step(message)
-        if challenge is None:
-            return (yield from self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, _REFUSED))
-        if self._scram.accepted:
-            return (yield from self._accept(head, self._scram.name, challenge))
-        return _authenticate_answer(head, auth_bytes=challenge)
+        return (self._scram.name if self._scram.accepted else ""), challenge
 
     def _keys_of(self, name: str) -> ScramKeys | None:
         entry = self._access.clients.get(name)
         return _scram_keys(self._mechanism, name, entry.password) if entry is not None and entry.password else None
 
-    def _accept(self, head: RequestHead, name: str, message: bytes) -> Conversation[LoginAnswer]:
-        """Admit a client that the table knows, when the target has taken the credential that stands for the client."""
+    def _accept(self, name: str) -> Conversation[str]:
+        """Admit a client that the table knows, when the target has taken the credential that stands for the client.
+
+        Return why the client is not admitted, or ''.
+        """
         self._mechanism, self._scram = "", None
-        if not self.accepted:
-            # the warning about a credential that the target refuses is due even if the client is gone
-            why = yield from self._shared.conversations.start(self._log_in(name))
-            if why:
-                return (yield from self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, why))
+        if self.accepted:
+            return "" if name == self._mapped_as else "a session is renewed under its own name"
+        # the warning about a credential that the target refuses is due even if the client is gone
+        failure = yield from self._shared.conversations.start(self._log_in(name))
+        if not failure:
             self.accepted, self._mapped_as = True, name
-        elif name != self._mapped_as:
-            why = "a session is renewed under its own name"
-            return (yield from self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, why))
-        return _authenticate_answer(head, auth_bytes=message)
+        return failure
 
     def _log_in(self, name: str) -> Conversation[str]:
         """Log in to the target for a client; return why that failed, or ''."""
@@ -195,24 +209,6 @@ class ClientLogin:
         why = f"the router cannot log in to the target for {name}"
         self._shared.backend.warn(f"{why}: {problem}")
         return why
-
-    def _refuse(self, head: RequestHead, error: int, why: str) -> Conversation[LoginAnswer]:
-        """Refuse as a broker does: answer a moment later, then end the connection."""
-        when = self._client.now() + _REFUSAL_S
-        self._delay = when, Future()
-        self._client.wake_at(when)
-        yield from self._delay[1]
-        return _authenticate_answer(head, why, error_code=error, error_message=why)
-
-    def advance(self) -> None:
-        """Go on with a refusal once the delay is over."""
-        if self._delay is not None and self._client.now() >= self._delay[0]:
-            (_, over), self._delay = self._delay, None
-            over.set(None)
-
-
-def _authenticate_answer(head: RequestHead, failure: str = "", **values: object) -> LoginAnswer:
-    return LoginAnswer(frame_answer(blank(answer_type(head), **values), head.correlation_id), failure)
 
 
 def _claimed(mechanism: str, message: bytes) -> tuple[str | None, Login | Bearer | None]:

@@ -8,7 +8,7 @@ later request overtakes. Answers leave in request order (`Sequencer`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 
 from kmigrate.errors import ProtocolViolation
@@ -31,14 +31,7 @@ from kmigrate.router.wire.addresses import rewrite_answer, show_share_read
 from kmigrate.router.wire.api_versions import answer_api_versions, filter_api_versions, unsupported_api_versions
 from kmigrate.router.wire.apis import APIS, OFFERED, Treatment, check_offered, treated
 from kmigrate.router.wire.followed import as_no_member
-from kmigrate.router.wire.groups import (
-    DELETES,
-    HEARTBEATS,
-    group_error,
-    groups_of,
-    leaves_group,
-    wait_answer,
-)
+from kmigrate.router.wire.groups import DELETES, HEARTBEATS, group_error, groups_of, leaves_group, wait_answer
 from kmigrate.router.wire.heartbeats import from_target
 from kmigrate.router.wire.not_ready import cut_offsets
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
@@ -48,6 +41,7 @@ from kmigrate.router.wire.trials import JOINING
 
 __all__ = ["Session"]
 
+_OF_GROUPS = frozenset({Treatment.GROUP, Treatment.GROUP_NEVER_HELD})
 _COORDINATED = treated(Treatment.TXN, Treatment.PRODUCER_ID) | HEARTBEATS
 _COMMIT_ROUNDS = 4
 """Factor by which a commit is held longer than other requests of held groups.
@@ -67,6 +61,11 @@ _FIRST_WITH_SOFTWARE = 3
 def _unanswered(head: RequestHead, frame: bytearray) -> bool:
     """Return whether a request is a write that asks for no answer."""
     return head.api_key == ApiKey.PRODUCE and read_produce(frame, head).acks == 0
+
+
+def _wants_producer_id(head: RequestHead, request: Message) -> bool:
+    """Return whether a request asks for a producer id of its own, without a transactional id."""
+    return head.api_key == ApiKey.INIT_PRODUCER_ID and request.transactional_id is None
 
 
 class Session:
@@ -92,13 +91,9 @@ class Session:
         """True while the first request waits until all requests before it are answered."""
         self._advancing = False
         self.gone = False
-        self.host = self.client_id = self.software = ""
-        """Host, client id and library of the client, as far as known; the edge knows the host."""
-        self.home = ""
-        """Home router of a client that came to this router as a fallback (`shared.fallback_routers`); '' for other
-        clients."""
+        self.host = self.home = self.client_id = self.software = ""
+        """Host, home router (`ClientContext`), client id and library of the client, as far as known."""
         self.broker: int | None = None
-        """Target broker whose listener took the connection; None: the bootstrap listener, or a fallback listener."""
         self.since = self.active = 0.0
         """Times of the connection's begin, and of its newest request or answer."""
         self.leaving = False
@@ -201,7 +196,6 @@ class Session:
 
     @property
     def knows_brokers(self) -> bool:
-        """True if the client knows the brokers' own addresses, which a client learns from its own router alone."""
         return self._shared.table.finished and not self.home and self._shared.handoff.knows(self)
 
     @property
@@ -285,33 +279,56 @@ class Session:
             self._shared.backend.say(f"{who}: a request for kmigrate's own topics was refused: {named}")
 
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
-        """Dispatch every API except Produce and Fetch."""
-        key, table = head.api_key, self._shared.table
-        is_back = key in _COORDINATED and self.knows_brokers and self._shared.handoff.is_back(self)
+        """Take a request of any API except Produce and Fetch; return False where the request has to wait."""
+        table, treatment = self._shared.table, APIS[head.api_key].treatment
+        is_back = head.api_key in _COORDINATED and self.knows_brokers and self._shared.handoff.is_back(self)
         if is_back and self._sent_on(head, frame):
             return True
-        match APIS[key].treatment:
-            case Treatment.GROUP | Treatment.GROUP_NEVER_HELD if table.held_groups or table.followed:
-                return self._group(head, frame)
+        if treatment in _OF_GROUPS and (table.held_groups or table.followed):
+            return self._group(head, frame)
+        if not self._may_go(head, treatment):
+            return False
+        if treatment is Treatment.SASL:
+            self.conversations.start(self._log_in(self._order.take(len(frame)), head, frame))
+        else:
+            self._converse(frame, self._treat(treatment, head, frame))
+        return True
+
+    def _may_go(self, head: RequestHead, treatment: Treatment) -> bool:
+        """Return whether a request need not wait for what is under way.
+
+        A client that may leave gets the brokers' addresses once its writes are answered (`shared.client_handoff`). A
+        renewal of a login begins once everything before it is answered: what is sent late must not fall within the
+        renewal (KIP-368). ListGroups asks sources about the groups that follow, so the request is taken alone, as in
+        `_group`.
+        """
+        table, handoff = self._shared.table, self._shared.handoff
+        if treatment is Treatment.REWRITE:
+            leaves = table.finished and not self.home and not handoff.stays(self)
+            return not leaves or handoff.may_tell(self)
+        lists_followed = head.api_key == ApiKey.LIST_GROUPS and bool(table.followed)
+        return not (self._login.begins_again(head) or lists_followed) or self._alone()
+
+    def _treat(self, treatment: Treatment, head: RequestHead, frame: bytearray) -> Conversation[Buffer | None]:
+        """Dispatch a request by the table of APIs."""
+        table = self._shared.table
+        match treatment:
             case Treatment.REWRITE:
-                return self._rewritten(head, frame)
-            case Treatment.SASL:
-                return self._sasl(head, frame)
+                return self._with_shown_addresses(head, frame)
             case (
                 Treatment.CHANGE | Treatment.CONFIGS | Treatment.NODE_IDS | Treatment.ONE_BROKER | Treatment.SHARE_GROUP
             ):
-                return self._administrative(head, frame)
+                return self._admin.answer(self._decodable(head, frame), frame)
             case Treatment.TXN | Treatment.PRODUCER_ID if table.topics or table.held_groups:
-                self._of_producer(head, frame)
+                return self._of_producer(head, frame)
             case Treatment.LIST_OFFSETS if table.topics:
-                self._converse(frame, self._list_offsets(head, frame))
+                return self._list_offsets(head, frame)
             case Treatment.SHARE_READ:
-                self._share_read(head, frame)
+                return self._share_read(head, frame)
             case Treatment.API_VERSIONS:
-                self._api_versions(head, frame)
+                return self._api_versions(head, frame)
             case _:
-                self._pass_on(head, frame)
-        return True
+                return self._pass_on(head, frame)
 
     def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
         """Make a client that came back look for its coordinators again (`shared.client_handoff`, e); False for requests
@@ -321,63 +338,39 @@ class Session:
             if leaves_group(request):
                 return False
             answer = frame_answer(group_error(head, request, Code.NOT_COORDINATOR), head.correlation_id)
-        elif head.api_key == ApiKey.END_TXN or (
-            head.api_key == ApiKey.INIT_PRODUCER_ID and request.transactional_id is None
-        ):
+        elif head.api_key == ApiKey.END_TXN or _wants_producer_id(head, request):
             return False
         else:
             answer = error_answer(head, request, Code.NOT_COORDINATOR)
         self._answer(frame, answer)
         return True
 
-    def _pass(self, head: RequestHead, frame: Buffer, change: Callable[[bytearray], Buffer] | None = None) -> None:
-        """Send the request to the target unchanged, and the answer back, through `change` where given."""
-        slot = self._order.take(len(frame))
-
-        def answered(answer: bytearray) -> None:
-            self._fill(slot, change(answer) if change else answer)
-
-        self._client.to_target([frame], head.correlation_id, answered)
-
-    def _pass_on(self, head: RequestHead, frame: bytearray) -> None:
+    def _pass_on(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
         """Send the request to the target, and change answers that would end clients.
 
         A member whose group is a new group at the target gets UNKNOWN_MEMBER_ID, and joins. The broker would answer
         that there is no such group, or none of the new protocol, and clients end at such an answer.
-        """
-        if head.api_key in JOINING:
-            self._joining(self._decodable(head, frame), frame)
-        elif head.api_key == ApiKey.OFFSET_FETCH and (lately := self._shared.followers.opened(self._client.now())):
-            self._converse(frame, self._ask_positions(self._decodable(head, frame), frame, frozenset(lately)))
-        elif head.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
-            since = self._shared.table.epoch
-            self._pass(head, frame, lambda answer: self._ready(head, answer, since))
-        else:
-            self._pass(head, frame)
 
-    def _joining(self, head: RequestHead, frame: bytearray) -> None:
-        """Pass on a join, or a heartbeat of the new protocol; look at the answer where the group has just opened."""
+        If the group has just opened, a member that the target does not know yet gets committed offsets, too. Clients
+        end at UNKNOWN_MEMBER_ID (25) here, if no heartbeat has told them before.
+        """
+        key, since = head.api_key, self._shared.table.epoch
         opened = frozenset(self._shared.followers.opened(self._client.now()))
-        watched = self._shared.trials.watched(opened)
-
-        def answered(answer: bytearray) -> Buffer:
-            if watched:
-                self._trials.joined(head, frame, answer, watched)
-            return answer if head.api_key == ApiKey.JOIN_GROUP else from_target(head, frame, answer, opened)
-
-        self._pass(head, frame, answered)
-
-    def _ask_positions(self, head: RequestHead, frame: bytearray, opened: Collection[str]) -> Conversation[Buffer]:
-        """Ask the target for committed offsets of a group that has just opened.
-
-        A member that the target does not know yet gets the offsets, too. Clients end at UNKNOWN_MEMBER_ID (25) here, if
-        no heartbeat has told them before.
-        """
+        watched = self._shared.trials.watched(opened) if key in JOINING else frozenset()
         answer = yield from self._client.ask_target([frame], head.correlation_id)
-        again = as_no_member(head, frame, answer, opened)
-        return answer if again is None else (yield from self._client.ask_target([again], head.correlation_id))
+        if key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
+            return self._ready(head, answer, since)
+        if watched:
+            self._trials.joined(self._decodable(head, frame), frame, answer, watched)
+        if key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            return from_target(self._decodable(head, frame), frame, answer, opened)
+        if key == ApiKey.OFFSET_FETCH and opened:
+            again = as_no_member(self._decodable(head, frame), frame, answer, opened)
+            if again is not None:
+                return (yield from self._client.ask_target([again], head.correlation_id))
+        return answer
 
-    def _converse(self, frame: bytearray, conversation: Conversation[Buffer] | Conversation[Buffer | None]) -> None:
+    def _converse(self, frame: bytearray, conversation: Conversation[Buffer | None]) -> None:
         """Answer a request with the result of a conversation, which ends when the client is gone."""
         slot = self._order.take(len(frame))
         self.conversations.start(conversation).then(partial(self._fill, slot))
@@ -400,65 +393,48 @@ class Session:
             self.advance()
         self._part()
 
-    def _share_read(self, head: RequestHead, frame: bytearray) -> None:
-        aligning = self._shared.aligning.judge(self._shared.table.epoch)
-        self._pass(
-            head,
-            frame,
-            lambda answer: answer if self.knows_brokers else show_share_read(answer, head, self._shared.book, aligning),
-        )
+    def _share_read(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
+        is_aligning = self._shared.aligning.judge(self._shared.table.epoch)
+        answer = yield from self._client.ask_target([frame], head.correlation_id)
+        return answer if self.knows_brokers else show_share_read(answer, head, self._shared.book, is_aligning)
 
-    def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
+    def _api_versions(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
         if not 0 <= head.version <= OFFERED[ApiKey.API_VERSIONS].versions[1]:
-            self._answer(frame, unsupported_api_versions(head.correlation_id))
-            return
+            return unsupported_api_versions(head.correlation_id)
         if head.version >= _FIRST_WITH_SOFTWARE:
-            told = decode_request(frame, self._decodable(head, frame))
-            self.software = f"{told.client_software_name} {told.client_software_version}"[:_LONGEST_NAME]
+            request = decode_request(frame, self._decodable(head, frame))
+            self.software = f"{request.client_software_name} {request.client_software_version}"[:_LONGEST_NAME]
         target = None if self._login.accepted else self._shared.backend.target_versions()
         if target is not None:
-            self._answer(frame, answer_api_versions(target, head.version, head.correlation_id))
-        else:
-            self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
+            return answer_api_versions(target, head.version, head.correlation_id)
+        answer = yield from self._client.ask_target([frame], head.correlation_id)
+        return filter_api_versions(answer, head.version)
 
-    def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
-        """Handle a producer's request: for a transaction by `TransactionHandler`, or else by asking for a producer
-        id."""
+    def _of_producer(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer | None]:
+        """Handle a transaction's request, or ask the target for a producer id.
+
+        Where the target refuses a writer of the source a producer id, the router asks itself.
+        """
         request = decode_request(frame, self._decodable(head, frame))
-        if head.api_key == ApiKey.INIT_PRODUCER_ID and request.transactional_id is None:
-            self._converse(frame, self._producer_id(head, frame))
-        else:
-            self._converse(frame, self._transactions.handle(head, frame, request))
-
-    def _producer_id(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
-        """Ask the target for a producer id; where the target refuses a writer of the source, the router asks itself."""
+        if not _wants_producer_id(head, request):
+            return (yield from self._transactions.handle(head, frame, request))
         answer = yield from self._client.ask_target([frame], head.correlation_id)
         if self._shared.mirrored() and is_refused_id(head, frame, answer):
             own = yield from self._shared.backend.new_producer_id()
             return given_id(head, own) if own >= 0 else answer
         return answer
 
-    def _sasl(self, head: RequestHead, frame: bytearray) -> bool:
-        """Handle a request of a login.
-
-        A renewal begins once everything before it is answered: what is sent late must not fall within the renewal
-        (KIP-368).
-        """
-        if self._login.begins_again(head) and not self._alone():
-            return False
+    def _log_in(self, slot: Slot, head: RequestHead, frame: bytearray) -> Conversation[None]:
+        """Answer a request of a login."""
         request = decode_request(frame, self._decodable(head, frame))
         if self._login.relays(head, request):
-            self._pass(head, frame, lambda answer: self._login.relayed(head, answer))
-        else:
-            self.conversations.start(self._log_in(self._order.take(len(frame)), head, request))
-        return True
-
-    def _log_in(self, slot: Slot, head: RequestHead, request: Message) -> Conversation[None]:
-        """Answer a login request that is not relayed."""
-        answer = yield from self._login.answer(head, request)
-        self._fill(slot, answer.frame)
-        if answer.failure:
-            self._client.close(f"{head.client_id or 'a client'}: {answer.failure}")
+            answer = yield from self._client.ask_target([frame], head.correlation_id)
+            self._fill(slot, self._login.relayed(head, answer))
+            return
+        judged = yield from self._login.answer(head, request)
+        self._fill(slot, judged.frame)
+        if judged.failure:
+            self._client.close(f"{head.client_id or 'a client'}: {judged.failure}")
 
     def _alone(self) -> bool:
         """Return whether everything before the first request is answered; if not, the first request waits for that."""
@@ -467,16 +443,6 @@ class Session:
 
     def _decodable(self, head: RequestHead, frame: bytearray) -> RequestHead:
         return peek_request(frame, is_flexible(head.api_key, head.version))
-
-    def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
-        """Pass the request, and put the router's addresses into the answer, unless the client may leave."""
-        handoff = self._shared.handoff
-        leaves = self._shared.table.finished and not self.home and not handoff.stays(self)
-        if leaves and not handoff.may_tell(self):
-            return False
-
-        self._converse(frame, self._with_shown_addresses(head, frame))
-        return True
 
     def _with_shown_addresses(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer | None]:
         """Return the target's answer with the router's addresses, or unchanged to a client that may leave."""
@@ -490,7 +456,7 @@ class Session:
         book = yield from self._shared.fallbacks.book(self.home)
         try:
             shown, has_new_broker = rewrite_answer(answer, head, book, self._shared.hidden())
-        except ProtocolViolation as violation:
+        except ProtocolViolation as violation:  # the event may be another client's, too
             self._client.close(violation.what)
             return None
         if has_new_broker:
@@ -508,13 +474,6 @@ class Session:
 
     def _ask_groups(self, head: RequestHead, request: Message) -> Conversation[Buffer]:
         return frame_answer((yield from self._groups.answer(head, request)), head.correlation_id)
-
-    def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
-        if head.api_key == ApiKey.LIST_GROUPS and self._shared.table.followed and not self._alone():
-            # groups that follow are asked about at their sources, so the request is taken alone, as in `_group`
-            return False
-        self._converse(frame, self._admin.answer(self._decodable(head, frame), frame))
-        return True
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
         """Handle a request about groups; return False where the request has to wait.
@@ -535,30 +494,29 @@ class Session:
             self._trials.take(head, request, groups[0])
         if not self._groups.understands(head, request):
             held |= followed.keys()
-        if (
-            APIS[head.api_key].treatment is Treatment.GROUP_NEVER_HELD
-            or held.isdisjoint(groups)
-            or (head.api_key == ApiKey.JOIN_GROUP and groups[0] in followed)
-        ):
+        joins_source = head.api_key == ApiKey.JOIN_GROUP and groups[0] in followed
+        never_held = APIS[head.api_key].treatment is Treatment.GROUP_NEVER_HELD or joins_source
+        if not never_held and not held.isdisjoint(groups):
+            if head.api_key not in DELETES and self._holds(head, held.intersection(groups)):
+                return False
             self._group_deadline = None
-            if not followed.keys().isdisjoint(groups):
-                if len(groups) > 1 and not self._alone():
-                    return False
-                self._converse(frame, self._ask_groups(head, request))
-            else:
-                self._pass_on(head, frame)
-            return True
-        if head.api_key in DELETES:
             self._answer(frame, wait_answer(head, request, held))
             return True
+        self._group_deadline = None
+        if followed.keys().isdisjoint(groups):
+            self._converse(frame, self._pass_on(head, frame))
+        elif len(groups) > 1 and not self._alone():
+            return False
+        else:
+            self._converse(frame, self._ask_groups(head, request))
+        return True
+
+    def _holds(self, head: RequestHead, groups: Collection[str]) -> bool:
+        """Return whether a request of held groups goes on waiting."""
         now = self._client.now()
-        self._shared.waiting_groups.asked(held.intersection(groups), now)
+        self._shared.waiting_groups.asked(groups, now)
         if self._group_deadline is None:
             rounds = _COMMIT_ROUNDS if head.api_key == ApiKey.OFFSET_COMMIT else 1
             self._group_deadline = now + rounds * self._shared.settings.group_hold_s
             self._client.wake_at(self._group_deadline)
-        if now < self._group_deadline:
-            return False
-        self._group_deadline = None
-        self._answer(frame, wait_answer(head, request, held))
-        return True
+        return now < self._group_deadline

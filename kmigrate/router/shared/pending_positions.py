@@ -47,7 +47,7 @@ class PendingPositions:
         while len(self._marks) > _MOST:
             del self._marks[next(iter(self._marks))]
 
-    def told(self, group: str, partitions: Iterable[Partition]) -> None:
+    def clear(self, group: str, partitions: Iterable[Partition]) -> None:
         """Remove the marks of partitions after a client of the group is told their committed offset."""
         if self._marks:
             for partition in partitions:

@@ -21,7 +21,7 @@ def test_a_mark_is_of_one_group_and_partition_and_ends_when_anybody_is_told() ->
     made = marks(T0, T1)
     assert made.marked("other", [T0], HERE, 0.0, of_member=True) == set()
     assert made.marked("g", [T0, T1, ("u", 0)], ELSEWHERE, 0.0, of_member=True) == {T0, T1}
-    made.told("g", [T0])
+    made.clear("g", [T0])
     assert made.marked("g", [T0, T1], HERE, 0.0, of_member=True) == {T1}
 
 
