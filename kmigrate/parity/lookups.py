@@ -81,13 +81,9 @@ def judge_lookups(
             known = known._replace(
                 compared=known.compared + 1, early=known.early + (apart < 0), late=known.late + (apart > 0)
             )
-            worst = abs(apart) > abs(_known_apart(each, starts.get(key, 0), known))
+            worst = abs(apart) > abs(_apart(each, starts.get(key, 0), known.source, known.target) or 0)
             found[key] = known._replace(time=time, source=source[key], target=target[key]) if worst else known
     return tuple(found[key] for key in sorted(found))
-
-
-def _known_apart(each: TopicRange, start: int, known: PartitionLookups) -> int:
-    return _apart(each, start, known.source, known.target) or 0
 
 
 def _apart(each: TopicRange, start: int, source: int, target: int) -> int | None:

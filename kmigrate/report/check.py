@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
+from typing import TypeVar
 
 from kmigrate.model.words import one_line
+from kmigrate.parity.report import PartitionRow
 from kmigrate.parity.verdict import Anomaly, Place
 
-__all__ = ["Check", "differs", "escaped", "place_text", "printable"]
+__all__ = ["Check", "by_topic", "differs", "escaped", "place_text", "printable"]
 
+_OfTopic = TypeVar("_OfTopic", PartitionRow, Anomaly)
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -22,6 +27,13 @@ class Check:
     source: str
     target: str
     at: str  # ISO 8601, UTC
+
+
+def by_topic(each_of: Iterable[_OfTopic]) -> Mapping[str, list[_OfTopic]]:
+    found: dict[str, list[_OfTopic]] = defaultdict(list)
+    for each in each_of:
+        found[each.topic].append(each)
+    return found
 
 
 def printable(text: str) -> str:

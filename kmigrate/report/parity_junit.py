@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from kmigrate.model.words import one_line
 from kmigrate.parity.report import ParityReport, PartitionRow
 from kmigrate.parity.verdict import Anomaly
-from kmigrate.report.check import Check, differs, place_text, printable
+from kmigrate.report.check import Check, by_topic, differs, place_text, printable
 
 __all__ = ["parity_junit"]
 
@@ -21,18 +21,15 @@ _SHOWN = 50
 
 
 def parity_junit(check: Check, report: ParityReport) -> str:
-    failed = sum(not row.equal for row in report.partitions)
     root = ET.Element(
         "testsuites",
         name=printable(one_line(f"kmigrate verify {check.link}")),
         tests=str(len(report.partitions)),
-        failures=str(failed),
+        failures=str(sum(not row.equal for row in report.partitions)),
         errors="0",
         time=f"{report.seconds.get('total', 0.0):.3f}",
     )
-    rows: dict[str, list[PartitionRow]] = defaultdict(list)
-    for row in report.partitions:
-        rows[row.topic].append(row)
+    rows = by_topic(report.partitions)
     found: dict[tuple[str, int], list[Anomaly]] = defaultdict(list)
     for each in report.findings:
         for partition in {place.partition for place in each.places}:

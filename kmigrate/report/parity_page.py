@@ -8,16 +8,13 @@ too. A report contains no payloads, so the page cannot contain any.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
 
 from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, PartitionRow, TopicRow
 from kmigrate.parity.verdict import Anomaly, AnomalyKind
-from kmigrate.report.check import Check, differs, escaped, place_text
+from kmigrate.report.check import Check, by_topic, differs, escaped, place_text
 from kmigrate.report.parity_chart import CHART_STYLE, bytes_text, chart, drawn, time_chart
 
 __all__ = ["parity_page"]
-
-_OfTopic = TypeVar("_OfTopic", PartitionRow, Anomaly)
 
 MEANING: dict[AnomalyKind, str] = {
     AnomalyKind.LOST: "the target does not hold the record",
@@ -58,7 +55,7 @@ details > div { padding: 4px 0 0 18px; }
 
 def parity_page(check: Check, report: ParityReport) -> str:
     """Return the page as text."""
-    rows, found = _by_topic(report.partitions), _by_topic(report.examples)
+    rows, found = by_topic(report.partitions), by_topic(report.examples)
     verdict = "✓ equal" if report.equal else f"✗ {report.mismatches:,} mismatch{'' if report.mismatches == 1 else 'es'}"
     parts = [
         "<!DOCTYPE html>",
@@ -78,19 +75,12 @@ def parity_page(check: Check, report: ParityReport) -> str:
         "<h2>Topics</h2>",
         *(
             part
-            for topic in _worst_first(report.topics)
+            for topic in sorted(report.topics, key=lambda topic: (-topic.mismatches, topic.topic))
             for part in _topic(topic, rows[topic.topic], found.get(topic.topic, []))
         ),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
-
-
-def _by_topic(each_of: Iterable[_OfTopic]) -> dict[str, list[_OfTopic]]:
-    found: dict[str, list[_OfTopic]] = {}
-    for each in each_of:
-        found.setdefault(each.topic, []).append(each)
-    return found
 
 
 def _before(report: ParityReport) -> Iterator[str]:
@@ -139,16 +129,13 @@ def _kinds(report: ParityReport) -> Iterator[str]:
     if report.equal:
         return
     yield "<h2>Findings</h2>"
-    rows = [(kind.value, MEANING[kind], count) for kind, count in sorted(report.counts.items()) if count]
-    rows += [
-        (name, meaning, count)
-        for name, meaning, count in (
-            ("unexamined", "buckets that differ and were not read again: too many records", report.unexamined_buckets),
-            ("unnamed", "buckets that differ in which no record could be named", report.unnamed_buckets),
-        )
-        if count
+    rows = [
+        *((kind.value, MEANING[kind], count) for kind, count in sorted(report.counts.items())),
+        ("unexamined", "buckets that differ and were not read again: too many records", report.unexamined_buckets),
+        ("unnamed", "buckets that differ in which no record could be named", report.unnamed_buckets),
     ]
-    yield from _table(("name", "meaning", "#count"), [(name, text, f"{count:,}") for name, text, count in rows])
+    found = [(name, meaning, f"{count:,}") for name, meaning, count in rows if count]
+    yield from _table(("name", "meaning", "#count"), found)
     if len(report.examples) < len(report.findings):
         yield f'<p class="dim">Below are the first {EXAMPLES_OF_A_KIND} of each name; --parquet writes all of them.</p>'
 
@@ -169,43 +156,27 @@ def _lookups(report: ParityReport) -> Iterator[str]:
 
 def _topic(topic: TopicRow, rows: Sequence[PartitionRow], found: Sequence[Anomaly]) -> Iterator[str]:
     equal = topic.digest_equal and not topic.mismatches
-    word = '<span class="good">equal</span>' if equal else f'<span class="bad">{topic.mismatches:,} mismatches</span>'
+    shade, verdict = ("good", "equal") if equal else ("bad", f"{topic.mismatches:,} mismatches")
     figures = f"{topic.source_records:,} records, {topic.partitions} partition{'' if topic.partitions == 1 else 's'}"
     yield "<details>" if equal else '<details open="open">'
     yield f"<summary><b>{escaped(topic.topic)}</b>"
-    yield f'{word} <span class="dim">· {figures}</span></summary><div>'
-    yield from _partitions(rows)
+    yield f'<span class="{shade}">{verdict}</span> <span class="dim">· {figures}</span></summary><div>'
+    columns = ("partition", "source offsets", "target offsets", "#source records", "#target records", "#mismatches")
+    yield from _table(columns, map(_cells, rows))
     if found:
-        yield from _findings(found)
+        header = ("finding", "on the source, partition @ offset", "on the target", "what differs")
+        cells = ((each.kind.value, place_text(each.source), place_text(each.target), differs(each)) for each in found)
+        yield from _table(header, cells)
     yield "</div></details>"
 
 
-def _partitions(rows: Sequence[PartitionRow]) -> Iterator[str]:
-    columns = ("partition", "source offsets", "target offsets", "#source records", "#target records", "#mismatches")
-    yield from _table(
-        columns,
-        [
-            (
-                str(row.partition),
-                f"{row.start:,} … {row.end:,}",
-                f"{row.target_start:,} … {row.target_end:,}",
-                f"{row.source_records:,}",
-                f"{row.target_records:,}",
-                f"{row.mismatches:,}" if row.mismatches else "",
-            )
-            for row in rows
-        ],
-    )
+def _cells(row: PartitionRow) -> tuple[str, ...]:
+    offsets = f"{row.start:,} … {row.end:,}", f"{row.target_start:,} … {row.target_end:,}"
+    records = f"{row.source_records:,}", f"{row.target_records:,}"
+    return str(row.partition), *offsets, *records, f"{row.mismatches:,}" if row.mismatches else ""
 
 
-def _findings(found: Sequence[Anomaly]) -> Iterator[str]:
-    columns = ("finding", "on the source, partition @ offset", "on the target", "what differs")
-    yield from _table(
-        columns, [(each.kind.value, place_text(each.source), place_text(each.target), differs(each)) for each in found]
-    )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield a table: columns with a name that begins with # hold figures, and the column "#mismatches" is marked."""
     shades = ["n" if name.startswith("#") else "" for name in columns]
     bad = ["bad" if name == "#mismatches" else "" for name in columns]
@@ -216,7 +187,3 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
         cells = zip(row, shades, bad, strict=True)
         yield "<tr>" + "".join(f'<td class="{s} {b}">{escaped(text)}</td>' for text, s, b in cells) + "</tr>"
     yield "</tbody></table>"
-
-
-def _worst_first(topics: Sequence[TopicRow]) -> list[TopicRow]:
-    return sorted(topics, key=lambda topic: (-topic.mismatches, topic.topic))

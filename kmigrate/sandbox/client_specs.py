@@ -80,11 +80,7 @@ DEMO_GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 
 ClientSpec = ProducerSpec | TransactionalSpec | ConsumerSpec
-_ROLES: Mapping[str, type[ClientSpec]] = {
-    "producer": ProducerSpec,
-    "transactional": TransactionalSpec,
-    "consumer": ConsumerSpec,
-}
+_ROLES: Mapping[str, type[ClientSpec]] = {kind.role: kind for kind in (ProducerSpec, TransactionalSpec, ConsumerSpec)}
 
 
 @dataclass(frozen=True)

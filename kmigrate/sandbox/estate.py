@@ -137,12 +137,8 @@ class Sandbox:
         folder = folder.resolve()
         found = _read(folder)
         if found is None:
-            raise Refused(
-                "no-sandbox",
-                f"{folder} holds no sandbox",
-                still_true="nothing was started or ended",
-                next_step="kmigrate sandbox up",
-            )
+            safe = "nothing was started or ended"
+            raise Refused("no-sandbox", f"{folder} holds no sandbox", still_true=safe, next_step="kmigrate sandbox up")
         return found
 
     @property

@@ -36,7 +36,7 @@ from kmigrate.sandbox.distribution import Distribution, Image, archive_options, 
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.processes import BrokerProcess, ProcessIdentity, Server, end_all, spawn_detached, spawn_tied
 from kmigrate.sandbox.properties import broker_properties
-from kmigrate.sandbox.security import SandboxSecurity, permits
+from kmigrate.sandbox.security import SandboxSecurity, permits, write_private
 from kmigrate.sandbox.zookeeper import ZooKeeper, needs_zookeeper
 
 __all__ = ["SOURCE_VERSION", "TARGET_VERSION", "Broker", "ClusterSpec", "KafkaCluster", "keep_classes"]
@@ -124,8 +124,7 @@ class KafkaCluster:
             config = {**secured, **spec.config}
             properties = broker_properties(broker.node, pairs, broker.folder / "data", config, zookeeper)
             text = "".join(f"{key}={value}\n" for key, value in properties.items())
-            broker.properties.touch(mode=0o600)
-            broker.properties.write_text(text, encoding="utf-8")
+            write_private(broker.properties, text)
         return cluster
 
     @classmethod
@@ -208,21 +207,12 @@ class KafkaCluster:
 
     def format(self) -> None:
         """Create empty logs that belong to this cluster."""
-        # A container formats its own folder. With a ZooKeeper nothing is formatted.
-        if isinstance(self.distribution, Distribution) and self.zookeeper is None:
-            self._format(self.distribution)
-
-    def launch(self) -> None:
-        if self.zookeeper is not None and isinstance(self.distribution, Distribution):
-            self.zookeeper.start(_java(self.distribution, "-Xmx128m"), self._spawn)
-        for node in self.brokers:
-            self._launch(node)
-
-    def _format(self, distribution: Distribution) -> None:
+        if isinstance(self.distribution, Image) or self.zookeeper is not None:
+            return  # a container formats its own folder, and with a ZooKeeper nothing is formatted
         formats = [
             subprocess.Popen(
                 [
-                    *_java(distribution, "-XX:TieredStopAtLevel=1"), "kafka.tools.StorageTool", "format",
+                    *_java(self.distribution, "-XX:TieredStopAtLevel=1"), "kafka.tools.StorageTool", "format",
                     "-t", self.cluster_id, "-c", str(broker.properties),
                 ],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -233,6 +223,12 @@ class KafkaCluster:
         for process, output in zip(formats, outputs, strict=True):
             if process.returncode != 0:
                 raise Failed("broker-format-failed", f"{self.spec.name}: StorageTool said: {output.strip()}")
+
+    def launch(self) -> None:
+        if self.zookeeper is not None and isinstance(self.distribution, Distribution):
+            self.zookeeper.start(_java(self.distribution, "-Xmx128m"), self._spawn)
+        for node in self.brokers:
+            self._launch(node)
 
     def wait_ready(self, timeout: float = _READY_SECONDS) -> None:
         """Return once each broker names all brokers in its metadata. Raise an error if a broker stays missing.

@@ -144,7 +144,6 @@ class _Stretch:
         """Send the next numbers. The library's queue must have room for all of them."""
         self._first, self._offsets = self._next, []
         self._next += count
-        extra: dict[str, Any] = {"timestamp": self._timestamp} if self._timestamp >= 0 else {}
         self._record("invoke", self._first, count)
         self._pen.flush()
         for seq in range(self._first, self._next):
@@ -155,7 +154,7 @@ class _Stretch:
                 key=content.key,
                 headers=list(content.headers),
                 on_delivery=self._answered,
-                **extra,
+                timestamp=max(self._timestamp, 0),  # 0: the library's own
             )
             if seq % 1000 == 0:
                 producer.poll(0)

@@ -32,7 +32,7 @@ from kmigrate.errors import Failed
 from kmigrate.model.grants import GRANTS
 from kmigrate.sandbox.client_specs import DEMO_GROUPS, Access
 
-__all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits", "router_section"]
+__all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits", "router_section", "write_private"]
 
 USERS = ("broker", "admin", "kmigrate", "producers", "consumers")
 """The users. `broker` and `admin` are super users; the others may do only what ACLs grant them."""
@@ -114,9 +114,9 @@ class SandboxSecurity:
         self._authority()
         self.issue("broker")
         # Kafka's PEM key store is a single file: the key, then the certificate.
-        _private(folder / "broker.keystore.pem", "".join(self._pem(f"broker.{kind}") for kind in ("key", "pem")))
+        write_private(folder / "broker.keystore.pem", "".join(self._pem(f"broker.{kind}") for kind in ("key", "pem")))
         for user in USERS:
-            _private(folder / f"{user}.password", secrets.token_urlsafe(18))
+            write_private(folder / f"{user}.password", secrets.token_urlsafe(18))
         return self
 
     @property
@@ -219,14 +219,15 @@ def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
     table = target.folder / "clients.toml"
     writers = sorted({user for role, user in CLIENT_USERS.items() if role != "consumer"})
     entries = (f"[clients.{user}.clusters.source]\n{source.access(user).sasl_toml()}" for user in writers)
-    _private(table, "".join(entries))
+    write_private(table, "".join(entries))
     return f'security_protocol = "SASL_SSL"\ncertificate = "{certificate}"\nkey = "{key}"\ncredentials = "{table}"\n'
 
 
 _NEW_KEY = ("-newkey", "rsa:2048", "-nodes")
 
 
-def _private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from itertools import count
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -25,17 +26,14 @@ def create_topics(client: Mapping[str, str], topics: Iterable[NewTopic], seconds
     admin = AdminClient({**client, "log_level": 3})
     deadline = time.monotonic() + seconds
     for topic in topics:
-        asked_before = False
-        while True:
+        for earlier_requests in count():
             try:
                 admin.create_topics([topic])[topic.topic].result(seconds)
+                break
             except KafkaException as error:
                 code = error.args[0].code()
-                if code == KafkaError.TOPIC_ALREADY_EXISTS and asked_before:
+                if code == KafkaError.TOPIC_ALREADY_EXISTS and earlier_requests:
                     break
                 if code != KafkaError._DESTROY_BROKER or time.monotonic() > deadline:
                     raise
-                asked_before = True
                 time.sleep(_PAUSE_SECONDS)
-            else:
-                break

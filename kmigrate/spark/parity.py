@@ -50,16 +50,7 @@ from kmigrate.spark.bounds import Bounds, refuse_what_is_gone, within
 from kmigrate.spark.compacted import newest_records
 from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.session import Progress, watched
-from kmigrate.spark.source import (
-    FINGERPRINT,
-    digests,
-    fingerprints,
-    read_ranges,
-    since,
-    size,
-    until,
-    with_record_hash,
-)
+from kmigrate.spark.source import FINGERPRINT, bucket_digest, fingerprints, read_ranges, with_record_hash
 
 __all__ = ["verify_with", "write_findings"]
 
@@ -159,10 +150,7 @@ class _Check:
         sides: tuple[Digests, Digests] = ({}, {})
         # Each side by itself: a record is read and hashed in the same generated loop, and only sums are put together.
         tables = [
-            with_record_hash(rows)
-            .groupBy(*BucketKey._fields)
-            .agg(F.count("*"), F.min("at"), F.max("at"), *digests(), size(), since(), until())
-            .select(F.lit(side), "*")
+            with_record_hash(rows).groupBy(*BucketKey._fields).agg(*bucket_digest()).select(F.lit(side), "*")
             for side, rows in enumerate(self.each(ranges))
         ]
         if not tables:

@@ -23,17 +23,7 @@ from kmigrate.parity.plan import PartitionKey, Stretch
 from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.placing import placed
 
-__all__ = [
-    "FINGERPRINT",
-    "bare_rows",
-    "digests",
-    "fingerprints",
-    "read_ranges",
-    "since",
-    "size",
-    "until",
-    "with_record_hash",
-]
+__all__ = ["FINGERPRINT", "bare_rows", "bucket_digest", "fingerprints", "read_ranges", "with_record_hash"]
 
 # The columns of a record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
 FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "stamped")
@@ -122,30 +112,20 @@ def with_record_hash(rows: DataFrame) -> DataFrame:
     return rows.withColumn("record", F.xxhash64("at", *_record()))
 
 
-def digests() -> tuple[Column, Column]:
-    """Return two 64-bit sums over the records' hashes. Bits that cancel in the first sum do not in the second.
+def bucket_digest() -> list[Column]:
+    """Return the columns of a bucket's digest, in the order of kmigrate.parity.plan.BucketDigest.
 
-    The offset is inside each hash, so the sums depend on the order although xor does not, and no two hashes have the
-    same input. Verified ranges are remembered under the name of the digests (`kmigrate.model.verified.DIGEST`), which
-    changes along with the hashed content.
+    There are two 64-bit sums over the records' hashes. Bits that cancel in the first sum do not in the second. The
+    offset is inside each hash, so the sums depend on the order although xor does not, and no two hashes have the same
+    input. Verified ranges are remembered under the name of the digests (`kmigrate.model.verified.DIGEST`), which
+    changes along with the hashed content. The size is that of all keys and values.
     """
-    return F.bit_xor("record"), F.bit_xor(F.xxhash64(F.lit("kmigrate"), "record"))
-
-
-def size() -> Column:
-    """Return the bytes of all keys and values, which a report shows beside the count."""
-    return F.sum(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
-
-
-def since() -> Column:
-    """Return the earliest timestamp, ms. The −1 of records without a timestamp does not count."""
+    sums = F.bit_xor("record"), F.bit_xor(F.xxhash64(F.lit("kmigrate"), "record"))
+    size = F.sum(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
     millis = F.unix_millis("timestamp")
-    return F.coalesce(F.min(F.when(millis >= 0, millis)), F.lit(-1))
-
-
-def until() -> Column:
-    """Return the latest timestamp, ms; −1 if no record has a timestamp."""
-    return F.coalesce(F.max(F.unix_millis("timestamp")), F.lit(-1))
+    since = F.coalesce(F.min(F.when(millis >= 0, millis)), F.lit(-1))  # the −1 of no timestamp does not count
+    until = F.coalesce(F.max(millis), F.lit(-1))
+    return [F.count("*"), F.min("at"), F.max("at"), *sums, size, since, until]
 
 
 def _record() -> list[Column]:
