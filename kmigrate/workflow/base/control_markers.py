@@ -25,7 +25,7 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.moments import span_text, utc_text
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, ok, warn
 
 __all__ = ["AT_THE_TARGET", "CopyTimes", "copy_times", "marker_findings"]
 
@@ -68,14 +68,12 @@ class CopyTimes:
 
     def look_ups(self) -> str:
         """Describe the look-ups by time that are answered early."""
+        before = f"a look-up for a time before {utc_text(self.marked_ms)} may name"
         if not self.read_again:
-            return (
-                f"a look-up for a time before {utc_text(self.marked_ms)} may name a record as much too early as the "
-                "copy lagged then"
-            )
+            return f"{before} a record as much too early as the copy lagged then"
         return (
-            f"a look-up for a time before {utc_text(self.marked_ms)} may name an earlier offset than the source's; for "
-            f"a time before {utc_text(self.began_ms)} up to {self.read_again} offsets are read again"
+            f"{before} an earlier offset than the source's; for a time before {utc_text(self.began_ms)} up to "
+            f"{self.read_again} offsets are read again"
         )
 
     def retention(self) -> str:
@@ -94,13 +92,8 @@ class CopyTimes:
 
     def as_json(self) -> dict[str, object]:
         """Return the figures for `topic show`."""
-        return {
-            "marked_ms": self.marked_ms,
-            "began_ms": self.began_ms,
-            "read_again": self.read_again,
-            "kept_until_ms": self.kept_until_ms,
-            "longer_ms": self.longer_ms,
-        }
+        names = ("marked_ms", "began_ms", "read_again", "kept_until_ms", "longer_ms")
+        return {name: getattr(self, name) for name in names}
 
 
 async def copy_times(
@@ -120,19 +113,22 @@ async def copy_times(
         newest = await _newest_markers(target, keys, link.copy.marker_id)
         again = await _read_again(target, keys, link, copies)
         marked = sorted({topic for topic, _ in (*newest, *again)})
-        oldest = await _oldest(target, [key for key in keys if key[0] in marked])
+        first = [key for key in keys if key[0] in marked]
+        oldest = await target.list_offsets(dict.fromkeys(first, 0)) if first else {}
         configs = await _configs(admin, [copies[topic] for topic in marked])
     except KmigrateError:
         return None
+    oldest_ms = {key: each.timestamp for key, each in oldest.items() if not each.error and each.timestamp >= 0}
     return [
         CopyTimes(
             topic=topic,
             marked_ms=max(_of(topic, newest), default=copies[topic].promoted_ms or now_ms()),
             began_ms=_began(link, copies[topic]),
             read_again=sum(_of(topic, again)),
-            oldest_ms=min(_of(topic, oldest), default=-1),
-            retention_ms=_number(configs[topic].get(_RETENTION)),
-            deletes=_deletes(copies[topic], configs[topic]),
+            oldest_ms=min(_of(topic, oldest_ms), default=-1),
+            retention_ms=int(configs[topic][_RETENTION]) if _RETENTION in configs[topic] else None,
+            # a policy that is not known is the one that the source topic has
+            deletes="delete" in configs[topic].get(_POLICY, "" if copies[topic].compacted else "delete"),
         )
         for topic in marked
     ]
@@ -140,8 +136,8 @@ async def copy_times(
 
 async def _newest_markers(target: ClusterClient, keys: Sequence[_Key], marker_id: int) -> dict[_Key, int]:
     """Return the time of each partition's newest marker of the mirror, as far as the target remembers (T1)."""
-    told = await target.describe_producers(keys)
-    states = ((key, state) for key, (_, producers) in told.items() for state in producers)
+    described = await target.describe_producers(keys)
+    states = ((key, state) for key, (_, producers) in described.items() for state in producers)
     return {key: state.last_timestamp for key, state in states if state.producer_id == marker_id}
 
 
@@ -153,22 +149,17 @@ async def _read_again(
     The target is asked for the first offset whose time is not before the copy began. The history is older than its
     copy. So that offset is in the history only if it is a marker, or a record whose time was ahead of the clock.
     """
-    told = await target.list_offsets({key: _began(link, copies[key[0]]) for key in keys})
-    behind = {key: copies[key[0]].began.get(key[1], 0) - answer.offset for key, answer in told.items()}
-    return {key: count for key, count in behind.items() if count > 0 and not told[key].error and told[key].offset >= 0}
-
-
-async def _oldest(target: ClusterClient, keys: Sequence[_Key]) -> dict[_Key, int]:
-    """Return the time of each partition's first record."""
-    told = await target.list_offsets(dict.fromkeys(keys, 0)) if keys else {}
-    return {key: answer.timestamp for key, answer in told.items() if not answer.error and answer.timestamp >= 0}
+    found = await target.list_offsets({key: _began(link, copies[key[0]]) for key in keys})
+    known = {key: each.offset for key, each in found.items() if not each.error and each.offset >= 0}
+    behind = {key: copies[key[0]].began.get(key[1], 0) - offset for key, offset in known.items()}
+    return {key: count for key, count in behind.items() if count > 0}
 
 
 async def _configs(admin: Admin, records: Sequence[TopicRecord]) -> dict[str, Mapping[str, str]]:
     """Return the configs of the target topics from the promote on, as far as they are known now."""
     settled = [each.topic for each in records if each.promoted_ms and not each.unsettled]
-    told = await admin.topic_configs(settled) if settled else {}
-    now = {topic: {key: entry.value for key, entry in configs.items()} for topic, configs in told.items()}
+    entries = await admin.topic_configs(settled) if settled else {}
+    now = {topic: {key: entry.value for key, entry in configs.items()} for topic, configs in entries.items()}
     return {each.topic: now.get(each.topic, each.restore_configs) for each in records}
 
 
@@ -180,15 +171,6 @@ def _began(link: LinkRecord, record: TopicRecord) -> int:
     return record.began_ms or link.created_ms
 
 
-def _deletes(record: TopicRecord, configs: Mapping[str, str]) -> bool:
-    """Return whether retention deletes records; a policy that is not known is the one that the source topic has."""
-    return "delete" in configs[_POLICY] if _POLICY in configs else not record.compacted
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None else None
-
-
 async def marker_findings(
     target: ClusterClient, admin: Admin, link: LinkRecord, records: Iterable[TopicRecord], *, finish: bool
 ) -> list[Finding]:
@@ -196,15 +178,14 @@ async def marker_findings(
     found = await copy_times(target, admin, link, records)
     if found is None:
         what = "the target does not tell whether copies hold control markers, so look-ups by time may be answered early"
-        return [Finding("warn", "times-of-the-copy", what, "kmigrate topic show TOPIC asks again")]
+        return [warn("times-of-the-copy", what, "kmigrate topic show TOPIC asks again")]
     ways_out = (
         "look offsets up by time at the source, whose offsets are the target's, and start readers there"
         if finish
         else "keep a router for readers that start by time"
     )
     return [
-        Finding(
-            "warn" if each.read_again else "ok",
+        (warn if each.read_again else ok)(
             "times-of-the-copy",
             f"the copy of {each.topic} holds control markers with the time of the copy: "
             f"{'' if finish else 'without a router '}{each.look_ups()}; {each.retention()}",

@@ -65,9 +65,8 @@ def spark_positions(text: str, name: str) -> list[Positions]:
 
 def translated_spark(text: str, name: str, translate: Translate) -> str:
     lines, head = _spark_lines(text, name)
-    for index in range(head, len(lines)):
-        found = _of_a_source(lines[index], name)
-        if found is not None:
+    for index, line in enumerate(lines[head:], head):
+        if (found := _of_a_source(line, name)) is not None:
             lines[index] = json.dumps(_moved(found, translate), separators=(",", ":"))
     return "\n".join(lines)
 
@@ -87,9 +86,9 @@ def needs_beginnings(batches: Collection[str], committed: Collection[str]) -> bo
     return list(batches) == ["0"] and "0" not in committed
 
 
-def is_beginning(told: bytes) -> bool:
+def is_beginning(content: bytes) -> bool:
     """Return True if a file of `sources` says where a Kafka source began."""
-    return told.startswith(_SPARK_BEGINNING.encode())
+    return content.startswith(_SPARK_BEGINNING.encode())
 
 
 def _spark_lines(text: str, name: str) -> tuple[list[str], int]:
@@ -98,12 +97,7 @@ def _spark_lines(text: str, name: str) -> tuple[list[str], int]:
     if text.startswith(_SPARK_BEGINNING):
         return lines, 1
     if lines[0] != _SPARK_VERSION or len(lines) <= _SPARK_HEAD:
-        raise UsageError(
-            "bad-checkpoint",
-            f"{name} is not a Spark offsets file of version {_SPARK_VERSION}",
-            still_true="nothing was written",
-            next_step="see whether the file was cut; a checkpoint is exported while its query is stopped",
-        )
+        raise _bad_checkpoint(f"{name} is not a Spark offsets file of version {_SPARK_VERSION}")
     return lines, _SPARK_HEAD
 
 
@@ -115,21 +109,21 @@ def _of_a_source(line: str, name: str) -> Positions | None:
     """
     found = _positions(line)
     if found is None and line.startswith("{") and _damaged(line):
-        raise UsageError(
-            "bad-checkpoint",
-            f"{name} holds positions that cannot be read: {line:.60}",
-            still_true="nothing was written",
-            next_step="see whether the file was cut; a checkpoint is exported while its query is stopped",
-        )
+        raise _bad_checkpoint(f"{name} holds positions that cannot be read: {line:.60}")
     return found
+
+
+def _bad_checkpoint(what: str) -> UsageError:
+    cut = "see whether the file was cut; a checkpoint is exported while its query is stopped"
+    return UsageError("bad-checkpoint", what, still_true="nothing was written", next_step=cut)
 
 
 def _damaged(line: str) -> bool:
     try:
-        told = json.loads(line)
+        positions = json.loads(line)
     except (ValueError, RecursionError):
         return True
-    by_partition = [parts for parts in told.values() if isinstance(parts, dict) and parts]
+    by_partition = [parts for parts in positions.values() if isinstance(parts, dict) and parts]
     return bool(by_partition) and all(whole_number(key) is not None for parts in by_partition for key in parts)
 
 
@@ -143,17 +137,17 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _positions(text: str) -> Positions | None:
     try:
-        told = json.loads(text, object_pairs_hook=_once)
-        if not isinstance(told, dict) or not told:
+        found = json.loads(text, object_pairs_hook=_once)
+        if not isinstance(found, dict) or not found:
             return None
-        each = [(partition, offset) for parts in told.values() for partition, offset in parts.items()]
+        each = [(partition, offset) for parts in found.values() for partition, offset in parts.items()]
     except (ValueError, AttributeError, RecursionError):
         return None
-    if any(len({*map(whole_number, parts)}) != len(parts) for parts in told.values()):
+    if any(len({*map(whole_number, parts)}) != len(parts) for parts in found.values()):
         return None
     if any(whole_number(partition) is None or type(offset) is not int or offset < 0 for partition, offset in each):
         return None
-    return {topic: {int(partition): offset for partition, offset in parts.items()} for topic, parts in told.items()}
+    return {topic: {int(partition): offset for partition, offset in parts.items()} for topic, parts in found.items()}
 
 
 def _moved(positions: Positions, translate: Translate) -> dict[str, dict[str, int]]:

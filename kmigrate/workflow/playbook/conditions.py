@@ -88,13 +88,12 @@ class Condition:
         return Verdict(bool(names), "" if names else f"no {noun} is mirrored")
 
     def _running(self, shot: Snapshot, link: str | None) -> Verdict:
-        match self.word:
-            case "mirror":
-                holds = any(m.active and link in (None, m.link) for m in shot.mirrors)
-            case "router":
-                holds = any(r.instance in shot.routers_alive for r in shot.routers)
-            case _:
-                holds = any(c.active for c in shot.controllers)
+        running = {
+            "mirror": any(m.active and link in (None, m.link) for m in shot.mirrors),
+            "router": any(r.instance in shot.routers_alive for r in shot.routers),
+            "controller": any(c.active for c in shot.controllers),
+        }
+        holds = running[self.word]
         return Verdict(holds, "" if holds else f"no {self.word} is running")
 
 

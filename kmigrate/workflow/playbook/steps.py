@@ -16,6 +16,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import tomli
@@ -46,41 +47,40 @@ class Field:
     required: bool = False
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 _MOST_SECONDS = 366 * 86_400
 """Longest wait of a step; system clocks do not take much longer times."""
 
 
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_number(value: Any, *, kind: Any = int, most: float = float("inf")) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_is_text(each) for each in value)
+    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
 
 
-def _one_of(*words: str) -> Field:
-    return Field(f"{', '.join(words[:-1])} or {words[-1]}", lambda value: value in words)
+def _one_of(*choices: str) -> Field:
+    return Field(f"{', '.join(choices[:-1])} or {choices[-1]}", lambda value: value in choices)
 
 
 _NAME = Field("a name", _is_text)
 _NEEDED = Field("a name", _is_text, required=True)
 _NAMES = Field("a list of names", _is_names, required=True)
-_SECONDS = Field("seconds as a number, of a year at most", _is_seconds)
+_SOME_NAMES = Field("a list of names", _is_names)
+_RATE = "a rate as a text: 10MB, or off"
+_SECONDS = Field("seconds as a number, of a year at most", partial(_is_number, kind=int | float, most=_MOST_SECONDS))
 _SWITCH = Field("true or false", lambda value: isinstance(value, bool))
+_WAIT: Mapping[str, Field] = {"timeout": _SECONDS, "no-wait": _SWITCH}
 
 VERBS: Mapping[str, Mapping[str, Field]] = {
     "link create": {"name": _NEEDED, "source": _NEEDED, "target": _NAME},
     "link check": {"name": _NAME},
     "link delete": {"name": _NEEDED, "delivery-timeout": _SECONDS},
-    "link throttle": {"rate": Field("a rate as a text: 10MB, or off", _is_text, required=True), "link": _NAME},
+    "link throttle": {"rate": Field(_RATE, _is_text, required=True), "link": _NAME},
     "link finish": {
         "name": _NAME,
         "bootstrap": Field("HOST:PORT,... as a text", _is_text),
@@ -89,8 +89,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "accept-misplaced-members": _SWITCH,
         "accept-late": _SWITCH,
         "undo": _SWITCH,
-        "timeout": _SECONDS,
-        "no-wait": _SWITCH,
+        **_WAIT,
     },
     "topic mirror": {
         "topics": _NAMES,
@@ -102,17 +101,16 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "engine": _one_of("daemon", "spark", "auto"),
         "master": Field("a Spark master", _is_text),
         "conf": Field("a list of KEY=VALUE", _is_names),
-        "throttle": Field("a rate as a text: 10MB, or off", _is_text),
+        "throttle": Field(_RATE, _is_text),
         "continuous": _SWITCH,
         "link": _NAME,
-        "timeout": _SECONDS,
-        "no-wait": _SWITCH,
+        **_WAIT,
     },
     "topic forget": {"topics": _NAMES, "link": _NAME, "delivery-timeout": _SECONDS},
     "topic pause": {"topics": _NAMES, "link": _NAME},
     "topic resume": {
         "topics": _NAMES,
-        "partition": Field("a partition number", _is_count),
+        "partition": Field("a partition number", _is_number),
         "accept-loss": Field("FROM..TO as a text", _is_text),
         "link": _NAME,
     },
@@ -124,22 +122,21 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "mode": _one_of("auto", "follow", "hold"),
         "link": _NAME,
     },
-    "group promote": {"groups": _NAMES, "link": _NAME, "timeout": _SECONDS, "no-wait": _SWITCH},
+    "group promote": {"groups": _NAMES, "link": _NAME, **_WAIT},
     "promote": {
         "topics": _NAMES,
         "link": _NAME,
-        "lag-threshold": Field("a number of records", _is_count),
+        "lag-threshold": Field("a number of records", _is_number),
         "verify": _SWITCH,
         "cancel": _SWITCH,
         "accept-misplaced-members": _SWITCH,
         "accept-direct-writers": _SWITCH,
         "seal": _SWITCH,
         "on-late": _one_of("alarm", "copy", "quarantine"),
-        "timeout": _SECONDS,
-        "no-wait": _SWITCH,
+        **_WAIT,
     },
     "verify": {
-        "topics": Field("a list of names", _is_names),
+        "topics": _SOME_NAMES,
         "link": _NAME,
         "timeout": _SECONDS,
         "master": Field("a Spark master", _is_text),
@@ -157,8 +154,8 @@ DANGEROUS = frozenset({"promote", "group promote", "topic forget", "group forget
 
 _CHOICE: Mapping[str, Field] = {
     "link": _NAME,
-    "topics": Field("a list of names", _is_names),
-    "groups": Field("a list of names", _is_names),
+    "topics": _SOME_NAMES,
+    "groups": _SOME_NAMES,
     "timeout": _SECONDS,
 }
 _EXEC: Mapping[str, Field] = {**_CHOICE, "unless": Field(EXPECTED, _is_text)}
