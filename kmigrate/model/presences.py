@@ -131,6 +131,11 @@ class MirrorPresence:
     def key(self) -> str:
         return mirror_key(self.link, self.instance)
 
+    @property
+    def partitions(self) -> int:
+        """Number of reported partitions."""
+        return sum(map(len, self.topics.values()))
+
 
 @dataclass(frozen=True, slots=True)
 class FencedProgress:

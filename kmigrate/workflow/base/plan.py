@@ -93,6 +93,6 @@ _FEW = 5
 """Maximum number of findings of a kind in a text: a person who gets a hundred sentences in a row reads none."""
 
 
-def _few(told: Iterable[str]) -> list[str]:
-    each = [*dict.fromkeys(filter(None, told))]
+def _few(sentences: Iterable[str]) -> list[str]:
+    each = [*dict.fromkeys(filter(None, sentences))]
     return each if len(each) <= _FEW + 1 else [*each[:_FEW], f"and {len(each) - _FEW} more of the kind"]

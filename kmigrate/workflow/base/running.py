@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kmigrate.model.presences import ControllerPresence, MirrorPresence
-from kmigrate.model.records import CopyEngine
+from kmigrate.model.presences import ControllerPresence, MirrorPresence, RouterPresence
+from kmigrate.model.records import CopyEngine, RouterRecord
 from kmigrate.state.log import StateLog
 
 __all__ = [
@@ -12,12 +12,19 @@ __all__ = [
     "controller_runs",
     "mirror_runs",
     "no_mirror",
+    "registered_routers",
     "start_mirror",
     "until_mirroring",
 ]
 
 START_CONTROLLER = "kmigrate run, or kmigrate controller run alone"
 START_ROUTER = "kmigrate run, or kmigrate router run alone"
+
+
+def registered_routers(log: StateLog) -> list[tuple[RouterRecord, RouterPresence | None]]:
+    """Return the registered routers, each with its report; None for a router that was not heard of lately."""
+    alive = {presence.instance: presence for presence in log.alive(RouterPresence)}
+    return [(router, alive.get(router.instance)) for router in log.state.routers()]
 
 
 def mirror_runs(log: StateLog, link: str) -> bool:

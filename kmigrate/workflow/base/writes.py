@@ -34,8 +34,8 @@ def telling(done: Sequence[str]) -> Iterator[None]:
         yield
     except KmigrateError as error:
         if done:
-            holds = error.still_true if not error.still_true.startswith("nothing was changed") else ""
-            error.still_true = "; ".join(filter(None, (_told(done), holds)))
+            still_true = error.still_true if not error.still_true.startswith("nothing was changed") else ""
+            error.still_true = "; ".join(filter(None, (_done_before(done), still_true)))
         raise
     except asyncio.CancelledError:
         if not done:
@@ -43,12 +43,12 @@ def telling(done: Sequence[str]) -> Iterator[None]:
         raise Interrupted(
             "interrupted",
             "stopped half way",
-            still_true=f"{_told(done)}; what was being written just then may be written, too",
+            still_true=f"{_done_before(done)}; what was being written just then may be written, too",
             next_step="repeat it: what is done already is left as it is",
         ) from None
 
 
-def _told(done: Iterable[str]) -> str:
+def _done_before(done: Iterable[str]) -> str:
     return f"done before that, and not taken back: {'; '.join(dict.fromkeys(done))}"
 
 

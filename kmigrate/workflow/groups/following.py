@@ -79,15 +79,17 @@ class FollowHandover:
         self.log = self.handover.connections.log
 
     async def run(self) -> None:
+        mixed = False
         if not self._record().staged:
             # where the source does not answer, the controller tries again and does not give up
-            await self.handover.open_source()
+            source, _ = await self.handover.open_source()
         try:
             record = self._record()
-            mixed = not record.staged and await self._is_mixed()
+            if not record.staged:
+                mixed = await is_mixed(source, self.group)
             if not record.frozen:
                 await self.handover.admits()
-                if self._transactional():
+                if any(self.group in each.groups for each in self.log.state.transactions(self.link)):
                     await self._topics_ready()
                 else:
                     await self._gather()
@@ -124,13 +126,6 @@ class FollowHandover:
         """Return the phase of each topic that is written in transactions with this group's offsets (C)."""
         topics, _ = unit_of(state.couplings(self.link), groups=[self.group])
         return {name: found.phase for name in topics if (found := state.topic(self.link, name)) is not None}
-
-    async def _is_mixed(self) -> bool:
-        source, _ = await self.handover.open_source()
-        return await is_mixed(source, self.group)
-
-    def _transactional(self) -> bool:
-        return any(self.group in t.groups for t in self.log.state.transactions(self.link))
 
     def _waiting_topics(self, state: State) -> list[str]:
         return sorted(name for name, phase in self._unit(state).items() if phase is not TopicPhase.PROMOTED)

@@ -17,6 +17,7 @@ from kmigrate.model.records import GroupRecord
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.base.running import registered_routers
 
 __all__ = [
     "NEW_PROTOCOL",
@@ -87,9 +88,7 @@ async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[Gro
 
 def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:
     """Name a registered router that has not applied `epoch`, or has commits or trial joins of the group in flight."""
-    alive = {router.instance: router for router in log.alive(RouterPresence)}
-    for router in log.state.routers():
-        presence = alive.get(router.instance)
+    for router, presence in registered_routers(log):
         if presence is None or presence.applied < epoch:
             return f"router {router.name} on {router.host} has not said that it lets the group commit no more"
         report = presence.groups.get(group, GroupReport())

@@ -80,8 +80,8 @@ def not_former(members: Sequence[GroupMember], record: GroupRecord) -> tuple[Gro
 
 async def members_at_target(target: ClusterClient, group: str) -> tuple[GroupMember, ...]:
     """Ask the target for the group's members, without the placeholder of a promote."""
-    place = placeholder_id(group)
-    return tuple(member for member in await group_members(target, group) if member.member_id != place)
+    ours = placeholder_id(group)
+    return tuple(member for member in await group_members(target, group) if member.member_id != ours)
 
 
 async def late_commits(source: ClusterClient, record: GroupRecord) -> dict[str, dict[int, int]]:

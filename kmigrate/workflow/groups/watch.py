@@ -148,8 +148,8 @@ class GroupWatch:
         """Wait; end the pause early where a group has been promoted meanwhile, so that the group is held at once."""
         promoted = self._promoted(self._log.state)
         until = monotonic() + seconds
-        while (left := until - monotonic()) > 0 and self._promoted(self._log.state) <= promoted:
-            await self._log.changed(left)
+        while (remaining := until - monotonic()) > 0 and self._promoted(self._log.state) <= promoted:
+            await self._log.changed(remaining)
 
     @staticmethod
     def _promoted(state: State) -> frozenset[str]:

@@ -43,7 +43,7 @@ class Condition:
 
     text: str
     kind: Kind
-    word: str = ""
+    subject: str = ""
     number: float = 0.0
 
     @property
@@ -83,7 +83,7 @@ class Condition:
         for name in names:
             if name not in found:
                 return Verdict(False, f"{noun} {name} is not mirrored")
-            if order.index(found[name]) < order.index(self.word):
+            if order.index(found[name]) < order.index(self.subject):
                 return Verdict(False, f"{noun} {name} is {found[name]}")
         return Verdict(bool(names), "" if names else f"no {noun} is mirrored")
 
@@ -93,8 +93,8 @@ class Condition:
             "router": any(r.instance in shot.routers_alive for r in shot.routers),
             "controller": any(c.active for c in shot.controllers),
         }
-        holds = running[self.word]
-        return Verdict(holds, "" if holds else f"no {self.word} is running")
+        holds = running[self.subject]
+        return Verdict(holds, "" if holds else f"no {self.subject} is running")
 
 
 def parse_condition(text: str) -> Condition | None:
@@ -103,11 +103,9 @@ def parse_condition(text: str) -> Condition | None:
         return Condition(text, "lag", number=number)
     if found := _SECONDS.fullmatch(text):
         return Condition(text, "seconds", number=float(found[1]))
-    subject, _, word = text.partition(" ")
-    if subject in _RUNNING and word == "running":
-        return Condition(text, "running", subject)
-    if subject == "topics" and word in list(TopicPhase):
-        return Condition(text, "topics", word)
-    if subject == "groups" and word in list(GroupPhase):
-        return Condition(text, "groups", word)
-    return None
+    first, _, second = text.partition(" ")
+    if first in _RUNNING and second == "running":
+        return Condition(text, "running", first)
+    if first == "topics" and second in list(TopicPhase):
+        return Condition(text, "topics", second)
+    return Condition(text, "groups", second) if first == "groups" and second in list(GroupPhase) else None

@@ -172,11 +172,11 @@ class RunStep:
 
     @property
     def text(self) -> str:
-        words = [self.verb]
+        parts = [self.verb]
         for key, value in self.options.items():
             shown = " ".join(value) if isinstance(value, list) else str(value)
-            words.append(shown if key in ("topics", "groups", "name", "rate") else f"--{key} {shown}")
-        return " ".join(words)
+            parts.append(shown if key in ("topics", "groups", "name", "rate") else f"--{key} {shown}")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class Playbook:
 
 def parse_playbook(text: str, file: str) -> Playbook:
     """Parse the playbook of a TOML text; `file` names the playbook in errors."""
-    at_file = _Place(file)
+    at_file = _Parser(file)
     try:
         data = tomli.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
@@ -253,7 +253,7 @@ def parse_playbook(text: str, file: str) -> Playbook:
     steps = data.get("step", [])
     if not isinstance(steps, list) or not steps or not all(isinstance(each, dict) for each in steps):
         raise at_file.bad("step", "there is no step", "one or more [[step]] tables")
-    book = Playbook(file, title, tuple(_Place(file, n, defaults).step(each) for n, each in enumerate(steps, start=1)))
+    book = Playbook(file, title, tuple(_Parser(file, n, defaults).step(each) for n, each in enumerate(steps, start=1)))
     _refuse_begin_anew(book)
     return book
 
@@ -269,22 +269,22 @@ def _refuse_begin_anew(book: Playbook) -> None:
     for step in steps:
         if step.verb == "link delete" and step.options["name"] in made:
             what = f"another step makes link {step.options['name']}: when it is run again, all would begin anew"
-            raise _Place(book.file, step.number).bad("run", what, "link delete in a playbook of its own")
+            raise _Parser(book.file, step.number).bad("run", what, "link delete in a playbook of its own")
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A place in a playbook: the whole file, or one step, with the defaults of its keys. Parses, and names mistakes."""
+class _Parser:
+    """Parses one step of a playbook, with the defaults of its keys, and names mistakes; number 0 is the whole file."""
 
     file: str
     number: int = 0
     defaults: Mapping[str, str] = field(default_factory=dict)
 
     def bad(self, key: str, what: str, expected: str) -> UsageError:
-        place = f"{self.file}, step {self.number}" if self.number else self.file
+        at = f"{self.file}, step {self.number}" if self.number else self.file
         return UsageError(
             "bad-playbook",
-            f"{place}: {f'{key}: ' if key else ''}{what}",
+            f"{at}: {f'{key}: ' if key else ''}{what}",
             still_true="no step was run",
             next_step=f"expected: {expected}",
         )

@@ -5,7 +5,7 @@ of a broker that stands still (V2). No clock says when that is over. So where a 
 topic is sealed on the source: `max.message.bytes=1` refuses every append (V4), whoever sends the append.
 
 A  A topic is sealed for each router that meets two conditions. The router has not acknowledged this fence with nothing
-   in flight. And the router has been silent for `silent_s`, or left without a word (`StrayRecord`). The time only
+   in flight. And the router has been silent for `silent_s`, or left without notice (`StrayRecord`). The time only
    decides when to give up waiting: safety rests on the broker.
 B  The seal, with the value to put back, is in the topic's record before the seal is on the broker. The seal leaves the
    record only when every leader takes writes again. The next process that drives the topic finds the seal in the
@@ -13,7 +13,7 @@ B  The seal, with the value to put back, is in the topic's record before the sea
 C  The seal is in force when the leader of each partition has shown so (`cluster.append`). The barrier is read
    after that.
 D  After an un-fence the seal is taken off at once. After a flip the seal stays until each router in the seal is
-   accounted for: the router has acknowledged the fence, left with a word, or was declared dead.
+   accounted for: the router has acknowledged the fence, left with notice, or was declared dead.
 E  When a topic is sealed no transaction is open on the topic, and none may begin. A coordinator whose marker meets the
    seal never ends that transaction, not even after the seal is gone (tried on 3.9.1). The transactional id is lost
    then. So open transactions may end first. Then the identities under which routers write the topic are revoked
@@ -24,7 +24,8 @@ E  When a topic is sealed no transaction is open on the topic, and none may begi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
@@ -61,7 +62,7 @@ def acknowledged(log: StateLog, record: TopicRecord, instance: str) -> bool:
 
 
 def strays(state: State) -> dict[str, str]:
-    """Return the instances that left without a word, with their names."""
+    """Return the instances that left without notice, with their names."""
     return {instance: stray.name for stray in state.strays() for instance in stray.instances}
 
 
@@ -78,19 +79,23 @@ def may_come_off(log: StateLog, record: TopicRecord) -> bool:
     )
 
 
-def _without_right(record: TopicRecord, routers: Mapping[str, str], refused: BrokerRefused) -> BrokerRefused:
-    """Return the refusal of a seal with the routers that the seal is for, and both ways on."""
-    names = sorted(set(routers.values()))
-    commands = ", ".join(f"kmigrate router forget {name} --dead" for name in names)
-    grant = f"{refused.next_step}; or, if" if refused.next_step else "if"
-    return BrokerRefused(
-        refused.ref,
-        f"{refused.what}. Topic {record.topic} has to be sealed on the source, because a process of router "
-        f"{', '.join(names)} is silent or left without a word, and may live",
-        code=refused.code,
-        still_true=refused.still_true,
-        next_step=f"{grant} no such process runs any more: {commands}",
-    )
+@contextmanager
+def _rights_named(record: TopicRecord, routers: Mapping[str, str]) -> Iterator[None]:
+    """Have the refusal of a seal name the routers that the seal is for, and both ways on."""
+    try:
+        yield
+    except BrokerRefused as refused:
+        names = sorted(set(routers.values()))
+        commands = ", ".join(f"kmigrate router forget {name} --dead" for name in names)
+        grant = f"{refused.next_step}; or, if" if refused.next_step else "if"
+        raise BrokerRefused(
+            refused.ref,
+            f"{refused.what}. Topic {record.topic} has to be sealed on the source, because a process of router "
+            f"{', '.join(names)} is silent or left without a word, and may live",
+            code=refused.code,
+            still_true=refused.still_true,
+            next_step=f"{grant} no such process runs any more: {commands}",
+        ) from refused
 
 
 @dataclass(slots=True)
@@ -121,17 +126,13 @@ class Sealer:
 
     async def put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
         """Seal a fenced topic and prove the seal (rules B, C, E); False where the record must be read again first."""
-        try:
+        with _rights_named(record, routers):
             return await self._put_on(record, routers, deadline)
-        except BrokerRefused as refused:
-            raise _without_right(record, routers, refused) from refused
 
     async def try_rights(self, record: TopicRecord, routers: Mapping[str, str]) -> None:
         """Raise BrokerRefused where the source does not let kmigrate seal the topic; change nothing."""
-        try:
+        with _rights_named(record, routers):
             await self._own_limit(record)
-        except BrokerRefused as refused:
-            raise _without_right(record, routers, refused) from refused
 
     async def _put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
         known = record.seal

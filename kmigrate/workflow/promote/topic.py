@@ -18,7 +18,7 @@ E  The topic's ACLs for writing are in force on every broker of the target befor
 F  Topics that transactions couple are fenced only when all of them are to be promoted and ready, and are flipped
    together (`unit`). A group whose offsets these transactions commit is handed over before the fence, and opens after
    the flip.
-G  A router may fail to acknowledge the fence because the router is silent, or left without a word. A seal that the
+G  A router may fail to acknowledge the fence because the router is silent, or left without notice. A seal that the
    source broker holds then replaces the acknowledgement (`sealing`). The seal is put on and proven after the other
    routers have drained, before the barrier is read.
 H  The barrier table (`barrier_table`) is in the state log before the flip: routers read the table there.
@@ -37,7 +37,7 @@ from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.cluster.transactions import open_writers
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
-from kmigrate.model.presences import MirrorPresence, PartitionProgress, RouterPresence
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, TopicRecord, topic_key
 from kmigrate.model.sharing import progress_of
@@ -49,6 +49,7 @@ from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.open_transactions import begun_elsewhere, refuse_lost_ids, wait_for_ends
+from kmigrate.workflow.base.running import registered_routers
 from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
 from kmigrate.workflow.groups.readers import refuse_readers
 from kmigrate.workflow.promote.barrier_table import BarrierTable
@@ -245,7 +246,7 @@ class TopicPromotion:
             return True
         now = Unit.of(self.log.state, record)
         same = not now.groups and now.keys == unit.keys and self._record(self.log.state) == record
-        return same and self._why_not_ready(self.log.state, record, now) is None
+        return same and self._why_not_ready(record, now) is None
 
     def _keep_turn(self, record: TopicRecord) -> None:
         """Keep a turn while the topic is behind its fence; leave the turn otherwise.
@@ -265,7 +266,7 @@ class TopicPromotion:
             if self._record(state) != record:
                 return None
             unit = Unit.of(state, record)
-            why = self._why_not_ready(state, record, unit)
+            why = self._why_not_ready(record, unit)
             (self.progress.ready.discard if why else self.progress.ready.add)(self.key)
             return why or unit.not_staged() or self.progress.not_ready_with(unit)
 
@@ -285,7 +286,7 @@ class TopicPromotion:
         readable = {key: end for key, end in ends.items() if not end.error}
         await self.table.recent.read_to(readable, self._deadline(record))
 
-    def _why_not_ready(self, state: State, record: TopicRecord, unit: Unit) -> str | None:
+    def _why_not_ready(self, record: TopicRecord, unit: Unit) -> str | None:
         threshold = self._terms(record).lag_threshold
         copied = self._copied(record)
         for partition in range(record.partitions):
@@ -298,42 +299,39 @@ class TopicPromotion:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
             if WITHOUT_BATCH in seen.trouble:
                 return f"partition {partition} does not come to the source's end: {seen.trouble}"
-        return self._not_upkept(record) or unit.not_asked_for() or self._silent_router(state)
+        return self._not_upkept(record) or unit.not_asked_for() or self._silent_router()
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
         """Return why the target topic is not up to date; None where the topic is.
 
         The mirror must have compared partitions, configs and ACLs since this promote was asked for.
         """
-        for presence in self.log.alive(MirrorPresence):
-            report = presence.upkeep.get(self.topic) if presence.link == self.link else None
+        for mirror in self.log.alive(MirrorPresence):
+            report = mirror.upkeep.get(self.topic) if mirror.link == self.link else None
             if report is not None and report.since_ms == record.since_ms:
                 return f"the target does not follow the source: {report.problem}" if report.problem else None
         return "the mirror has not compared its partitions, configs and ACLs with the source yet"
 
-    def _silent_router(self, state: State) -> str | None:
+    def _silent_router(self) -> str | None:
         """Name a router that cannot acknowledge a fence, and that no seal replaces yet (rule G)."""
-        alive = {p.instance for p in self.log.alive(RouterPresence)}
-        for router in state.routers():
-            if router.instance not in alive and not self.sealer.given_up(router.instance):
+        for router, presence in registered_routers(self.log):
+            if presence is None and not self.sealer.given_up(router.instance):
                 return f"router {router.name} on {router.host} is registered but silent"
-        return self._unreported_router(state)
+        return self._unreported_router()
 
-    def _unreported_router(self, state: State) -> str | None:
+    def _unreported_router(self) -> str | None:
         """Return the trouble of a living router whose report, with its acknowledgements, is too large to be sent."""
-        alive = {p.instance: p for p in self.log.alive(RouterPresence)}
-        troubles = (alive[router.instance].trouble for router in state.routers() if router.instance in alive)
-        return next(filter(None, troubles), None)
+        return next((p.trouble for _, p in registered_routers(self.log) if p is not None and p.trouble), None)
 
     # fencing
 
     async def _fencing(self, record: TopicRecord) -> None:
         deadline = self._deadline(record)
 
-        def undrained(state: State) -> str | None:
-            if trouble := self._unreported_router(state):
+        def undrained(_: State) -> str | None:
+            if trouble := self._unreported_router():
                 raise Refused("not-drained", trouble)  # writers would wait for that router until the fence timeout
-            return self._undrained(state, record)
+            return self._undrained(record)
 
         try:
             await self.progress.wait(self.log, self.key, undrained, deadline - monotonic(), "every router to drain")
@@ -369,10 +367,8 @@ class TopicPromotion:
         """Return when this fence is given up; a new controller gives the fence a full span again."""
         return monotonic() + self._terms(record).fence_timeout_s
 
-    def _undrained(self, state: State, record: TopicRecord) -> str | None:
-        alive = {p.instance: p for p in self.log.alive(RouterPresence)}
-        for router in state.routers():
-            presence = alive.get(router.instance)
+    def _undrained(self, record: TopicRecord) -> str | None:
+        for router, presence in registered_routers(self.log):
             if presence is None and self.sealer.given_up(router.instance):
                 continue  # a seal replaces this router (rule G)
             ack = presence.fences.get(record.key) if presence else None

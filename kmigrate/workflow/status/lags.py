@@ -119,7 +119,7 @@ class GroupLag:
     """Records between committed positions and log ends; −1 where no partition's lag is known."""
     unplaced: tuple[Key, ...] = ()
     """Partitions with records and without a committed position."""
-    beyond: tuple[Key, ...] = ()
+    beyond_end: tuple[Key, ...] = ()
     """Partitions with a committed position beyond the log's end."""
 
 
@@ -138,7 +138,7 @@ def group_lag(
     empty = {key for key in partitions if key in starts and 0 <= ends[key].offset <= starts[key].offset}
     unplaced = tuple(sorted(key for key in partitions if key not in positions and key not in empty))
     placed = {key: ends[key].offset - positions[key].offset for key in partitions if key in positions}
-    beyond = tuple(sorted(key for key, behind in placed.items() if behind < 0))
+    beyond_end = tuple(sorted(key for key, behind in placed.items() if behind < 0))
     known = [behind for behind in placed.values() if behind >= 0]
-    nothing_there = not unplaced and not beyond and bool(partitions)
-    return GroupLag(sum(known) if known or nothing_there else -1, unplaced, beyond)
+    nothing_there = not unplaced and not beyond_end and bool(partitions)
+    return GroupLag(sum(known) if known or nothing_there else -1, unplaced, beyond_end)

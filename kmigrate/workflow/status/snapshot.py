@@ -92,7 +92,6 @@ class PartitionStatus:
     verified_to: int = -1
     """Source offset below which `verify` found the copy equal; −1 where `verify` has not looked at this copy."""
     verified_ms: int = 0
-    """Time of that check."""
     unverified: int = -1
     """Source offsets that no check has found equal, up to the barrier of a promoted topic; −1 where unknown."""
 
@@ -121,9 +120,7 @@ class TopicStatus:
     direct_writers: tuple[DirectWriter, ...] = ()
     """Producers that wrote to the source without a router during the link, however long ago."""
     more_direct_writers: int = 0
-    """Number of further such producers."""
     late: tuple[LateFound, ...] = ()
-    """Late writes of a promoted topic's source."""
     on_late: OnLate = OnLate.ALARM
     source_closed: str = ""
     """State of a promoted topic's source: closed, closing, opening, open, or open: with the reason; else ''."""
@@ -134,25 +131,27 @@ class TopicStatus:
 
     @property
     def lag(self) -> int:
-        unknown = not self.partitions or any(p.lag < 0 for p in self.partitions)
-        return -1 if unknown else sum(p.lag for p in self.partitions)
-
-    @property
-    def unverified(self) -> int:
-        """Source offsets that no check has found equal; −1 where no check has looked at the topic, or unknown."""
-        known = any(p.verified_to >= 0 for p in self.partitions) and all(p.unverified >= 0 for p in self.partitions)
-        return sum(p.unverified for p in self.partitions) if known else -1
+        return _sum([p.lag for p in self.partitions])
 
     @property
     def lag_bytes(self) -> int:
-        unknown = not self.partitions or any(p.lag_bytes < 0 for p in self.partitions)
-        return -1 if unknown else sum(p.lag_bytes for p in self.partitions)
+        return _sum([p.lag_bytes for p in self.partitions])
 
     @property
     def lag_seconds(self) -> float:
         """The lag in seconds of the partition that is furthest behind."""
         each = [p.lag_seconds for p in self.partitions]
-        return -1.0 if any(seconds < 0 for seconds in each) else max(each, default=-1.0)
+        return max(each, default=-1.0) if min(each, default=-1.0) >= 0 else -1.0
+
+    @property
+    def unverified(self) -> int:
+        """Source offsets that no check has found equal; −1 where no check has looked at the topic, or unknown."""
+        return _sum([p.unverified for p in self.partitions]) if any(p.verified_to >= 0 for p in self.partitions) else -1
+
+
+def _sum(figures: Sequence[int]) -> int:
+    """Return the sum of known figures; −1 where a figure is unknown, or none is there."""
+    return sum(figures) if min(figures, default=-1) >= 0 else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +169,12 @@ class GroupStatus:
     direct_members: int = -1
     """Members on the source that no router carries, for a group that follows; −1 where unknown."""
     promote_waits_for: str = ""
-    """The reason why the promote waits, in the words of the controller, or ''."""
     unread: int = 0
     """Records that the promote left unread, because they were never copied (`GroupRecord`)."""
     read_again: int = 0
     """Records that the group has read twice since its promote, because the group had read them on the target before."""
     withheld: tuple[WithheldTopic, ...] = ()
-    """Topics that members at routers are assigned and not told of, for a group that follows; nobody reads them there.
-    """
+    """Topics that members at routers are assigned and not told of, so that nobody reads them (a group that follows)."""
     more_withheld: int = 0
     """Number of further such topics, at least."""
     misplaced: tuple[MisplacedMember, ...] = ()
@@ -226,7 +223,6 @@ class Snapshot:
     groups: tuple[GroupStatus, ...]
     routers: tuple[RouterRecord, ...]
     routers_alive: frozenset[str]
-    """Instances of routers that were heard of lately."""
     mirrors: tuple[MirrorPresence, ...]
     controllers: tuple[ControllerPresence, ...]
     connected: Mapping[str, RouterPresence] = field(default_factory=dict)
@@ -251,12 +247,7 @@ class Snapshot:
                 for r in self.routers
             ],
             "mirrors": [
-                {
-                    "instance": m.instance,
-                    "link": m.link,
-                    "active": m.active,
-                    "partitions": sum(len(partitions) for partitions in m.topics.values()),
-                }
+                {"instance": m.instance, "link": m.link, "active": m.active, "partitions": m.partitions}
                 for m in self.mirrors
             ],
             "controllers": [{"instance": c.instance, "active": c.active} for c in self.controllers],
@@ -264,13 +255,13 @@ class Snapshot:
         }
 
     def _connected(self, instance: str) -> dict[str, Any]:
-        word = self.connected.get(instance)
+        report = self.connected.get(instance)
         return {
-            "on_brokers": word.on_brokers if word else -1,
-            "clients": [asdict(client) for client in word.clients] if word else [],
-            "more_clients": word.more_clients if word else -1,
-            "connections": word.connections if word else -1,
-            "limits": asdict(word.limits) if word and word.limits else None,
+            "on_brokers": report.on_brokers if report else -1,
+            "clients": [asdict(client) for client in report.clients] if report else [],
+            "more_clients": report.more_clients if report else -1,
+            "connections": report.connections if report else -1,
+            "limits": asdict(report.limits) if report and report.limits else None,
         }
 
 
@@ -556,7 +547,7 @@ class _LinkLook:
             misplaced_before=seen.gone,
             late_commits=late if group.phase is GroupPhase.PROMOTED else {},
             lag_unplaced=found.lag.unplaced,
-            lag_beyond=found.lag.beyond,
+            lag_beyond=found.lag.beyond_end,
             held=found.held,
             refused=tuple(refused_members(log, group.group)),
         )
