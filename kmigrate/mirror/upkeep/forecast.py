@@ -8,7 +8,7 @@ stretches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import FetchPartition
 
-__all__ = ["Sample", "filling_s", "sample", "why_mapped"]
+__all__ = ["Sample", "filling_s", "offsets_of", "sample", "why_mapped"]
 
 _STRETCH = 1 << 20
 _ANY_GAP = 1 << 62
@@ -50,12 +50,8 @@ async def why_mapped(
     for partition, start in starts.items():
         if start > settings.align_limit:
             return f"partition {partition} begins at {start}; padding ends at {settings.align_limit}"
-    ends = await source.list_offsets(dict.fromkeys([(topic, p) for p in starts], LATEST))
-    for (_, partition), end in ends.items():
-        if end.error:
-            await source.refresh([topic])
-            raise Unreachable("no-offsets", f"{topic}-{partition}: {row(end.error).name}")
-    probes = sum(end.offset - starts[partition] for (_, partition), end in ends.items()) * 2 // settings.hole_limit
+    ends = await offsets_of(source, topic, starts, LATEST)
+    probes = sum(end - starts[partition] for partition, end in ends.items()) * 2 // settings.hole_limit
     if not compacted and probes > _MOST_PROBES:
         return ""
     turns = asyncio.Semaphore(_AT_ONCE)
@@ -64,11 +60,21 @@ async def why_mapped(
         async with turns:
             return await has_wide_gap(source, topic, partition, starts[partition], end, settings.hole_limit)
 
-    wide = await together(*(is_wide(partition, end.offset) for (_, partition), end in ends.items()))
-    for (_, partition), found in zip(ends, wide, strict=True):
+    wide = await together(*(is_wide(partition, end) for partition, end in ends.items()))
+    for partition, found in zip(ends, wide, strict=True):
         if found:
             return f"compaction left gaps in partition {partition} that are too wide to be filled"
     return ""
+
+
+async def offsets_of(client: ClusterClient, topic: str, partitions: Iterable[int], wanted: int) -> dict[int, int]:
+    """Return the offset of each partition at a timestamp, EARLIEST or LATEST; raise Unreachable if one is unknown."""
+    found = await client.list_offsets({(topic, partition): wanted for partition in partitions})
+    for (_, partition), answer in found.items():
+        if answer.error:
+            await client.refresh([topic])
+            raise Unreachable("no-offsets", f"{topic}-{partition}: {row(answer.error).name}")
+    return {partition: answer.offset for (_, partition), answer in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ D  A failure concerns only its topic, its group or its new names. The failure is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import ConfigValue
@@ -25,6 +25,7 @@ from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.upkeep.acls import Access, Kept
 from kmigrate.mirror.upkeep.align import Aligner
 from kmigrate.mirror.upkeep.configs import broker_defaults
+from kmigrate.mirror.upkeep.forecast import offsets_of
 from kmigrate.mirror.upkeep.hiding import wait_hidden
 from kmigrate.mirror.upkeep.patterns import Pickup
 from kmigrate.mirror.upkeep.topics import TopicMaker, is_compacted
@@ -32,7 +33,6 @@ from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import Upkept
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.protocol.codes import row
 
 __all__ = ["Upkeep", "round_s"]
 
@@ -315,7 +315,7 @@ class Upkeep:
         if ours <= record.partitions:
             return record
         record = await self._write(record, record)  # a promoted topic no longer grows with the source
-        starts = await self._first_offsets(record.topic, range(record.partitions, ours))
+        starts = await offsets_of(self._link.source, record.topic, range(record.partitions, ours), EARLIEST)
         filled = () if record.mapped else tuple(partition for partition, start in starts.items() if start)
         record = await self._write(record, replace(record, aligning=filled))
         if filled:  # before the partitions are created: clients see them from then on
@@ -335,14 +335,6 @@ class Upkeep:
             aligning=(),
         )
         return await self._write(record, wider)
-
-    async def _first_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the source's log start of each partition."""
-        answers = await self._link.source.list_offsets({(topic, partition): EARLIEST for partition in partitions})
-        for (_, partition), answer in answers.items():
-            if answer.error:
-                raise Unreachable("no-offsets", f"{topic}-{partition}: {row(answer.error).name}")
-        return {partition: answer.offset for (_, partition), answer in answers.items()}
 
     async def _leaders(self, topic: str, partitions: int) -> None:
         deadline = monotonic() + _LEADERS_S

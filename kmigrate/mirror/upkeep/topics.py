@@ -20,7 +20,7 @@ from kmigrate.mirror.upkeep.configs import (
     own_configs,
     target_configs,
 )
-from kmigrate.mirror.upkeep.forecast import why_mapped
+from kmigrate.mirror.upkeep.forecast import offsets_of, why_mapped
 from kmigrate.model.records import Seal, TopicRecord
 from kmigrate.model.words import delete_unneeded
 from kmigrate.net.clock import monotonic, sleep
@@ -224,19 +224,11 @@ class TopicMaker:
 
     async def _starts(self, record: TopicRecord, info: TopicInfo) -> tuple[dict[int, int], dict[int, int]]:
         """Return the first mirrored offset of each partition, and the present log ends of the source."""
-        keys = [(info.name, partition) for partition in sorted(info.partitions)]
+        source, partitions = self._clusters.source, sorted(info.partitions)
         wanted = {"earliest": EARLIEST, "latest": LATEST}.get(record.start)
-        found = await self._clusters.source.list_offsets(
-            dict.fromkeys(keys, int(record.start) if wanted is None else wanted)
-        )
-        ends = await self._clusters.source.list_offsets(dict.fromkeys(keys, LATEST))
-        for key in keys:
-            error = found[key].error or ends[key].error
-            if error:
-                await self._clusters.source.refresh([info.name])
-                raise Unreachable("no-offsets", f"{key[0]}-{key[1]}: {row(error).name}")
-        began = {key[1]: ends[key].offset for key in keys}
-        return {key[1]: found[key].offset if found[key].offset >= 0 else ends[key].offset for key in keys}, began
+        found = await offsets_of(source, info.name, partitions, int(record.start) if wanted is None else wanted)
+        ends = await offsets_of(source, info.name, partitions, LATEST)
+        return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}, ends
 
 
 def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:
