@@ -34,7 +34,7 @@ from kmigrate.mirror.sharing.membership import Membership
 from kmigrate.mirror.upkeep.activation import activate, request_limit
 from kmigrate.mirror.upkeep.align import Aligner
 from kmigrate.mirror.upkeep.direct_writer_log import DirectLog
-from kmigrate.mirror.upkeep.lease_holder import Leader
+from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.source_changes import Upkeep
 from kmigrate.mirror.upkeep.stops import StopKeeper
 from kmigrate.mirror.upkeep.topics import TopicMaker
@@ -75,7 +75,7 @@ class MirrorEngine:
         self._maps = OffsetMaps(link.target)
         self._copier: Copier | None = None
         self._gauge: DiskGauge | None = None
-        self._leader: Leader | None = None
+        self._lease_holder: LeaseHolder | None = None
         self._upkeep: Upkeep | None = None
         self._trouble = ""
         self._forgets = ""
@@ -201,13 +201,15 @@ class MirrorEngine:
             added=lambda: copier.added,
             on_change=self._announce_now,
         )
-        leader = Leader(self._link, self._lease, self._membership, self._maker, aligner, on_change=self._announce_all)
+        holder = LeaseHolder(
+            self._link, self._lease, self._membership, self._maker, aligner, on_change=self._announce_all
+        )
         gauge = DiskGauge(self._link.target, self._link.settings, self._sizes_wanted)
-        self._leader, self._upkeep, self._gauge = leader, upkeep, gauge
+        self._lease_holder, self._upkeep, self._gauge = holder, upkeep, gauge
         try:
-            await accompanied(leader.run(), upkeep.run(), gauge.run(), self._keep_maps())
+            await accompanied(holder.run(), upkeep.run(), gauge.run(), self._keep_maps())
         finally:
-            self._leader = self._upkeep = self._gauge = None
+            self._lease_holder = self._upkeep = self._gauge = None
 
     async def _keep_maps(self) -> None:
         """Store chunks of offset maps again that another writer has overwritten, for ever."""
@@ -401,20 +403,20 @@ class MirrorEngine:
 
         All new work starts from that state, or checks that state once more before it acts.
         """
-        state, leader, upkeep = self._link.state, self._leader, self._upkeep
+        state, holder, upkeep = self._link.state, self._lease_holder, self._upkeep
         forgotten = {topic.key for topic in state.topics(self._link.name, forgotten=True) if topic.forgotten_ms}
         forgotten |= {group.key for group in state.groups(self._link.name, forgotten=True) if group.forgotten_ms}
         leaving = self._copier.leaving if self._copier is not None else ()
         under_way = {topic_key(self._link.name, topic) for topic in (*copied, *leaving)}
-        for each in (leader, upkeep):
+        for each in (holder, upkeep):
             under_way |= each.working if each is not None else set()
         return state.epoch if forgotten.isdisjoint(under_way) else -1
 
     def _topic_problems(self, copied: Collection[str]) -> dict[str, str]:
         """Return the topics' problems; the trouble of this process counts for topics that no other process copies."""
-        leader, state = self._leader, self._link.state
-        trouble = self._trouble or (leader.trouble if leader is not None else "")
-        problems = dict(leader.problems) if leader is not None else {}
+        holder, state = self._lease_holder, self._link.state
+        trouble = self._trouble or (holder.trouble if holder is not None else "")
+        problems = dict(holder.problems) if holder is not None else {}
         for record in state.topics(self._link.name) if trouble else ():
             if record.topic not in copied and owner_of(state, record, 0) in ("", self._link.instance):
                 problems.setdefault(record.topic, trouble)

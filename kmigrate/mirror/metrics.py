@@ -119,9 +119,9 @@ _OF_LANES: tuple[_LaneRow, ...] = (
     _lag_gauge("lag_bytes", "About how many bytes these are, by what was read lately.", lambda lag: lag.bytes),
     _lag_gauge("lag_seconds", "Age of the next record to be copied, at most; 0 at the end.", lambda lag: lag.seconds),
     _gauge("position", "Next offset to be appended on the target.", lambda lane: lane.target.position),
-    _gauge("source_end", "End of the source's log as it was last told.", lambda lane: lane.source.log_end),
+    _gauge("source_end", "End of the source's log as the source last reported.", lambda lane: lane.source.log_end),
     (
-        _lane_metric("source_silence_seconds", Kind.GAUGE, "Time since the source last told where its log ends."),
+        _lane_metric("source_silence_seconds", Kind.GAUGE, "Time since the source last reported its log end."),
         lambda lane, now: _known((now - lane.tally.heard_ms) / 1000) if lane.tally.heard_ms else [],
     ),
     _counter("records_total", "Records that the target has acknowledged.", lambda lane: lane.tally.copies.records),
@@ -195,7 +195,7 @@ _OF_LINKS: tuple[_LinkRow, ...] = (
     ),
     _link_gauge(
         "mirror_presence_age_seconds",
-        "Time since this process last told the others that it lives.",
+        "Time since this process last announced itself to the others.",
         lambda meter: [] if meter.announced_at is None else [((), monotonic() - meter.announced_at)],
     ),
     _link_gauge(
@@ -226,13 +226,13 @@ _OF_LINKS: tuple[_LinkRow, ...] = (
     ),
     _link_gauge(
         "mirror_target_disk_bytes",
-        "Bytes of the topic on the target with all replicas, told by the holder of the lease.",
+        "Bytes of the topic on the target with all replicas, as the holder of the lease measures.",
         lambda meter: [((topic,), size) for topic, size in (meter.disk_sizes() or {}).items()],
         "topic",
     ),
     _link_gauge(
         "mirror_target_disk_growth_bytes_per_hour",
-        "Growth of all topics of the link on the target over the last hour, told by the holder of the lease.",
+        "Growth of all topics of the link on the target over the last hour, as the holder of the lease measures.",
         lambda meter: [((), use.per_hour) for use in [meter.disk_use()] if use and use.per_hour is not None],
     ),
     _of_link(

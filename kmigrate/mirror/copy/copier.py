@@ -111,7 +111,8 @@ class _Side:
     client: ClusterClient
     work: Callable[[int], Coroutine[Any, Any, None]]
     """Task that sends requests to a leader, for ever."""
-    staffed: set[int] = field(default_factory=set)
+    leaders: set[int] = field(default_factory=set)
+    """The leaders that have their task."""
 
 
 class Copier:
@@ -328,8 +329,8 @@ class Copier:
             self._update_lanes(topic)
         for lane in list(self.lanes.values()):
             node = side.client.leader(*lane.key)
-            if node >= 0 and node not in side.staffed:
-                side.staffed.add(node)
+            if node >= 0 and node not in side.leaders:
+                side.leaders.add(node)
                 self._tasks.start(side.work(node))
             self._attend(lane)
         self._signals.assign()

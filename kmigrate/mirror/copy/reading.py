@@ -64,7 +64,7 @@ class _SourceConnection:
     slowed: bool = False
     """True while a quota delays the responses of this connection."""
     heard_ms: int = 0
-    """Time when the lanes were last told that the broker has answered."""
+    """Time when the lanes last noted that the broker answers."""
 
     async def open(self) -> None:
         with suppress(Failed):  # the fetching task reports the failure

@@ -41,9 +41,8 @@ def next_assignment(
 ) -> AssignmentRecord:
     """Return the next assignment, or `before` itself if nothing changes.
 
-    `members`: the processes that may own partitions. `wanted`: the number of partitions of each topic. `words`: the
-    presences of the live processes. `term`: the term of the lease. `pinned`: the topics of rule C. `since`: the result
-    of `Releases.since`.
+    `members`: the processes that may own partitions. `wanted`: the number of partitions of each topic. `presences`:
+    those of the live processes. `pinned`: the topics of rule C. `since`: the result of `Releases.since`.
     """
     names = sorted(members)
     index = {name: number for number, name in enumerate(names)}

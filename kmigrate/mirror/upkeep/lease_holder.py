@@ -31,7 +31,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
 
-__all__ = ["Leader"]
+__all__ = ["LeaseHolder"]
 
 _log = logging.getLogger("kmigrate.mirror")
 _RETRY_S = 1.0
@@ -41,7 +41,7 @@ _COMING_UP_S = 0.25
 """Gap between two assignments while topics come up in turn: each assignment names all partitions of all topics."""
 
 
-class Leader:
+class LeaseHolder:
     """The work for a link that only the holder of the lease does."""
 
     def __init__(

@@ -20,7 +20,7 @@ from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.mirror.upkeep.lease_holder import Leader
+from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.source_changes import Upkeep
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import FencedProgress, MirrorPresence
@@ -156,12 +156,12 @@ def test_a_process_says_that_it_has_let_go_of_what_is_forgotten_once_nothing_of_
     it._copier = cast("Copier", SimpleNamespace(lanes={}, leaving={"t"}, trouble="", disks=ROOM))
     assert it._presence().let_go == -1, "a batch of it is left until its last answer"
     it._copier = None
-    for part in ("_leader", "_upkeep"):
+    for part in ("_lease_holder", "_upkeep"):
         setattr(it, part, SimpleNamespace(working={TOPIC.key}, trouble="", problems={}, reports={}, notes=()))
         assert it._presence().let_go == -1
         setattr(it, part, None)
     log._put(TOPIC.key, TOPIC)
-    it._leader = cast("Leader", SimpleNamespace(working={TOPIC.key}, trouble="", problems={}))
+    it._lease_holder = cast("LeaseHolder", SimpleNamespace(working={TOPIC.key}, trouble="", problems={}))
     assert it._presence().let_go == log.state.epoch, "it is mirrored"
     log._put(GROUP.key, GROUP)
     assert it._presence().let_go == log.state.epoch, "a topic may have a group's name"

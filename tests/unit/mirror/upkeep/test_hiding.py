@@ -15,7 +15,7 @@ from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep import hiding
 from kmigrate.mirror.upkeep.hiding import wait_hidden
-from kmigrate.mirror.upkeep.lease_holder import Leader
+from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import ClusterRef, LinkRecord, RouterRecord, TopicRecord
@@ -81,7 +81,7 @@ class _Aligner:
 def test_a_topic_is_filled_up_only_once_it_is_hidden(record: TopicRecord, waited: bool) -> None:
     log, aligner, nobody = MemoryLog(LINK, record, ONE), _Aligner(), cast("Any", None)
     link = MirroredLink(nobody, nobody, nobody, nobody, "l", cast("StateLog", log), "me", MirrorSettings())
-    leader = Leader(link, nobody, nobody, nobody, cast("Any", aligner), on_change=lambda: None)
+    leader = LeaseHolder(link, nobody, nobody, nobody, cast("Any", aligner), on_change=lambda: None)
     if waited:
         with pytest.raises(Unreachable):
             asyncio.run(leader._align(record))

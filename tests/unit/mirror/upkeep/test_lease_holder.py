@@ -20,7 +20,7 @@ from kmigrate.mirror.sharing.membership import Membership
 from kmigrate.mirror.upkeep import lease_holder as leading
 from kmigrate.mirror.upkeep.align import Aligner
 from kmigrate.mirror.upkeep.configs import Configs
-from kmigrate.mirror.upkeep.lease_holder import Leader
+from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
@@ -51,7 +51,7 @@ class Stage:
         maker = cast("TopicMaker", None)
         nobody = cast("Any", None)
         link = MirroredLink(nobody, nobody, nobody, nobody, "l", log, "me", MirrorSettings())
-        self.leader = Leader(link, lease, members, maker, aligner, on_change=lambda: None)
+        self.leader = LeaseHolder(link, lease, members, maker, aligner, on_change=lambda: None)
 
     @property
     def made(self) -> AssignmentRecord | None:

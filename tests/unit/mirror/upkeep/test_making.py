@@ -18,7 +18,7 @@ from kmigrate.cluster.client import LogOffset
 from kmigrate.errors import Failed
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.mirror.upkeep.lease_holder import Leader
+from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.topics import TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord
@@ -105,7 +105,7 @@ class Stage:
     def make(self) -> None:
         link = MirroredLink(self.source, self.target, self.source, self.target, "l", self.log, "me", self.settings)
         nobody: Any = None
-        leader = Leader(link, nobody, nobody, TopicMaker(link, self.settings), nobody, on_change=lambda: None)
+        leader = LeaseHolder(link, nobody, nobody, TopicMaker(link, self.settings), nobody, on_change=lambda: None)
         asyncio.run(leader._prepare(self.record))
 
     def as_it_will_be(self) -> dict[str, str]:
