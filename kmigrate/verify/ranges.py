@@ -219,7 +219,7 @@ async def _read(
         if answer.error:
             raise Failed(
                 "offsets-unknown",
-                f"cluster {client.settings.name} does not tell the offsets of {topic}-{partition}: "
+                f"cluster {client.settings.name} does not return the offsets of {topic}-{partition}: "
                 f"{row(answer.error).name}",
                 still_true="nothing was read or changed",
                 next_step="repeat it when the partition has a leader",

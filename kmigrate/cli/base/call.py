@@ -47,7 +47,7 @@ _COMMON = {
     "json": (bool, typer.Option("--json", help="Print one JSON document on stdout (docs/json.md)."), False),
     "debug": (bool, typer.Option("--debug", help="Show the traceback of an error."), False),
 }
-_TARGET = (str | None, typer.Option("--target", help="Target cluster (else [defaults] target, else the one that is)."))
+_TARGET = (str | None, typer.Option("--target", help="Target cluster (else [defaults] target, else the only one)."))
 
 
 @dataclass

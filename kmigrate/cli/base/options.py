@@ -21,24 +21,24 @@ __all__ = [
     "Yes",
 ]
 
-Link = Annotated[str | None, typer.Option("--link", help="Link (may be left out while there is one).")]
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what would be done, and change nothing.")]
+Link = Annotated[str | None, typer.Option("--link", help="Link (optional while only one exists).")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Print what would be done, and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return as soon as the intent is written.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=0.0)]
-Regex = Annotated[
-    bool, typer.Option("--regex", help="The names are regular expressions; what matches later is mirrored, too.")
-]
+Regex = Annotated[bool, typer.Option("--regex", help="Names are regular expressions; later matches are mirrored, too.")]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option("--exclude", metavar="REGEX", help="With --regex: leave out what matches this (may be repeated)."),
+    typer.Option("--exclude", metavar="REGEX", help="With --regex: leave out names that match this (may be repeated)."),
 ]
 StartAt = Annotated[
-    str, typer.Option("--from", metavar="earliest|latest|TIME", help="Where to start; TIME: ISO-8601 or epoch ms.")
+    str,
+    typer.Option("--from", metavar="earliest|latest|TIME", help="First record; TIME: ISO-8601 or epoch ms."),
 ]
 OffsetsMode = Annotated[str, typer.Option("--offsets", metavar="auto|identical|mapped", help="Offsets on the target.")]
 AcceptMisplaced = Annotated[
-    bool, typer.Option("--accept-misplaced-members", help="Members of promoted groups on the source do no harm.")
+    bool,
+    typer.Option("--accept-misplaced-members", help="Go on although promoted groups have members on the source."),
 ]
 Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Exact topic names.")]
 Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Exact consumer group names.")]

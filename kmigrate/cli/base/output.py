@@ -273,7 +273,7 @@ class Output:
             self.unheard = True
         elif not self._lost:
             self._lost = True
-            self.note(f"what is told on stdout is lost: {error.strerror}")
+            self.note(f"output on stdout is lost: {error.strerror}")
 
     def _say(self, console: _Console, say: Callable[[], object]) -> None:
         try:

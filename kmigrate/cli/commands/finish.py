@@ -31,17 +31,19 @@ async def finish(
     name: Name = None,
     bootstrap: Annotated[
         str | None,
-        typer.Option("--bootstrap", help="The bootstrap addresses that clients hold (else those of the routers)."),
+        typer.Option("--bootstrap", help="Bootstrap addresses of the clients (else of the routers)."),
     ] = None,
     delivery_timeout: DeliveryTimeout = None,
     clients_known: Annotated[
-        bool, typer.Option("--clients-known", help="The target knows the credentials that routers' tables map.")
+        bool,
+        typer.Option("--clients-known", help="The target knows the credentials that routers check themselves."),
     ] = False,
     accept_misplaced_members: AcceptMisplaced = False,
     accept_late: Annotated[
-        bool, typer.Option("--accept-late", help="The target needs no record that the source took after a flip.")
+        bool,
+        typer.Option("--accept-late", help="Go on although the target lacks late records of the source."),
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Take it back: routers tell their own addresses again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Have routers advertise their own addresses again.")] = False,
     timeout: Timeout = 600.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
@@ -50,7 +52,7 @@ async def finish(
     """Let clients leave the routers, with no restart.
 
     Routers name the target's own addresses in metadata, and end connections in turn; waits until no client is left.
-    Says whether the bootstrap addresses that clients hold will still answer without routers.
+    Prints whether the clients' bootstrap addresses will still answer without routers.
     """
     given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
     for address in given:

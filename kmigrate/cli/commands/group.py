@@ -37,7 +37,7 @@ async def mirror(
         typer.Option(
             "--mode",
             metavar="MODE",
-            help="What members do that have moved: follow (they stay in their group), hold (they wait), or auto.",
+            help="Members at a router: follow (stay in the source's group), hold (wait for the promote), or auto.",
         ),
     ] = "auto",
     link: Link = None,

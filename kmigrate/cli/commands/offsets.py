@@ -52,7 +52,7 @@ async def translate(
     from_: From = "source",
     link: Link = None,
 ) -> Answer:
-    """Say where positions of one side lie on the other.
+    """Translate offsets of one cluster to the other.
 
     A position means the next record at or after that offset. A position that holds a record becomes that record's
     offset; a position without a record becomes the next record's offset. A position beyond the copied range has no

@@ -101,10 +101,10 @@ async def plan(
     topics: Topics = None,
     from_: StartAt = "earliest",
     offsets: OffsetsMode = "auto",
-    rate: Annotated[float, typer.Option("--rate", help="MB a second that the copy is taken to make.", min=0.1)] = 50,
+    rate: Annotated[float, typer.Option("--rate", help="Assumed rate of the copy in MB per second.", min=0.1)] = 50,
     link: Link = None,
 ) -> Answer:
-    """Say what each topic would get, or what is left of its copy.
+    """Print what each topic would get, or what is left of its copy.
 
     Partitions, replicas, padding, holes, records to copy, time, identical or mapped offsets; changes nothing. The
     figures of a topic that is mirrored already count only the remaining copy, whatever --from and --offsets say.
@@ -134,7 +134,7 @@ async def plan(
             notes = _notes(values)
             if name in readers:
                 groups = ", ".join(readers[name])
-                notes.append(f"groups that read it and are not mirrored would lose their place: {groups}")
+                notes.append(f"groups that read it and are not mirrored would lose their position: {groups}")
             compacted = "compact" in values.get("cleanup.policy", "")
             asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s, configs_of)
             rows.append(await _outlook(connections, record.name, source, known.get(name), name, asked, notes))
@@ -228,7 +228,7 @@ async def _outlook(
     ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
     if silent := sorted(p for _, p in keys if ends[name, p].error or ends[name, p].offset < 0):
         parts = ", ".join(map(str, silent))
-        notes.append(f"the source does not tell where these partitions end, so nothing is counted: {parts}")
+        notes.append(f"the source returns no end of these partitions, so nothing is counted: {parts}")
         return replace(made, offsets=obstacle or "unknown", notes=tuple(notes))
     if known is not None and known.starts:
         left = await _rest_of_copy(connections, known, {p: first[name, p].offset for _, p in keys})

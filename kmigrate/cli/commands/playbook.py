@@ -215,7 +215,7 @@ def _one(call: Call, step: Step, count: int) -> None:
     if call.out.unheard:
         raise Failed(
             "nobody-reads",
-            f"whoever read this call's output has left before step {step.number}",
+            f"the reader of this call's output has left before step {step.number}",
             still_true="the steps before it stand",
             next_step="run the playbook again, with its output to where it stays: it goes on here",
         )

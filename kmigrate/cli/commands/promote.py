@@ -55,7 +55,7 @@ async def promote(
         bool, typer.Option("--verify", help="Compare what is new with Spark first; promote only what is equal.")
     ] = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Take back what waits to be fenced: topics are mirrored as before.")
+        bool, typer.Option("--cancel", help="Take back a promote that waits for its fence: topics stay mirrored.")
     ] = False,
     accept_misplaced_members: AcceptMisplaced = False,
     accept_direct_writers: Annotated[
@@ -70,7 +70,7 @@ async def promote(
     ] = None,
     on_late: Annotated[
         OnLate | None,
-        typer.Option("--on-late", help="What becomes of records that the source takes after the flip (else alarm)."),
+        typer.Option("--on-late", help="What to do with records that the source appends after the flip (else alarm)."),
     ] = None,
     timeout: Timeout = 300.0,
     no_wait: NoWait = False,

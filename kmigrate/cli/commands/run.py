@@ -96,7 +96,7 @@ def run_mirror(
     link: Link = None,
     metrics: Metrics = None,
     workers: Workers = 1,
-    worker: Annotated[bool, typer.Option("--worker", hidden=True, help="End when standard input does.")] = False,
+    worker: Annotated[bool, typer.Option("--worker", hidden=True, help="End when standard input closes.")] = False,
 ) -> None:
     """Run the mirrors of all links, or of one link.
 
@@ -117,7 +117,7 @@ def run_router(
         int, typer.Option("--workers", min=1, max=64, help="Processes that share the ports; one uses one core at most.")
     ] = 1,
     take_over: TakeOver = False,
-    worker: Annotated[int, typer.Option("--worker", hidden=True, help="End when standard input does.")] = 0,
+    worker: Annotated[int, typer.Option("--worker", hidden=True, help="End when standard input closes.")] = 0,
 ) -> None:
     """Run one router.
 
@@ -139,9 +139,10 @@ def run_router(
 @command(router_app, "forget")
 async def forget_router(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The router that does not answer.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the router that does not answer.")],
     dead: Annotated[
-        bool, typer.Option("--dead", help="Its process has surely ended: no topic is sealed for it any more.")
+        bool,
+        typer.Option("--dead", help="The router's process has ended: no topic is sealed for it."),
     ] = False,
     plan: PlanOnly = False,
     yes: Yes = False,

@@ -55,14 +55,14 @@ async def mirror(
     link: Link = None,
     engine: Annotated[
         str | None,
-        typer.Option("--engine", metavar="daemon|spark|auto", help="Who copies (else daemon, or as it was)."),
+        typer.Option("--engine", metavar="daemon|spark|auto", help="Engine (else daemon, or the present engine)."),
     ] = None,
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = MASTER,
     conf: Annotated[
         list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark (may be repeated).")
     ] = None,
     throttle: Annotated[
-        str, typer.Option("--throttle", metavar="RATE", help="Most bytes a second of Spark's tasks together.")
+        str, typer.Option("--throttle", metavar="RATE", help="Maximum bytes per second of all Spark tasks together.")
     ] = "off",
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Spark goes on copying until a topic's promote or its hand-over.")
@@ -170,7 +170,7 @@ async def pause(call: Call, topics: Topics = None, link: Link = None, plan: Plan
 async def resume(
     call: Call,
     topics: Topics = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="This stopped partition alone.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Only this stopped partition.")] = None,
     accept_loss: Annotated[
         str | None, typer.Option("--accept-loss", metavar="FROM..TO", help="Give up exactly the offsets named as lost.")
     ] = None,

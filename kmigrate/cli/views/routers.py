@@ -55,10 +55,10 @@ def ending(asked: Sequence[Bootstrap], *, gone: bool, may_stop: bool) -> Text:
     if not gone:
         return Text("Routers keep the clients until the other links are finished, too.", style="yellow")
     if may_stop:
-        return Text("✓ Nobody is left. The routers may be stopped; no client need be restarted.", style="green")
+        return Text("✓ No client is left. The routers may be stopped; no client need be restarted.", style="green")
     kept = ", ".join(each.address for each in asked if each.leads is not Leads.TARGET) or "the bootstrap address"
     return Text(
-        f"Nobody is left on the routers' broker listeners. Do not stop the router behind {kept} before that name leads "
-        "to brokers of the target: clients that start again need it. Nobody need be restarted for it.",
+        f"No client is left on the routers' broker listeners. Do not stop the router behind {kept} before that name "
+        "leads to brokers of the target: clients that start again need it. No client has to be restarted for it.",
         style="yellow",
     )

@@ -5,18 +5,16 @@ stands already changes nothing and succeeds.
 
     links            create, delete, check and limit links
     access           findings about ACLs
-    topics           mirror and promote topics
+    mirror           mirror topics, the engine of a copy, copies with fewer replicas
+    promote          promote topics, `promote --cancel`, findings about direct writers
     creatable        whether the target takes the topics
-    durability       copies with fewer replicas
     loops            topics that would be copied in a circle
-    engines          the engine that copies a topic
     matching         names by regular expression
     pause_resume     pause, resume, accepted losses
     groups           mirror and promote groups
     position_guards  positions that a hand-over would move
     routers          silent routers
     late             late writes, `--seal`, `--no-seal` and `--on-late`
-    cancel           `promote --cancel`
     waiting          the wait for what a verb asked for
     proposal         the shape of every verb
     forget           topics and groups taken out of their link
@@ -27,9 +25,7 @@ from __future__ import annotations
 
 from kmigrate.workflow.base.producer_expiration import memory_findings
 from kmigrate.workflow.verbs.access import access_findings, state_findings
-from kmigrate.workflow.verbs.cancel import cancel_promote
 from kmigrate.workflow.verbs.creatable import ConfigsOf
-from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
@@ -43,10 +39,11 @@ from kmigrate.workflow.verbs.links import (
     throttle_link,
 )
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
+from kmigrate.workflow.verbs.mirror import check_offsets_mode, mirror_topics, set_engine
 from kmigrate.workflow.verbs.pause_resume import check_loss, pause_topics, resume_topics
+from kmigrate.workflow.verbs.promote import cancel_promote, promote_topics
 from kmigrate.workflow.verbs.proposal import Proposal
 from kmigrate.workflow.verbs.routers import forget_router, router_to_replace
-from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
 from kmigrate.workflow.verbs.waiting import wait_groups, wait_topics
 
 __all__ = [

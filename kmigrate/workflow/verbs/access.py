@@ -55,7 +55,7 @@ def host_findings(rules: Collection[Acl], topic: str) -> list[Finding]:
         warn(
             "host-rules",
             f"topic {topic} has ACLs for single hosts: {'; '.join(map(str, bound[:_MOST_NAMED]))}{more}; both clusters "
-            "see a client of a router at the router's address, so none of them is about it",
+            "see a client of a router at the router's address, so these ACLs match no client of a router",
             "before clients move, give the source the same ACLs for the routers' addresses: they are carried over",
         )
     ]

@@ -109,7 +109,7 @@ async def finish_link(
     found = [*guards, *found, *await _time_findings(connections, link)]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
     changes = [
-        f"routers tell clients the target's own addresses: {addresses}",
+        f"routers advertise the target's own addresses: {addresses}",
         "routers end the connections to their broker listeners in turn; their bootstrap listeners go on answering",
     ]
     if raised_alone(state, link):
@@ -169,8 +169,8 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
     found += [
         warn(
             "other-link",
-            f"link {name} is not finished: until it is, routers go on telling their own addresses, for an address is "
-            "a broker's and not a topic's",
+            f"link {name} is not finished: until it is, routers go on advertising their own addresses, because an "
+            "address is a broker's and not a topic's",
             f"kmigrate link finish {name}",
         )
         for name in waiting
@@ -219,7 +219,7 @@ def _router_guard(
             "start the routers again",
         )
     if report.maps_clients:
-        what = f"router {name} knows clients by a table of its own: the target may not know what they show"
+        what = f"router {name} knows clients by a table of its own: the target may not know their credentials"
         remedy = "make these credentials or certificates known to the target, and say so: --clients-known"
         return Finding("warn" if clients_known else "refuse", "clients-mapped", what, remedy)
     return None
@@ -264,7 +264,7 @@ async def undo_finish(connections: Connections, name: str | None) -> Proposal:
         current = resolve_link(state, link.name)
         return replace(current, finished_ms=0) if current.finished_ms else None
 
-    change = "routers tell clients their own addresses again, and end no connection"
+    change = "routers advertise their own addresses again, and end no connection"
     return propose(connections.log, "link finish", found, [(change, decide)])
 
 
@@ -305,12 +305,12 @@ async def wait_left(connections: Connections, name: str, timeout: float, say: Sa
 
 def _still_here(name: str, left: Left, timeout: float) -> WaitTimedOut:
     if left.silent:
-        what = f"router {', '.join(left.silent)} has not said within {timeout:g} s that it knows of the finish"
+        what = f"router {', '.join(left.silent)} has not reported within {timeout:g} s that it knows of the finish"
     else:
         what = f"after {timeout:g} s {left.on_brokers} connections to routers are left: {'; '.join(left.named)}"
     return WaitTimedOut(
         "clients-left",
         what,
-        still_true="the link stays finished: routers serve who is left as before, and go on seeing clients off",
+        still_true="the link stays finished: routers serve the remaining clients, and go on ending connections",
         next_step=f"look at these clients; kmigrate link finish {name} waits again, with --undo routers keep them",
     )

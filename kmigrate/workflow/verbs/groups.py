@@ -195,7 +195,7 @@ def mode_for(state: State, link: str, group: str, reads: GroupReads | None, aske
 def _against_following(state: State, link: str, reads: GroupReads) -> str:
     """Return why members at the target's copy cannot share offsets with members at the source; '' where they can."""
     if reads.kind not in _CARRIED:
-        return f"it is a {reads.kind} group, whose members' words with their coordinator are not carried"
+        return f"it is a {reads.kind} group, whose requests to the coordinator are not carried over"
     for topic in sorted(reads.topics):
         record = state.topic(link, topic)
         if record is None:

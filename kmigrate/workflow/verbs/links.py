@@ -181,8 +181,8 @@ async def delete_link(connections: Connections, name: str, delivery_timeout_s: f
         found.append(
             warn(
                 "begins-anew",
-                f"nobody knows any more then what link {link.name} has promoted: a playbook that makes it would mirror "
-                "all of that anew, and hand old positions to its groups",
+                f"the promotes of link {link.name} are forgotten with it: a playbook that creates the link would "
+                "mirror all of that anew, and hand old positions to its groups",
                 "run no such playbook again",
             )
         )

@@ -18,8 +18,8 @@ from kmigrate.workflow.base.writes import telling
 from kmigrate.workflow.verbs.creatable import ConfigsOf, no_configs
 from kmigrate.workflow.verbs.groups import mirror_groups
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
+from kmigrate.workflow.verbs.mirror import mirror_topics
 from kmigrate.workflow.verbs.proposal import Noun, Proposal
-from kmigrate.workflow.verbs.topics import mirror_topics
 
 __all__ = [
     "MatchingProposal",

@@ -154,7 +154,7 @@ async def _signs_of_life(connections: Connections, name: str, addresses: Iterabl
             found.append(refuse("router-answers", what, "stop that process, then repeat"))
         elif leads is Leads.NOWHERE and await _is_taken(address):
             what = f"something at {address}, where router {name} was, takes connections and does not answer as a router"
-            remedy = "it may be that router, standing still: see that its process has ended"
+            remedy = "it may be that router, stopped: make sure that its process has ended"
             found.append(warn("router-address-taken", what, remedy))
     return found
 

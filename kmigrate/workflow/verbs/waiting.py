@@ -138,9 +138,9 @@ async def wait_let_go(connections: Connections, link: str) -> None:
         if monotonic() > deadline:
             raise WaitTimedOut(
                 "mirror-busy",
-                f"mirror process {', '.join(busy)} has not said within {_LET_GO_S:g} s that it has let go of what is "
-                "forgotten",
-                next_step="repeat it; one of an older version never says so: start it with this version",
+                f"mirror process {', '.join(busy)} has not said within {_LET_GO_S:g} s that it has let go of what "
+                "is forgotten",
+                next_step="repeat it; a mirror of an older version never reports this: start it with this version",
             )
         await connections.log.changed(1.0)
 

@@ -12,7 +12,7 @@ from kmigrate.workflow.base.broker_settings import BrokerSettings
 from kmigrate.workflow.base.plan import Finding
 from kmigrate.workflow.groups import admission, handover, misplaced
 from kmigrate.workflow.status import snapshot as status
-from kmigrate.workflow.verbs import groups, topics
+from kmigrate.workflow.verbs import groups, mirror
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +29,8 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[BrokerSettings]:
     async def none_refused(*_: Any) -> list[Finding]:
         return []
 
-    monkeypatch.setattr(topics, "creation_findings", none_refused)
-    for module in (broker_settings, groups, topics):
+    monkeypatch.setattr(mirror, "creation_findings", none_refused)
+    for module in (broker_settings, groups, mirror):
         monkeypatch.setattr(module, "read_both", told)
     monkeypatch.setattr(admission, "read_settings", told_by_target)
     return both

@@ -23,7 +23,7 @@ from kmigrate.model.presences import ControllerPresence, MirrorPresence, Partiti
 from kmigrate.model.records import AssignmentRecord, ClusterRef, LeaseRecord, LinkRecord, TopicRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.running import until_mirroring
-from kmigrate.workflow.verbs import topics as topic_verbs
+from kmigrate.workflow.verbs import promote as promote_verb
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
@@ -131,19 +131,19 @@ def test_a_promote_is_refused_while_the_copy_waits_for_room_on_the_target() -> N
     waits = PartitionProgress(5, 5, trouble="target-disk-low: waits for room on broker 2")
     low = "target-disk-low: cluster t: broker 2, log directory /d: 1.0 GB of 100.0 GB are free"
     log.say(replace(MIRROR, active=True, topics={"t": {0: waits}}, disk_low=low))
-    found = topic_verbs._promote_guard(log, record)  # type: ignore[arg-type]
+    found = promote_verb._promote_guard(log, record)  # type: ignore[arg-type]
     assert found is not None
     assert (found.level, found.ref) == ("refuse", "target-disk-low")
     assert low in found.what
     assert "make room" in found.next_step
     log.say(replace(MIRROR, active=True, topics={"t": {0: replace(waits, trouble="")}}, disk_low=low))
-    assert topic_verbs._promote_guard(log, record) is None  # type: ignore[arg-type]
+    assert promote_verb._promote_guard(log, record) is None  # type: ignore[arg-type]
 
 
 def test_the_guard_of_a_promote_says_whether_waiting_helps() -> None:
     log = MemoryLog(LINK)
     aligning = TopicRecord("l", "t", TopicPhase.ALIGNING, 1)
-    alone = topic_verbs._promote_guard(log, aligning)  # type: ignore[arg-type]
+    alone = promote_verb._promote_guard(log, aligning)  # type: ignore[arg-type]
     assert alone is not None
     assert "wait" not in alone.next_step
     assert "no mirror process of link l is heard of" in alone.next_step

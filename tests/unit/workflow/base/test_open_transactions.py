@@ -19,7 +19,7 @@ from kmigrate.model.records import TopicRecord, TransactionRecord
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.base import open_transactions as transactions
 from kmigrate.workflow.base.open_transactions import begun_elsewhere, wait_for_ends
-from kmigrate.workflow.verbs.topics import _coupled
+from kmigrate.workflow.verbs.promote import _coupled
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK, PENDING, ROUTER, SHARED, Stage, promoted
 

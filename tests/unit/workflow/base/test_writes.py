@@ -19,7 +19,6 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import CopyEngine, GroupRecord, PromoteTerms, TopicRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Plan
-from kmigrate.workflow.verbs import topics
 from tests.fakes.finishing import FINISHED, LINK, run
 from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
@@ -87,8 +86,8 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*_: object) -> list[Any]:
         return []
 
-    monkeypatch.setattr(topics, "look_for_direct_writers", none)
-    monkeypatch.setattr(topics, "loop_findings", none)
+    monkeypatch.setattr("kmigrate.workflow.verbs.promote.look_for_direct_writers", none)
+    monkeypatch.setattr("kmigrate.workflow.verbs.mirror.loop_findings", none)
 
 
 def promote(connections: Any) -> Any:

@@ -13,7 +13,7 @@ from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import DirectRecord, DirectWriter, TransactionRecord
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.promote.direct_writers import direct_writers, look_for_direct_writers, seen_direct_writers
-from kmigrate.workflow.verbs.topics import direct_findings
+from kmigrate.workflow.verbs.promote import direct_findings
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK, PENDING, FakeCluster
 

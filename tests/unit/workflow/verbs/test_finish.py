@@ -22,7 +22,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads, ask_bootstraps, bootstrap_findings, host_and_port
-from kmigrate.workflow.verbs import finish, topics
+from kmigrate.workflow.verbs import finish, mirror
 from tests.fakes.finishing import CLIENT, FINISHED, GROUP, LINK, ROUTER, TOPIC, WORD, Connections, run
 from tests.fakes.proposals import run_verb
 
@@ -249,8 +249,8 @@ def test_a_link_that_is_finished_while_the_guards_look_mirrors_nothing_new(monke
     async def no_readers(*_: Any) -> dict[str, list[str]]:
         return {}
 
-    monkeypatch.setattr(topics, "loop_findings", no_loops)
-    monkeypatch.setattr(topics, "readers_at", no_readers)
+    monkeypatch.setattr(mirror, "loop_findings", no_loops)
+    monkeypatch.setattr(mirror, "readers_at", no_readers)
     connections = Meanwhile()
     with pytest.raises(Refused) as caught:
         run(run_verb(verbs.mirror_topics(connections, "l", ["n"], "earliest", "auto")))  # type: ignore[arg-type]

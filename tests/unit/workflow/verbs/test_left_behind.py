@@ -14,8 +14,8 @@ from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, PromoteTerms, TopicRecord
 from kmigrate.workflow.base.plan import Plan
-from kmigrate.workflow.verbs import topics
-from kmigrate.workflow.verbs.topics import promote_topics
+from kmigrate.workflow.verbs import promote
+from kmigrate.workflow.verbs.promote import promote_topics
 from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.groups.test_following import Source
@@ -59,7 +59,7 @@ def planned(
     async def source(_: object) -> tuple[Source, Admin]:
         return Logs(positions=(reads,)), admin
 
-    monkeypatch.setattr(topics, "look_for_direct_writers", nobody)
+    monkeypatch.setattr(promote, "look_for_direct_writers", nobody)
     target = Logs(positions=())
     target.begin = target_begins
     connections = cast(

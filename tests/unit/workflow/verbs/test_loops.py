@@ -11,7 +11,7 @@ import pytest
 
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
-from kmigrate.workflow.verbs import loops, topics
+from kmigrate.workflow.verbs import loops, mirror
 from tests.fakes.state_log import MemoryLog
 
 THERE = LinkRecord("there", "u", ClusterRef("east", "h:1", "east-id"), ClusterRef("west", "h:2", "west-id"), 1)
@@ -55,8 +55,8 @@ def test_an_original_of_another_link_is_known_also_after_its_promote(
     assert asyncio.run(known) == "there"
     assert asyncio.run(loops.copied_back_by(cluster("west"), cluster("east"), "other")) == ""
     assert asyncio.run(loops.copied_back_by(cluster("west"), cluster("south"), "t")) == ""
-    advice = asyncio.run(topics._unless_needed(cluster("west"), cluster("east"), "t"))
+    advice = asyncio.run(mirror._unless_needed(cluster("west"), cluster("east"), "t"))
     assert advice == "keep topic t on east: link there copies that topic from there to west"
     assert "if no client and no other link" in asyncio.run(
-        topics._unless_needed(cluster("west"), cluster("south"), "t")
+        mirror._unless_needed(cluster("west"), cluster("south"), "t")
     )

@@ -1,255 +1,50 @@
-"""Verbs on topics: the intent to mirror, and the intent to promote."""
+"""`promote` on topics, and `promote --cancel`, which takes back a promote that still waits.
+
+A cancelled promote ends as at its time-out: in one record, with the reason. From the fence on, the controller alone
+ends a promote, within seconds: writers wait, and each step rests on the step before.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from kmigrate.cluster.admin import Admin, ConfigValue
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
-from kmigrate.cluster.metadata import TopicInfo
-from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable, UsageError
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.coupling import coupled_topics
-from kmigrate.model.ids import is_internal
-from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, GroupPhase, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.presences import MirrorPresence
-from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.model.stops import DISK_LOW
-from kmigrate.model.words import advised, delete_unneeded
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.base.broker_settings import ALL, Scope, compare_settings, read_both, settings_unknown
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import marker_findings
 from kmigrate.workflow.base.plan import Finding, Level, ok, refuse, warn
 from kmigrate.workflow.base.running import until_mirroring
 from kmigrate.workflow.groups.misplaced import promoted_group_findings
-from kmigrate.workflow.groups.readers import readers_at, reading_groups
+from kmigrate.workflow.groups.readers import reading_groups
 from kmigrate.workflow.promote.direct_writers import Straggler, look_for_direct_writers
+from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.promote.sealing import Sealer, strays
 from kmigrate.workflow.status.lags import lost_beginning
-from kmigrate.workflow.verbs.creatable import ConfigsOf, creation_findings, no_configs, timeout_findings
-from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import coupled_groups, judged_promote, promote_guards, unmirrored_readers
-from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
-from kmigrate.workflow.verbs.loops import copied_back_by, loop_findings
-from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, owned, propose, refuse_if
+from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.mirror import setting_guards
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose, refuse_if
 from kmigrate.workflow.verbs.routers import unheard_routers
 
-__all__ = ["check_offsets_mode", "direct_findings", "mirror_topics", "promote_topics"]
-
-_FIRST_WITH_PRODUCERS = (0, 11)
-"""First version with message format 2, the first format with producer ids."""
-_MODES = {
-    "auto": "identical offsets where they can be had, else mapped",
-    "identical": "identical offsets",
-    "mapped": "mapped offsets",
-}
+__all__ = ["cancel_promote", "direct_findings", "promote_topics"]
 
 _MOST = 20
 """Maximum number of direct writers that are named; those in the way come first."""
 _DIRECT_NEXT = "restart that producer with the router's address; where its writes may be lost: --accept-direct-writers"
-
-
-async def mirror_topics(
-    connections: Connections,
-    link_name: str | None,
-    topics: Sequence[str],
-    start: str,
-    offsets: str,
-    *,
-    configs_of: ConfigsOf = no_configs,
-    recreate: bool = False,
-) -> Proposal:
-    """Propose to mirror topics; the mirror carries the intent out.
-
-    `recreate` says that an empty topic that groups read at the target is deleted there and created anew.
-    """
-    link = resolve_link(connections.log.state, link_name)
-    check_offsets_mode(offsets)
-    known = {topic: record for topic in topics if (record := connections.log.state.topic(link.name, topic)) is not None}
-    found = [ok("already-mirrored", f"topic {r.topic} is {r.phase} already") for r in known.values()]
-    new = [topic for topic in dict.fromkeys(topics) if topic not in known]
-    if not new:
-        return propose(connections.log, "topic mirror", found)
-    refuse_finished(link)
-    source, source_admin = await connections.source(link)
-    seen = (await source.refresh(new)).topics
-    configs = await source_admin.topic_configs([topic for topic in new if topic in seen])
-    existing = (await connections.target.refresh(new)).topics
-    adopted: list[str] = []
-    for topic in new:
-        guards = _topic_guards(link, topic, connections.log.state.topic_owner(topic), seen.get(topic))
-        if not guards and topic in existing:
-            guards = await _target_guards(source, connections.target, seen[topic], existing[topic], offsets)
-            if guards == []:
-                adopted.append(topic)
-        values = configs.get(topic, {})
-        found += guards + _format_guards(topic, values.get("message.format.version"))
-        if topic in seen:
-            brokers, in_sync = len(connections.target.metadata.brokers), values.get("min.insync.replicas")
-            found += durability_findings(seen[topic], existing.get(topic), brokers, in_sync)
-    found += await loop_findings(source, connections.target, new)
-    refused = {f.what for f in found if f.level == "refuse"}
-    missing = [] if refused else [seen[topic] for topic in new if topic in seen and topic not in existing]
-    found += await creation_findings(connections, missing, configs_of)
-    found += await _setting_guards(connections, link, source)
-    found += await _adoption_findings(connections, link, adopted, recreate=recreate)
-    anew = adopted if recreate else []
-    writes: list[Write] = []
-    for topic in new if not refused else ():
-        record = TopicRecord(link.name, topic, TopicPhase.INITIALISING, now_ms(), start, offsets)
-        record = replace(record, partitions=len(seen[topic].partitions), recreate=topic in anew)
-        writes.append((f"mirror {topic} from {start}, {_MODES[offsets]}", partial(_claim, record)))
-    changes = [change for change, _ in writes]
-    changes += [f"delete the empty topic {topic} on {link.target.name}, and create it anew" for topic in anew]
-    return propose(connections.log, "topic mirror", found, writes, changes)
-
-
-async def _setting_guards(connections: Connections, link: LinkRecord, source: ClusterClient) -> list[Finding]:
-    """Compare the clusters' settings except those on groups, and the transaction timeouts with the target's limit."""
-    try:
-        here, there = await read_both(connections, link)
-    except KmigrateError as error:
-        return [settings_unknown(error)]
-    return [*compare_settings(here, there, ALL - {Scope.GROUPS}), *await timeout_findings(source, here, there)]
-
-
-def check_offsets_mode(offsets: str) -> None:
-    """Raise UsageError if a word is no offsets mode."""
-    if offsets not in _MODES:
-        raise UsageError(
-            "bad-offsets-mode", f"--offsets {offsets}: no such mode", next_step="expected: auto, identical or mapped"
-        )
-
-
-def _claim(record: TopicRecord, state: State) -> Record | None:
-    """Return the topic's record for its link, unless another call claimed the topic, or finished the link,
-    meanwhile."""
-    refuse_finished(resolve_link(state, record.link))
-    owner = state.topic_owner(record.topic)
-    if owner is not None and (owner.link != record.link or owner.forgotten_ms):
-        refuse_if("topic mirror", owned("topic", owner.topic, owner))
-    return record if owner is None else None
-
-
-def _topic_guards(link: LinkRecord, topic: str, owner: TopicRecord | None, info: TopicInfo | None) -> list[Finding]:
-    if owner is not None:
-        return [owned("topic", owner.topic, owner)]
-    if is_internal(topic):
-        return [refuse("internal-topic", f"topic {topic} is internal and is never mirrored")]
-    if info is None:
-        return [
-            refuse(
-                "unknown-topic",
-                f"the source {link.source.name} has no topic {topic}",
-                "check the name: kmigrate plan lists what the source has",
-            )
-        ]
-    return []
-
-
-def _format_guards(topic: str, version: ConfigValue | None) -> list[Finding]:
-    """Warn of a topic whose log has no place for producer ids: the mirror copies, but a router cannot write (43)."""
-    numbers = re.match(r"(\d+)\.(\d+)", version.value) if version is not None else None
-    if numbers is None or (int(numbers[1]), int(numbers[2])) >= _FIRST_WITH_PRODUCERS:
-        return []
-    return [
-        warn(
-            "old-message-format",
-            f"topic {topic} is written in message format {numbers[0]}: it is mirrored, but what producers send through "
-            "a router is refused by the source (UNSUPPORTED_FOR_MESSAGE_FORMAT)",
-            f"set message.format.version of {topic} to the source's version before its producers are rolled",
-        )
-    ]
-
-
-async def _unless_needed(source: ClusterClient, target: ClusterClient, topic: str) -> str:
-    """Return the advice for a topic that stands on the target: an original of another link is never deleted."""
-    link = await copied_back_by(source, target, topic)
-    if link:
-        return (
-            f"keep topic {topic} on {target.settings.name}: link {link} copies that topic from there to "
-            f"{source.settings.name}"
-        )
-    return f"{delete_unneeded(topic)}, then repeat"
-
-
-async def _target_guards(
-    source: ClusterClient, target: ClusterClient, seen: TopicInfo, existing: TopicInfo, offsets: str
-) -> list[Finding]:
-    """Return the findings for a topic that exists on the target.
-
-    The topic may be adopted if its number of partitions is the same; with data only in mode mapped.
-    """
-    if len(existing.partitions) != len(seen.partitions):
-        return [
-            refuse(
-                "partition-count",
-                f"topic {seen.name} exists on the target with {len(existing.partitions)} partitions, "
-                f"the source has {len(seen.partitions)}",
-                await _unless_needed(source, target, seen.name),
-            )
-        ]
-    keys = [(seen.name, p) for p in existing.partitions]
-    ends = await target.list_offsets(dict.fromkeys(keys, LATEST))
-    if any(end.offset > 0 for end in ends.values()):
-        total = sum(max(0, end.offset) for end in ends.values())
-        if offsets == "mapped":
-            what = f"topic {seen.name} exists on the target with {total} offsets: the mirror's records go behind them"
-            return [warn("target-has-data", what)]
-        return [
-            refuse(
-                "target-has-data",
-                f"topic {seen.name} exists on the target and has held data ({total} offsets)",
-                "put the records of the source behind that data: --offsets mapped; or "
-                + await _unless_needed(source, target, seen.name),
-            )
-        ]
-    return []
-
-
-async def _adoption_findings(
-    connections: Connections, link: LinkRecord, topics: Sequence[str], *, recreate: bool
-) -> list[Finding]:
-    """Return the findings for empty topics that exist on the target and are taken for the mirror.
-
-    A group that has read an empty topic has a position in the topic's log. The copy begins where the source's log
-    begins, so that position may lie before the copy's start. The group would then be reset as `auto.offset.reset` says.
-    """
-    if not topics:
-        return []
-    found: list[Finding] = []
-    readers: Mapping[str, Sequence[str]] = {}
-    try:
-        readers = await readers_at(connections.target, connections.target_admin, topics)
-    except KmigrateError as error:
-        what = f"which groups read {', '.join(topics)} on the target could not be asked: {error.what}"
-        found.append(warn("readers-unknown", what))
-    for topic in topics:
-        exists = f"topic {topic} exists on the target, empty"
-        groups = ", ".join(readers.get(topic, ()))
-        if recreate:
-            lost = f"; its groups lose their place in it: {groups}" if groups else ""
-            found.append(warn("target-topic-recreated", f"{exists}: it is deleted and created anew{lost}"))
-        elif groups:
-            found.append(
-                refuse(
-                    "target-topic-read",
-                    f"{exists}, and groups read it there: {groups}",
-                    "stop these groups' clients and delete their positions; or have the empty topic deleted and made "
-                    f"anew: {advised('topic mirror --recreate', link.name, topic)}",
-                )
-            )
-        else:
-            found.append(warn("target-topic-adopted", f"{exists}: it is adopted"))
-    return found
 
 
 async def promote_topics(
@@ -331,7 +126,7 @@ async def _promote_topics(
     found += await _cut_copies(connections, source, new)
     found += unheard_routers(connections.log)
     found += await _seal_findings(connections, source, source_admin, new)
-    found += await _setting_guards(connections, link, source)
+    found += await setting_guards(connections, link, source)
     refuse_if(judged.verb, *found)
     found += await _groups_left_behind(connections, link, source, source_admin, names)
     found += await marker_findings(connections.target, connections.target_admin, link, new, finish=False)
@@ -488,3 +283,59 @@ def direct_findings(found: Sequence[Straggler], *, accepted: bool) -> list[Findi
         what = f"{len(gone) - room} more direct writers of {gone[0].topic} have been seen during the link"
         named.append(warn("direct-writers-seen", what, f"kmigrate topic show {gone[0].topic}"))
     return named
+
+
+async def cancel_promote(
+    connections: Connections, link_name: str | None, topics: Sequence[str], *, who: str
+) -> Proposal:
+    """Propose to take waiting promotes back; no cluster is asked except for the state log."""
+    state = connections.log.state
+    link = resolve_link(state, link_name).name
+    reason = f"cancelled: taken back by {who}"
+    judged = Judged.topics("promote", link, _cancel_guard, lambda record: given_up(record, reason))
+    waiting, found = judged.look(state, topics)
+    found += _left_waiting(state, link, waiting)
+    writes = [(f"take back the promote of {topic}", judged.write(topic)) for topic in waiting]
+    return propose(connections.log, judged.verb, found, writes)
+
+
+def _cancel_guard(record: TopicRecord) -> Finding | None:
+    """Return why a promote cannot, or need not, be taken back; None where the promote waits."""
+    topic = record.topic
+    if record.phase is TopicPhase.PROMOTED:
+        what = f"topic {topic} is promoted: there is no way back"
+        return refuse("already-promoted", what, "its clients go on at the target: kmigrate status")
+    if record.phase in BEHIND_FENCE:
+        return refuse(
+            "fence-begun",
+            f"topic {topic} is {record.phase}: its promote is over in seconds, one way or the other",
+            "see how it ends: kmigrate status --watch",
+        )
+    if record.phase is not TopicPhase.PROMOTE_PENDING:
+        return ok("already", f"no promote of topic {topic} is asked for: it is {record.phase}")
+    return None
+
+
+def _left_waiting(state: State, link: str, topics: Collection[str]) -> list[Finding]:
+    """Return findings for what was to be promoted in one unit with these topics.
+
+    Coupled topics wait on; coupled groups are given up by the controller.
+    """
+    coupled = coupled_topics(state.couplings(link), topics)
+    left = {
+        topic: name
+        for topic, name in sorted(coupled.items())
+        if (record := state.topic(link, topic)) is not None and record.phase is TopicPhase.PROMOTE_PENDING
+    }
+    return [
+        warn(
+            "coupled-topics",
+            f"{topic} is written in the same transactions (transactional id {name}): its promote waits on for theirs",
+            f"take it back, too: {advised('promote --cancel', link, *left)}",
+        )
+        for topic, name in left.items()
+    ] + [
+        warn("coupled-group", f"the promote of group {group.group} goes with theirs, and is given up, too")
+        for group in coupled_groups(state, link, topics)
+        if group.phase is GroupPhase.PROMOTING
+    ]

@@ -14,8 +14,8 @@ from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Finding
-from kmigrate.workflow.verbs import topics
-from kmigrate.workflow.verbs.durability import durability_findings
+from kmigrate.workflow.verbs import mirror
+from kmigrate.workflow.verbs.mirror import durability_findings
 from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 
@@ -84,7 +84,7 @@ def test_who_asks_for_a_topic_to_be_mirrored_is_warned(monkeypatch: pytest.Monke
     async def no_loops(*_: object) -> list[Finding]:
         return []
 
-    monkeypatch.setattr(topics, "loop_findings", no_loops)
+    monkeypatch.setattr(mirror, "loop_findings", no_loops)
     connections: Any = Connections()
     made = asyncio.run(run_verb(verbs.mirror_topics(connections, "l", ["t"], "earliest", "auto"), plan=True))
     assert [finding.ref for finding in made.findings] == ["fewer-replicas", "min-insync-lowered"]
