@@ -2,6 +2,19 @@
 
 For mirrored topics and for groups that follow, the router answers what their sources would say, or refuses a change
 until the promote. Everything else goes to the target. No request is held.
+
+A topic is created for a client if no source has a topic of that name that is not mirrored yet (D11). After such a
+creation mirroring could not begin any more: the topic would then exist at the target with data that would be nowhere
+else.
+
+A Metadata request may ask the broker to create unknown topics. The router first asks without creation. If the answer
+lacks a topic that the client would have had created, the router asks the sources for that topic. Topics that no source
+has are then requested separately, as the client asked, and the two answers are merged.
+
+For a CreateTopics request the router asks the sources at once. If a source has the topic, the creation is only tried
+(validate only). The target then reports its own objections, first of all that the topic exists there, too. If the
+target could create the topic, the router refuses with the reason. Topics that no source has are created as the client
+asked, and the answers are merged.
 """
 
 from __future__ import annotations
@@ -9,15 +22,16 @@ from __future__ import annotations
 from kmigrate.protocol.api import (
     ApiKey,
     Message,
+    blank,
     build_answer,
     decode_request,
     encode_request,
     frame_answer,
     read_answer,
+    replace,
 )
-from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.admin.create_topics import create_topics
 from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.state import Buffer, ClientContext, ClientLink, SharedState
@@ -26,16 +40,12 @@ from kmigrate.router.wire.admin import answer_with, split_mirrored
 from kmigrate.router.wire.apis import APIS, Treatment
 from kmigrate.router.wire.config_resources import asked_brokers, make_names_real, show_names, show_own_configs
 from kmigrate.router.wire.groups import leaves_group
-from kmigrate.router.wire.listed import (
-    dead,
-    describe_new_request,
-    describe_request,
-    with_followed,
-    without_followed,
-)
+from kmigrate.router.wire.listed import dead, describe_new_request, describe_request, with_followed, without_followed
 from kmigrate.router.wire.share import ask_for_subscription, refuse_share, share_accepted, subscription_told
 
 __all__ = ["AdminHandler"]
+
+_UNKNOWN = Code.UNKNOWN_TOPIC_OR_PARTITION.to_bytes(2, "big")
 
 
 class AdminHandler:
@@ -59,8 +69,8 @@ class AdminHandler:
 
     def _ask(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[Buffer]:
         """Ask the target, with the target's own broker names."""
-        asked = asked_brokers(request, self._shared.book)
         book = self._shared.book
+        asked = asked_brokers(request, book)
         real = make_names_real(request, book) if asked else make_nodes_real(head, request, book)
         if real != request:
             frame, request = encode_request(frame, head, real), real
@@ -90,10 +100,54 @@ class AdminHandler:
         if own:
             frame = encode_request(frame, head, rest)
         if head.api_key == ApiKey.CREATE_TOPICS:
-            answer = yield from create_topics(self._shared, self._client, head, frame, rest)
+            answer = yield from self._create_topics(head, frame, rest)
         else:
             answer = yield from self._client.ask_target([frame], head.correlation_id)
         return answer_with(head, own, answer) if own else answer
+
+    def ask_metadata(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[bytearray]:
+        """Ask the target for metadata on behalf of a client; return the target's answer."""
+        if not request.allow_auto_topic_creation or not request.topics:  # a request for all topics creates none
+            return (yield from self._client.ask_target([frame], head.correlation_id))
+        quiet = encode_request(frame, head, replace(request, allow_auto_topic_creation=False))
+        answer = yield from self._client.ask_target([quiet], head.correlation_id)
+        free = _missing(answer, head)
+        if free:
+            free -= yield from self._shared.backend.at_sources(free)
+        if not free:
+            return answer
+        named = tuple(topic for topic in request.topics if topic.name is not None and str(topic.name) in free)
+        creating = encode_request(frame, head, replace(request, topics=named))
+        created = yield from self._client.ask_target([creating], head.correlation_id)
+        return _merged(answer, created, head)
+
+    def _create_topics(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[bytearray]:
+        """Ask the target to create topics for a client, none of them mirrored; return the answer."""
+        # A promoted topic belongs to the target: clients may delete the topic and create it again.
+        asked = frozenset(str(topic.name) for topic in request.topics) - self._shared.table.topics.keys()
+        at_sources = yield from self._shared.backend.at_sources(asked)
+        if not at_sources:
+            return (yield from self._client.ask_target([frame], head.correlation_id))
+        tried = tuple(topic for topic in request.topics if str(topic.name) in at_sources)
+        free = tuple(topic for topic in request.topics if str(topic.name) not in at_sources)
+        trial = encode_request(frame, head, replace(request, topics=tried, validate_only=True))
+        refused = self._refused(head, (yield from self._client.ask_target([trial], head.correlation_id)))
+        if not free:
+            return answer_with(head, refused)
+        creating = encode_request(frame, head, replace(request, topics=free))
+        return answer_with(head, refused, (yield from self._client.ask_target([creating], head.correlation_id)))
+
+    def _refused(self, head: RequestHead, answer: bytearray) -> tuple[Message, ...]:
+        """Return the target's answer for tried topics, with a refusal for each topic that could be created."""
+        results = []
+        for topic in read_answer(head, answer).topics:
+            if not code_of(topic.error_code):
+                why = f"topic {topic.name} is not mirrored yet, and a source has it or cannot be asked: mirror it first"
+                self._say(head, f"{why}; it was not created")
+                refused = {"error_code": Code.POLICY_VIOLATION, "error_message": f"kmigrate: {why}"}
+                topic = blank(type(topic), name=topic.name, **refused)
+            results.append(topic)
+        return tuple(results)
 
     def _share(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[Buffer]:
         """Refuse a member of a share group that has subscribed to a mirrored topic, at whatever time."""
@@ -136,3 +190,22 @@ class AdminHandler:
     def _describe(self, head: RequestHead, request: Message) -> Conversation[Message]:
         asked = head._replace(api_key=request.__api_key__, version=request.__version__)
         return self._groups.answer(asked, request)
+
+
+def _missing(answer: bytearray, head: RequestHead) -> frozenset[str]:
+    """Return the topics of an answer that the target does not have."""
+    if _UNKNOWN not in answer:  # nearly always; then the answer need not be decoded here
+        return frozenset()
+    return frozenset(
+        str(topic.name)
+        for topic in read_answer(head, answer).topics
+        if topic.name is not None and code_of(topic.error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    )
+
+
+def _merged(first: bytearray, second: bytearray, head: RequestHead) -> bytearray:
+    """Return the first answer with the topics of the second in place of its own."""
+    answer, newer = (read_answer(head, frame) for frame in (first, second))
+    by_name = {topic.name: topic for topic in newer.topics}
+    topics = tuple(by_name.get(topic.name, topic) for topic in answer.topics)
+    return bytearray(frame_answer(replace(answer, topics=topics), head.correlation_id))

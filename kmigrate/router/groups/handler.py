@@ -53,9 +53,9 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.groups.coordinator import ELSEWHERE, GroupCoordinatorClient, GroupRequest, Unreached
 from kmigrate.router.groups.heartbeats import HeartbeatHandler
 from kmigrate.router.groups.trials import TrialJoins
-from kmigrate.router.shared.conversation import Conversation, Conversations, Future, together
+from kmigrate.router.shared.conversation import Conversation, Future, together
 from kmigrate.router.shared.pending_positions import Partition
-from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
+from kmigrate.router.shared.state import Buffer, ClientContext, ClientLink, SharedState
 from kmigrate.router.wire.followed import (
     codes_in,
     committed_in,
@@ -95,13 +95,11 @@ _WITH_POSITIONS = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.O
 class GroupHandler:
     """Answers the requests of groups that follow."""
 
-    def __init__(
-        self, shared: SharedState, client: ClientLink, trials: TrialJoins, conversations: Conversations
-    ) -> None:
+    def __init__(self, shared: SharedState, client: ClientLink, context: ClientContext, trials: TrialJoins) -> None:
         self._shared = shared
         self._client = client
+        self._context = context
         self._trials = trials
-        self._conversations = conversations
         self._coordinator = GroupCoordinatorClient(shared, client)
         self._heartbeats = HeartbeatHandler(shared, client, self._coordinator)
         self._joins: list[GroupRequest] = []
@@ -185,7 +183,7 @@ class GroupHandler:
         changed.set(None)
         self._beat()
         if self._joins or self._waiting:
-            self._watch()
+            self._shared.waiting.setdefault(self)
 
     def closed(self) -> None:
         self._coordinator.gone = True
@@ -193,9 +191,6 @@ class GroupHandler:
         self._heartbeats.closed()
         while self._deferred:
             self._deferred.popleft()[1].set(False)
-
-    def _watch(self) -> None:
-        self._shared.waiting.setdefault(self)
 
     def _route(self, request: GroupRequest) -> GroupRoute | None:
         return self._shared.table.followed.get(request.group)
@@ -393,7 +388,7 @@ class GroupHandler:
         self._joins.append(join)
         self._shared.followers.join(*join.member)
         self._beat()
-        self._watch()
+        self._shared.waiting.setdefault(self)
         try:
             answer = yield from self._join_at_source(join)
         finally:
@@ -427,8 +422,8 @@ class GroupHandler:
     def _unless_ended(self, request: GroupRequest) -> Conversation[Message | None]:
         """Ask the source; None if the table ends the wait before the answer."""
         answer = self._waiting[request] = Future[Message | None]()
-        self._watch()
-        self._conversations.start(self._deliver(request))
+        self._shared.waiting.setdefault(self)
+        self._context.conversations.start(self._deliver(request))
         try:
             return (yield from answer)
         finally:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.listener_access import ListenerAccess
 from kmigrate.model.security import Bearer, Login
-from kmigrate.protocol.api import ApiKey, Message, answer_type, blank, frame_answer, read_answer
+from kmigrate.protocol.api import ApiKey, Message, build_answer, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.protocol.sasl import MIN_ITERATIONS
@@ -133,16 +133,13 @@ class ClientLogin:
                 failure = (yield from self._accept(name)) if name else ""
         else:
             error, failure = Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first"
-        kind = answer_type(head)
         if not failure:
-            return LoginAnswer(frame_answer(blank(kind, auth_bytes=message), head.correlation_id))
+            return LoginAnswer(build_answer(head, auth_bytes=message))
         when = self._client.now() + _REFUSAL_S
         self._delay = when, Future()
         self._client.wake_at(when)
         yield from self._delay[1]
-        return LoginAnswer(
-            frame_answer(blank(kind, error_code=error, error_message=failure), head.correlation_id), failure
-        )
+        return LoginAnswer(build_answer(head, error_code=error, error_message=failure), failure)
 
     def advance(self) -> None:
         """Go on with a refusal once the delay is over."""
@@ -164,8 +161,7 @@ class ClientLogin:
                 why = "it logs in by Kerberos: its tickets are for a broker's host name, and no router can use them"
         else:
             self._mechanism = mechanism
-        answer = blank(answer_type(head), error_code=error, mechanisms=access.mechanisms)
-        return LoginAnswer(frame_answer(answer, head.correlation_id), why)
+        return LoginAnswer(build_answer(head, error_code=error, mechanisms=access.mechanisms), why)
 
     def _plain(self, message: bytes) -> tuple[str, bytes | None]:
         """Return the client's proven name and the router's message; '' and None for a wrong password."""

@@ -12,10 +12,9 @@ from collections.abc import Collection
 from functools import partial
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import ApiKey, Message, decode_request, frame_answer, is_flexible
+from kmigrate.protocol.api import ApiKey, Message, build_answer, decode_request, frame_answer, is_flexible
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
-from kmigrate.router.admin.create_topics import ask_metadata
 from kmigrate.router.admin.handler import AdminHandler
 from kmigrate.router.fetch.handler import FetchHandler
 from kmigrate.router.fetch.list_offsets import ListOffsetsHandler
@@ -31,7 +30,7 @@ from kmigrate.router.wire.addresses import rewrite_answer, show_share_read
 from kmigrate.router.wire.api_versions import answer_api_versions, filter_api_versions, unsupported_api_versions
 from kmigrate.router.wire.apis import APIS, OFFERED, Treatment, check_offered, treated
 from kmigrate.router.wire.followed import as_no_member
-from kmigrate.router.wire.groups import DELETES, HEARTBEATS, group_error, groups_of, leaves_group, wait_answer
+from kmigrate.router.wire.groups import DELETES, HEARTBEATS, groups_of, leaves_group, wait_answer
 from kmigrate.router.wire.heartbeats import from_target
 from kmigrate.router.wire.not_ready import cut_offsets
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
@@ -79,7 +78,7 @@ class Session:
         self._order = Sequencer()
         self.conversations = Conversations()
         self._trials = TrialJoins(shared, client, self)
-        self._groups = GroupHandler(shared, client, self._trials, self.conversations)
+        self._groups = GroupHandler(shared, client, self, self._trials)
         self._admin = AdminHandler(shared, client, self._groups, self)
         self._transactions = TransactionHandler(shared, client, self.conversations, self._groups)
         self._login = ClientLogin(shared, client)
@@ -337,7 +336,7 @@ class Session:
         if head.api_key in HEARTBEATS:
             if leaves_group(request):
                 return False
-            answer = frame_answer(group_error(head, request, Code.NOT_COORDINATOR), head.correlation_id)
+            answer = build_answer(head, error_code=Code.NOT_COORDINATOR)
         elif head.api_key == ApiKey.END_TXN or _wants_producer_id(head, request):
             return False
         else:
@@ -448,7 +447,7 @@ class Session:
         """Return the target's answer with the router's addresses, or unchanged to a client that may leave."""
         if head.api_key == ApiKey.METADATA:
             full = self._decodable(head, frame)
-            answer = yield from ask_metadata(self._shared, self._client, full, frame, decode_request(frame, full))
+            answer = yield from self._admin.ask_metadata(full, frame, decode_request(frame, full))
         else:
             answer = yield from self._client.ask_target([frame], head.correlation_id)
         if self.knows_brokers:

@@ -11,7 +11,7 @@ A  A topic is forgotten only in one of four cases, in which that cannot happen.
    1. The source does not have the topic any more, and no producer may still repeat a write that the copy holds. Then
       the copy is all there is.
    2. The target does not have the topic. Clients get UNKNOWN_TOPIC_OR_PARTITION, and no router creates the topic
-      (`router.admin.create_topics`).
+      (`router.admin.handler`).
    3. The target's topic belongs to somebody else: the topic holds data, and nothing was ever copied there. (An empty
       topic may be the mirror's own, because the record is written after the topic is created.)
    4. No router is known that clients could be at.
