@@ -193,8 +193,8 @@ class Admin:
         """Return the only outcome of the request that `send` sends; raise a Failed outcome."""
 
         def sent() -> Mapping[Any, Future[Any]]:
-            told = send()
-            return {0: told} if isinstance(told, Future) else told
+            reported = send()
+            return {0: reported} if isinstance(reported, Future) else reported
 
         ((_, outcome),) = (await self._outcomes(sent, lambda _: what, lambda _: right)).items()
         if isinstance(outcome, Failed):
@@ -215,12 +215,12 @@ class Admin:
         """
         self._asked += 1
         try:
-            return await self._told(send, what, right)
+            return await self._answers(send, what, right)
         finally:
             self._asked -= 1
             self._end_replaced()
 
-    async def _told(
+    async def _answers(
         self,
         send: Callable[[], Mapping[_Key, Future[Any]]],
         what: Callable[[_Key], str],
@@ -269,10 +269,10 @@ class Admin:
         if self._client is not None:
             self._client.poll(0)
         if self._login_failures:
-            told = self._login_failures[-1]
+            reported = self._login_failures[-1]
             return AuthenticationFailed(
                 "authentication-failed",
-                f"cluster {self._settings.name} was not logged in to, to {what}: {told}",
+                f"cluster {self._settings.name} was not logged in to, to {what}: {reported}",
                 still_true="nothing was changed by this request",
                 next_step=f"check the security settings of [clusters.{self._settings.name}] (docs/security.md)",
             )
@@ -347,24 +347,24 @@ class Admin:
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
         """Return all configs of topics, by topic and key."""
         out: dict[str, dict[str, ConfigValue]] = {}
-        for name, told in (await self.topic_configs_told(names)).items():
-            if isinstance(told, KmigrateError):
-                raise told
-            out[name] = told
+        for name, reported in (await self.topic_config_outcomes(names)).items():
+            if isinstance(reported, KmigrateError):
+                raise reported
+            out[name] = reported
         return out
 
-    async def topic_configs_told(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue] | KmigrateError]:
+    async def topic_config_outcomes(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue] | KmigrateError]:
         """Return an outcome per topic: its configs, or why the configs cannot be read."""
         if not names:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        told = await self._outcomes(
+        reported = await self._outcomes(
             lambda: self.client.describe_configs(resources, request_timeout=self._timeout),
             lambda resource: f"describe the configs of topic {resource.name}",
             lambda resource: ("DESCRIBE_CONFIGS", f"topic {resource.name}"),
         )
         out: dict[str, dict[str, ConfigValue] | KmigrateError] = {}
-        for resource, entries in told.items():
+        for resource, entries in reported.items():
             if isinstance(entries, Failed):
                 out[str(resource.name)] = entries
                 continue
@@ -455,18 +455,18 @@ class Admin:
             lambda name: ("DESCRIBE", f"group {name}"),
         )
         out: dict[str, GroupState] = {}
-        for name, told in outcomes.items():
-            if isinstance(told, BrokerRefused) and told.code == 69:  # GROUP_ID_NOT_FOUND, since Kafka 4
+        for name, reported in outcomes.items():
+            if isinstance(reported, BrokerRefused) and reported.code == 69:  # GROUP_ID_NOT_FOUND, since Kafka 4
                 out[name] = GroupState(name, "dead", "unknown", ())
                 continue
-            if isinstance(told, Failed):
-                raise told
+            if isinstance(reported, Failed):
+                raise reported
             out[name] = GroupState(
                 name,
-                told.state.name.lower(),
-                getattr(getattr(told, "type", None), "name", "classic").lower(),
-                tuple(GroupMember(m.member_id, m.client_id, m.host) for m in told.members),
-                frozenset(part.topic for m in told.members for part in _assigned(m)),
+                reported.state.name.lower(),
+                getattr(getattr(reported, "type", None), "name", "classic").lower(),
+                tuple(GroupMember(m.member_id, m.client_id, m.host) for m in reported.members),
+                frozenset(part.topic for m in reported.members for part in _assigned(m)),
             )
         return out
 

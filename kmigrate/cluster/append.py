@@ -28,7 +28,7 @@ from kmigrate.protocol.hot import PRODUCE_VERSION, Buffer, FetchPartition, Produ
 from kmigrate.records.batch import Batch, next_sequence, walk
 from kmigrate.records.build import one_record_batch
 
-__all__ = ["LogTail", "Takes", "append_alone", "asked_to_append", "read_tail", "settled_end"]
+__all__ = ["LogTail", "Takes", "append_alone", "ask_to_append", "read_tail", "settled_end"]
 
 _PURPOSE = "tail"
 _LOOK_S = 0.25
@@ -105,9 +105,9 @@ async def settled_end(
         if deadline is not None and monotonic() > deadline:
             raise Unreachable("unsettled-log", f"the end of {topic}-{partition} does not come to rest")
         await sleep(min(settle_s, _LOOK_S))
-        told = await _end(client, topic, partition, replicated=replicated)
-        if told is None or told != last:
-            last, since = told, monotonic()
+        reported = await _end(client, topic, partition, replicated=replicated)
+        if reported is None or reported != last:
+            last, since = reported, monotonic()
         elif monotonic() - since >= settle_s:
             break
     if last is None:
@@ -120,11 +120,11 @@ async def _end(client: ClusterClient, topic: str, partition: int, *, replicated:
     key = (topic, partition)
     if replicated:
         mark = (await client.list_offsets({key: LATEST}))[key]
-    told = await client.log_end(key)
-    if told.error:
+    reported = await client.log_end(key)
+    if reported.error:
         await client.refresh([topic])
-        raise Unreachable("no-log-end", f"{topic}-{partition}: {row(told.error).name}")
-    return None if replicated and (mark.error or mark.offset != told.offset) else told
+        raise Unreachable("no-log-end", f"{topic}-{partition}: {row(reported.error).name}")
+    return None if replicated and (mark.error or mark.offset != reported.offset) else reported
 
 
 async def _scan(
@@ -225,17 +225,17 @@ class Takes(Enum):
     NOTHING = "nothing"
 
 
-_TOLD = {Code.CORRUPT_MESSAGE: Takes.WRITES, Code.MESSAGE_TOO_LARGE: Takes.NOTHING}
+_BY_CODE = {Code.CORRUPT_MESSAGE: Takes.WRITES, Code.MESSAGE_TOO_LARGE: Takes.NOTHING}
 
 
-async def asked_to_append(client: ClusterClient, topic: str, partitions: Sequence[int]) -> dict[int, Takes]:
+async def ask_to_append(client: ClusterClient, topic: str, partitions: Sequence[int]) -> dict[int, Takes]:
     """Return each partition's state by its leader's answer; raise Unreachable if a leader is away or has changed."""
     leaders: dict[int, list[int]] = {}
     for partition in partitions:
         leaders.setdefault(client.leader(topic, partition), []).append(partition)
     out: dict[int, Takes] = {}
-    for told in await together(*(_ask(client, node, topic, parts) for node, parts in leaders.items())):
-        out.update(told)
+    for reported in await together(*(_ask(client, node, topic, parts) for node, parts in leaders.items())):
+        out.update(reported)
     return out
 
 
@@ -252,9 +252,9 @@ async def _ask(client: ClusterClient, node: int, topic: str, partitions: Sequenc
     )
     out: dict[int, Takes] = {}
     for (_, partition), answer in decode_produce(frame).items():
-        told = _TOLD.get(Code(answer.error)) if answer.error in _TOLD else None
-        if told is not None:
-            out[partition] = told
+        reported = _BY_CODE.get(Code(answer.error)) if answer.error in _BY_CODE else None
+        if reported is not None:
+            out[partition] = reported
         elif answer.error and row(answer.error).retriable:
             raise Unreachable("no-leader", f"{topic}-{partition}: {row(answer.error).name}")
         else:

@@ -60,10 +60,10 @@ class AdvertisedFault:
 async def advertised_faults(client: ClusterClient) -> list[AdvertisedFault]:
     """Return the brokers that are unreachable at their advertised addresses; the client has read metadata."""
     brokers = dict(client.metadata.brokers)
-    told = await together(*(_why_unreached(client, node) for node in brokers))
+    reported = await together(*(_why_unreached(client, node) for node in brokers))
     return [
         AdvertisedFault(client.settings.name, node, "{}:{}".format(*brokers[node]), why)
-        for node, why in zip(brokers, told, strict=True)
+        for node, why in zip(brokers, reported, strict=True)
         if why
     ]
 
@@ -144,19 +144,19 @@ async def log_dirs(client: ClusterClient, node: int, topics: Sequence[tuple[str,
             next_step=f"allow {client.settings.security.principal} DESCRIBE on cluster kafka-cluster at cluster "
             f"{client.settings.name}",
         )
-    return [_log_dir(node, told) for told in answer.results]
+    return [_log_dir(node, reported) for reported in answer.results]
 
 
-def topic_bytes(told: Mapping[int, list[LogDir] | Failed], topics: Iterable[str]) -> dict[str, int] | None:
+def topic_bytes(reported: Mapping[int, list[LogDir] | Failed], topics: Iterable[str]) -> dict[str, int] | None:
     """Return the bytes of topics with all replicas, by topic; None if a broker or a log directory gives no answer."""
     found = dict.fromkeys(topics, 0)
-    for dirs in told.values():
+    for dirs in reported.values():
         if isinstance(dirs, Failed) or any(each.error for each in dirs):
             return None
         for each in dirs:
             for topic, size in each.sizes.items():
                 found[topic] = found.get(topic, 0) + size
-    return found if told else None
+    return found if reported else None
 
 
 async def _of_broker(
@@ -165,9 +165,9 @@ async def _of_broker(
     found: dict[str, LogDir] = {}
     try:
         for topics in asked:
-            for told in await log_dirs(client, node, topics):
-                before = found.get(told.path, told)
-                found[told.path] = replace(told, sizes={**before.sizes, **told.sizes})
+            for reported in await log_dirs(client, node, topics):
+                before = found.get(reported.path, reported)
+                found[reported.path] = replace(reported, sizes={**before.sizes, **reported.sizes})
     except Failed as failed:
         return failed
     except KmigrateError as error:
@@ -189,7 +189,7 @@ def _portions(topics: Mapping[str, Iterable[int]]) -> Iterator[list[tuple[str, S
     yield portion
 
 
-def _log_dir(node: int, told: Any) -> LogDir:
-    sizes = {str(topic.name): sum(int(each.partition_size) for each in topic.partitions) for topic in told.topics}
-    total, usable = (int(getattr(told, name, -1)) for name in ("total_bytes", "usable_bytes"))
-    return LogDir(node, str(told.log_dir), code_of(told.error_code), total, usable, sizes)
+def _log_dir(node: int, reported: Any) -> LogDir:
+    sizes = {str(topic.name): sum(int(each.partition_size) for each in topic.partitions) for topic in reported.topics}
+    total, usable = (int(getattr(reported, name, -1)) for name in ("total_bytes", "usable_bytes"))
+    return LogDir(node, str(reported.log_dir), code_of(reported.error_code), total, usable, sizes)

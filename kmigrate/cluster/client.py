@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from kmigrate.cluster.health import BrokerHealth, LeadershipCrossCheck, Logins, first_answer
 from kmigrate.cluster.metadata import (
     METADATA_VERSION,
-    Layout,
     Metadata,
+    MetadataCache,
     TopicInfo,
     Topics,
     ask_about,
-    names_told,
+    names_in,
 )
 from kmigrate.cluster.requests import (
     NO_LEADER,
@@ -31,7 +31,7 @@ from kmigrate.cluster.requests import (
     ask_for_offsets,
     ask_versions,
     newest_versions,
-    offsets_told,
+    offsets_in,
     partitions_of,
     refuse_too_old,
     topics_of,
@@ -78,13 +78,13 @@ class ProducerState:
     txn_start_offset: int
 
 
-def _producer_state(told: Message) -> ProducerState:
+def _producer_state(reported: Message) -> ProducerState:
     return ProducerState(
-        int(told.producer_id),
-        int(told.producer_epoch),
-        int(told.last_sequence),
-        millis_of(told.last_timestamp),
-        int(told.current_txn_start_offset),
+        int(reported.producer_id),
+        int(reported.producer_epoch),
+        int(reported.last_sequence),
+        millis_of(reported.last_timestamp),
+        int(reported.current_txn_start_offset),
     )
 
 
@@ -97,7 +97,7 @@ class ClusterClient:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings = settings
-        self.layout = Layout()
+        self.metadata_cache = MetadataCache()
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._refresh_lock = asyncio.Lock()
@@ -108,8 +108,8 @@ class ClusterClient:
         self._producers = RequestBatcher(self._describe_all)
         self._logins = Logins()
         self._closed = False
-        self.silence = BrokerHealth()
-        self._others = LeadershipCrossCheck(self.layout, self.silence, self._layout_told_by)
+        self.health = BrokerHealth()
+        self._cross_check = LeadershipCrossCheck(self.metadata_cache, self.health, self._ask_for_metadata)
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -120,17 +120,17 @@ class ClusterClient:
     async def close(self) -> None:
         """Close for good: later requests are refused, and open no connection that nobody would close."""
         self._closed = True
-        await self._others.close()
+        await self._cross_check.close()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
-    # layout
+    # metadata
 
     @property
     def metadata(self) -> Metadata:
         """The known metadata; a new object as soon as there is news."""
-        return self.layout.known
+        return self.metadata_cache.known
 
     async def bootstrap(self) -> BrokerConnection:
         """Return a connection to any broker that answers: a known broker first, then the bootstrap addresses.
@@ -141,16 +141,16 @@ class ClusterClient:
         controls = [each for (_, purpose), each in self._connections.items() if purpose == "control"]
         known = {each.address: each for each in controls if not each.lost}
         for address, connection in known.items():
-            if address not in self.silence and address not in self._others:
+            if address not in self.health and address not in self._cross_check:
                 return connection
         failures: list[str] = []
         addresses = [*self.metadata.brokers.items()]
         addresses += [(-1 - n, address) for n, address in enumerate(self.settings.bootstrap)]
 
-        def doubts(each: tuple[int, tuple[str, int]]) -> tuple[tuple[float, bool], tuple[float, bool]]:
-            return self.doubts(each[1]), self._logins.doubts("{}:{}".format(*each[1]))
+        def rank(each: tuple[int, tuple[str, int]]) -> tuple[tuple[float, bool], tuple[float, bool]]:
+            return self.rank(each[1]), self._logins.rank("{}:{}".format(*each[1]))
 
-        for node, (host, port) in sorted(addresses, key=doubts):
+        for node, (host, port) in sorted(addresses, key=rank):
             if (doubted := known.get(f"{host}:{port}")) is not None:
                 return doubted
             try:
@@ -180,11 +180,11 @@ class ClusterClient:
             if not self.metadata.cluster_id:
                 refuse_too_old(await self._first_answer(ask_versions, memoryview), self.settings)
             began = monotonic()
-            metadata = await self._told_by_any(asked, lambda answer: self.layout.hear(asked, answer))
+            metadata = await self._ask_any_broker(asked, lambda answer: self.metadata_cache.hear(asked, answer))
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
-            self._others.heard(self.silence.last_heard)
+            self._cross_check.heard(self.health.last_heard)
             return metadata
 
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
@@ -192,9 +192,9 @@ class ClusterClient:
 
         A client may have chosen the names, so there may be any number of invalid or invisible names.
         """
-        return await self._told_by_any(tuple(topics), names_told)
+        return await self._ask_any_broker(tuple(topics), names_in)
 
-    async def _told_by_any(self, asked: Topics, hear: Callable[[bytearray], _T]) -> _T:
+    async def _ask_any_broker(self, asked: Topics, hear: Callable[[bytearray], _T]) -> _T:
         question = ask_about(asked)
         return await self._first_answer(
             lambda connection: connection.send(ApiKey.METADATA, METADATA_VERSION, [question], flexible=True), hear
@@ -203,9 +203,9 @@ class ClusterClient:
     async def _first_answer(
         self, ask: Callable[[BrokerConnection], asyncio.Future[bytearray]], hear: Callable[[bytearray], _T]
     ) -> _T:
-        return await first_answer(self.bootstrap, ask, hear, self.silence, self.settings.request_timeout_s)
+        return await first_answer(self.bootstrap, ask, hear, self.health, self.settings.request_timeout_s)
 
-    async def _layout_told_by(self, node: int, topics: Topics) -> bytearray:
+    async def _ask_for_metadata(self, node: int, topics: Topics) -> bytearray:
         connection = await self.connection(node)
         return await connection.call_raw(
             ApiKey.METADATA,
@@ -215,13 +215,13 @@ class ClusterClient:
             timeout=self.settings.request_timeout_s,
         )
 
-    def doubts(self, address: tuple[str, int]) -> tuple[float, bool]:
+    def rank(self, address: tuple[str, int]) -> tuple[float, bool]:
         """Return a sort key: requests that any broker can answer go last to the broker with the greatest key.
 
         The key is the time since which the broker is silent, and whether the broker was found to be behind another.
         """
         named = "{}:{}".format(*address)
-        return self.silence.since(named), named in self._others
+        return self.health.since(named), named in self._cross_check
 
     async def topic(self, name: str) -> TopicInfo | None:
         """Return a topic, read now; None if the cluster does not have the topic."""
@@ -239,24 +239,24 @@ class ClusterClient:
         silent: Unreachable | None = None
         tasks = TaskOwner()
         try:
-            asked = [tasks.start(self.topic_told_by(node, name)) for node in self.metadata.brokers]
+            asked = [tasks.start(self.topic_at(node, name)) for node in self.metadata.brokers]
             for answer in asyncio.as_completed(asked):
-                told: TopicInfo | None = None
+                reported: TopicInfo | None = None
                 try:
-                    told = await answer
+                    reported = await answer
                 except Unreachable as error:
                     silent = error
-                if told is not None:
-                    return told
+                if reported is not None:
+                    return reported
         finally:
             await tasks.close()
         if silent is not None:
             raise silent
         return None
 
-    async def topic_told_by(self, node: int, name: str) -> TopicInfo | None:
+    async def topic_at(self, node: int, name: str) -> TopicInfo | None:
         """Return a topic as this broker knows it; later leaders that we know from other brokers stay."""
-        return self.layout.hear((name,), await self._layout_told_by(node, (name,))).topics.get(name)
+        return self.metadata_cache.hear((name,), await self._ask_for_metadata(node, (name,))).topics.get(name)
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the known leader's node id; −1 if there is no leader or the leader is unknown."""
@@ -293,11 +293,11 @@ class ClusterClient:
         connected = {each.address for each in self._connections.values() if not each.lost}
         brokers = self.metadata.brokers
 
-        def doubts(node: int) -> tuple[tuple[float, bool], bool, bool]:
+        def rank(node: int) -> tuple[tuple[float, bool], bool, bool]:
             address = "{}:{}".format(*brokers[node])
-            return self.doubts(brokers[node]), address not in connected, address != self.silence.last_heard
+            return self.rank(brokers[node]), address not in connected, address != self.health.last_heard
 
-        return min(brokers, key=doubts, default=-1)
+        return min(brokers, key=rank, default=-1)
 
     async def _open(self, node: int, host: str, port: int, purpose: str) -> BrokerConnection:
         key = (node, purpose)
@@ -336,9 +336,9 @@ class ClusterClient:
         try:
             answer = await connection.call(request, self.settings.request_timeout_s)
         except Unreachable as unreachable:
-            self.silence.failed(connection.address, unreachable)
+            self.health.failed(connection.address, unreachable)
             raise
-        self.silence.heard(connection.address)
+        self.health.heard(connection.address)
         return answer
 
     # offsets
@@ -358,13 +358,13 @@ class ClusterClient:
 
         async def ask(node: int, keys: Sequence[Key]) -> Mapping[Key, LogOffset]:
             question = {key: wanted[key] for key in keys}
-            return await self.offsets_told_by(
+            return await self.list_offsets_at(
                 node, question, replica_id=replica_id, read_committed=read_committed, purpose=purpose
             )
 
         return {**dict.fromkeys(wanted, NO_LEADER), **await self._ask_leaders(wanted, ask)}
 
-    async def offsets_told_by(
+    async def list_offsets_at(
         self,
         node: int,
         wanted: Mapping[Key, int],
@@ -380,7 +380,7 @@ class ClusterClient:
         refuses.
         """
         question = ask_for_offsets(wanted, epochs or {}, replica_id=replica_id, read_committed=read_committed)
-        return offsets_told(await self.call(question, node, purpose=purpose))
+        return offsets_in(await self.call(question, node, purpose=purpose))
 
     async def log_ends(self, keys: Iterable[Key]) -> dict[Key, LogOffset]:
         """Return the log ends (not high watermarks) of partitions."""

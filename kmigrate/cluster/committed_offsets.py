@@ -73,7 +73,7 @@ async def write_positions(
         if monotonic() - asked > _FRESH_S or not client.is_open(node, "control"):
             if tries.over:
                 what = f"whether group {group} may be written is not told in {_FRESH_S:g} s, on a connection that lasts"
-                raise Unreachable("word-too-old", what)
+                raise Unreachable("permission-too-old", what)
             continue
         answer = await client.call(request, node)
         codes = {key: code_of(part.error_code) for key, part in partitions_of(answer)}

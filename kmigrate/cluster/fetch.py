@@ -291,10 +291,10 @@ class Tail:
             await self._refresh_quietly()
             raise
         topic, partition = self._topic, self._partition
-        told = decode_fetch(frame)
-        if not told.partitions:  # a broker answers so beyond our quota, and delays its next answer
+        response = decode_fetch(frame)
+        if not response.partitions:  # a broker answers so beyond our quota, and delays its next answer
             return
-        answer = told.partitions[0]
+        answer = response.partitions[0]
         if answer.diverging is not None:
             raise PlaceLostError(
                 "log-cut", f"{topic}-{partition} was read to {self.position}, and ends at {answer.diverging[1]} by now"

@@ -85,8 +85,8 @@ async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember,
     return () if code_of(found.error_code) else tuple(map(_member, found.members))
 
 
-def _member(told: Any) -> GroupMember:
-    return GroupMember(str(told.member_id), str(told.client_id), str(told.client_host))
+def _member(described: Any) -> GroupMember:
+    return GroupMember(str(described.member_id), str(described.client_id), str(described.client_host))
 
 
 _INSTANCE = "kmigrate-hold"
@@ -185,7 +185,7 @@ async def is_mixed(client: ClusterClient, group: str) -> bool:
         return False
     request = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, min(version, 1), "request")
     answer = await client.call(request(group_ids=(group,), include_authorized_operations=False), node)
-    members = (member for told in answer.groups for member in told.members)
+    members = (member for described in answer.groups for member in described.members)
     return any(int(getattr(member, "member_type", _CLASSIC)) == _CLASSIC for member in members)
 
 

@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from kmigrate.cluster.metadata import Layout, Topics
+from kmigrate.cluster.metadata import MetadataCache, Topics
 from kmigrate.errors import AuthenticationFailed, Failed, Unreachable
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic
@@ -73,7 +73,7 @@ async def first_answer(
     any_broker: Callable[[], Coroutine[Any, Any, BrokerConnection]],
     ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
     hear: Callable[[bytearray], _T],
-    silence: BrokerHealth,
+    health: BrokerHealth,
     timeout: float,
 ) -> _T:
     """Ask brokers one after the other, and return what `hear` makes of the first answer; raise Failed.
@@ -95,9 +95,9 @@ async def first_answer(
             patience = min(max(0.0, deadline - monotonic()), _PATIENCE_S)
             done, _ = await asyncio.wait(asking, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                silence.note(*(each.address for each in asking.values()))
-            elif (told := _first(asking, done, hear, silence)) is not None:
-                return told
+                health.note(*(each.address for each in asking.values()))
+            elif (result := _first(asking, done, hear, health)) is not None:
+                return result
         for each in asking.values():
             each.give_up(f"it did not answer within {timeout:g} s")
         who = ", ".join(each.address for each in asking.values())
@@ -138,7 +138,7 @@ def _first(
     asking: dict[asyncio.Future[bytearray], BrokerConnection],
     done: set[asyncio.Future[bytearray]],
     hear: Callable[[bytearray], _T],
-    silence: BrokerHealth,
+    health: BrokerHealth,
 ) -> _T | None:
     """Return a finished answer; None while other brokers may answer; raise the last failure if no broker is left."""
     for answered in done:
@@ -146,17 +146,17 @@ def _first(
         failure = answered.exception()
         if failure is None:
             try:
-                told = hear(answered.result())
+                result = hear(answered.result())
             except Unreachable as stranger:
                 connection.give_up(stranger.what)
-                silence.note(connection.address)
+                health.note(connection.address)
                 failure = stranger
             else:
-                silence.heard(connection.address)
-                return told
+                health.heard(connection.address)
+                return result
         if not asking:
             raise failure
-        silence.note(connection.address)  # otherwise this broker would be asked next, at once and without end
+        health.note(connection.address)  # otherwise this broker would be asked next, at once and without end
     return None
 
 
@@ -175,9 +175,9 @@ Ask = Callable[[int, Topics], Awaitable[bytearray]]
 class LeadershipCrossCheck:
     """The cross-check of a cluster's leaders."""
 
-    def __init__(self, layout: Layout, silence: BrokerHealth, ask: Ask) -> None:
-        self._layout = layout
-        self._silence = silence
+    def __init__(self, cache: MetadataCache, health: BrokerHealth, ask: Ask) -> None:
+        self._cache = cache
+        self._health = health
         self._ask = ask
         self._asked: dict[str, float] = {}
         """Time of the last request to each broker; after a refused login, the earliest time of the next request."""
@@ -202,34 +202,34 @@ class LeadershipCrossCheck:
         await self._tasks.close()
 
     async def _ask_another(self, heard: str) -> None:
-        known = {"{}:{}".format(*address): node for node, address in self._layout.known.brokers.items()}
+        known = {"{}:{}".format(*address): node for node, address in self._cache.known.brokers.items()}
         self._behind.intersection_update(known)
         self._asked = {address: at for address, at in self._asked.items() if address in known}
         now = monotonic()
         others = {address for address in known.keys() - {heard} if self._asked.get(address, 0.0) <= now}
         if not others:
             return
-        address = min(others, key=lambda each: (self._silence.since(each), self._asked.get(each, 0.0), known[each]))
+        address = min(others, key=lambda each: (self._health.since(each), self._asked.get(each, 0.0), known[each]))
         self._asked[address] = now
         behind, later = False, False
         try:
-            for topics in self._layout.questions():
+            for topics in self._cache.questions():
                 async with asyncio.timeout(_CHECK_PATIENCE_S):
                     answer = await self._ask(known[address], topics)
-                before = self._layout.known
-                behind |= self._layout.hear_of_later(topics, answer)
-                later |= self._layout.known is not before
+                before = self._cache.known
+                behind |= self._cache.hear_of_later(topics, answer)
+                later |= self._cache.known is not before
         except TimeoutError:
-            self._silence.note(address)
+            self._health.note(address)
             return
         except Unreachable as error:
             if error.ref in _NO_WORD:
-                self._silence.note(address)
+                self._health.note(address)
             return
         except Failed:  # A foreground request reports a refused login; more tries would lock the account.
             self._asked[address] = monotonic() + _REFUSED_S
             return
-        self._silence.spoke(address)
+        self._health.spoke(address)
         self._behind.discard(address)
         self._behind.update({address} if behind else (), {heard} if later else ())
 
@@ -272,6 +272,6 @@ class Logins:
         self._accepted.add(address)
         self._doubt = None
 
-    def doubts(self, address: str) -> tuple[float, bool]:
+    def rank(self, address: str) -> tuple[float, bool]:
         """Return a sort key: requests that any broker can answer go last to the broker with the greatest key."""
         return self._refused[address][0] if address in self._refused else 0.0, address not in self._accepted

@@ -44,8 +44,8 @@ async def while_it_leads(client: ClusterClient, topic: str, partition: int, aski
     node = client.leader(topic, partition)
     address = _address(client, node)
     answer = await accompanied(asking, _until_another_leads(client, topic, partition, node, address))
-    if address in client.silence:
-        client.silence.heard(address)
+    if address in client.health:
+        client.health.heard(address)
     return answer
 
 
@@ -67,7 +67,7 @@ def _address(client: ClusterClient, node: int) -> str:
 async def _until_another_leads(client: ClusterClient, topic: str, partition: int, node: int, address: str) -> None:
     async for _ in every(_PATIENCE_S):
         if node >= 0:
-            client.silence.note(address)
+            client.health.note(address)
         try:
             await client.refresh([topic])
         except Failed:
@@ -84,7 +84,7 @@ _REPLICA_PATIENCE_S = 1.0
 _NO_LATER_LEADER = frozenset({0, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})
 
 _Key = tuple[str, int]
-_Told = Mapping[int, Mapping[_Key, LogOffset]]
+_Answers = Mapping[int, Mapping[_Key, LogOffset]]
 """Answers by broker; a broker that has not answered is missing."""
 
 
@@ -99,10 +99,10 @@ async def witnessed_ends(client: ClusterClient, keys: Iterable[_Key]) -> dict[_K
     if unknown:
         await client.refresh(unknown)
     parts = {key: part for key in asked if (part := client.metadata.partition(*key)) is not None and part.leader >= 0}
-    told = await _told(client, parts)
-    for node, topic in {(node, key[0]) for node, ends in told.items() for key, end in ends.items() if _later(end)}:
-        await client.topic_told_by(node, topic)
-    judged = {key: _judged(key, part, told) for key, part in parts.items()}
+    answers = await _ask_replicas(client, parts)
+    for node, topic in {(node, key[0]) for node, ends in answers.items() for key, end in ends.items() if _later(end)}:
+        await client.topic_at(node, topic)
+    judged = {key: _judged(key, part, answers) for key, part in parts.items()}
     unheard = {key for key, end in judged.items() if end.error == Code.REPLICA_NOT_AVAILABLE}
     # A broker that has just left or died may have been removed from the replicas in sync since the last metadata.
     if unheard:
@@ -110,7 +110,7 @@ async def witnessed_ends(client: ClusterClient, keys: Iterable[_Key]) -> dict[_K
         for key in unheard:
             now = client.metadata.partition(*key)
             if now is not None and now.leader_epoch == parts[key].leader_epoch:
-                judged[key] = _judged(key, now, told)
+                judged[key] = _judged(key, now, answers)
     return {key: judged.get(key, NO_LEADER) for key in asked}
 
 
@@ -127,7 +127,7 @@ def refuse_unwitnessed(client: ClusterClient, ends: Mapping[_Key, LogOffset]) ->
             )
 
 
-async def _told(client: ClusterClient, parts: Mapping[_Key, PartitionInfo]) -> _Told:
+async def _ask_replicas(client: ClusterClient, parts: Mapping[_Key, PartitionInfo]) -> _Answers:
     """Return the replicas' answers; wait `_REPLICA_PATIENCE_S` for replicas that lead none of these partitions."""
     hosted: dict[int, dict[_Key, int]] = {}
     for key, part in parts.items():
@@ -138,16 +138,16 @@ async def _told(client: ClusterClient, parts: Mapping[_Key, PartitionInfo]) -> _
     tasks = TaskOwner()
     try:
         asked = {
-            node: tasks.start(client.offsets_told_by(node, theirs, epochs=epochs, replica_id=LOG_END))
+            node: tasks.start(client.list_offsets_at(node, theirs, epochs=epochs, replica_id=LOG_END))
             for node, theirs in hosted.items()
         }
         leading = {part.leader for part in parts.values()}
-        told = {node: await asked[node] for node in leading}
+        answers = {node: await asked[node] for node in leading}
         others = {task: node for node, task in asked.items() if node not in leading}
         if others:
             done, _ = await asyncio.wait(others, timeout=_REPLICA_PATIENCE_S)
-            told |= {others[task]: task.result() for task in done if not isinstance(task.exception(), Failed)}
-        return told
+            answers |= {others[task]: task.result() for task in done if not isinstance(task.exception(), Failed)}
+        return answers
     finally:
         await tasks.close()
 
@@ -156,13 +156,13 @@ def _later(end: LogOffset) -> bool:
     return end.error == Code.FENCED_LEADER_EPOCH
 
 
-def _judged(key: _Key, part: PartitionInfo, told: _Told) -> LogOffset:
-    words = {node: ends[key] for node, ends in told.items() if key in ends}
-    end = words.get(part.leader, NO_LEADER)
+def _judged(key: _Key, part: PartitionInfo, answers: _Answers) -> LogOffset:
+    by_node = {node: ends[key] for node, ends in answers.items() if key in ends}
+    end = by_node.get(part.leader, NO_LEADER)
     if end.error:
         return end
-    if any(map(_later, words.values())):
+    if any(map(_later, by_node.values())):
         return LogOffset(Code.FENCED_LEADER_EPOCH, -1, -1)
-    if all(node in words and words[node].error in _NO_LATER_LEADER for node in part.in_sync):
+    if all(node in by_node and by_node[node].error in _NO_LATER_LEADER for node in part.in_sync):
         return end
     return LogOffset(Code.REPLICA_NOT_AVAILABLE, -1, -1)

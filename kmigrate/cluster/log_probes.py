@@ -147,8 +147,8 @@ class RecentBatches:
             seen[key].position = max(seen[key].position, start)
 
     async def _starts(self, keys: Iterable[Key]) -> dict[Key, int]:
-        told = await self._client.list_offsets(dict.fromkeys(keys, EARLIEST))
-        return {key: max(0, start.offset) for key, start in told.items()}
+        answers = await self._client.list_offsets(dict.fromkeys(keys, EARLIEST))
+        return {key: max(0, start.offset) for key, start in answers.items()}
 
 
 _WINDOWS = (2_000, 50_000)

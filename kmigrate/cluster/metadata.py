@@ -1,6 +1,6 @@
 """The leaders of a cluster's partitions, as brokers report them. Pure: Metadata bodies in, their content out.
 
-The layout remembers responses as bytes if they agree with the known metadata. Hundreds of partitions refresh metadata
+The cache remembers responses as bytes if they agree with the known metadata. Hundreds of partitions refresh metadata
 every second and nearly always get the same response. Decoding that response would cost more than the rest of a refresh.
 """
 
@@ -18,13 +18,13 @@ from kmigrate.protocol.frames import response_body_offset
 
 __all__ = [
     "METADATA_VERSION",
-    "Layout",
     "Metadata",
+    "MetadataCache",
     "PartitionInfo",
     "TopicInfo",
     "Topics",
     "ask_about",
-    "names_told",
+    "names_in",
 ]
 
 METADATA_VERSION = 10
@@ -88,7 +88,7 @@ def ask_about(topics: Topics) -> bytes:
     )
 
 
-def names_told(frame: bytearray) -> frozenset[str]:
+def names_in(frame: bytearray) -> frozenset[str]:
     """Return the names in a response, except topics that the response calls unknown."""
     at = response_body_offset(frame, flexible=True)
     answer = decode_body(entity(ApiKey.METADATA, METADATA_VERSION, "response"), frame, at)
@@ -97,7 +97,7 @@ def names_told(frame: bytearray) -> frozenset[str]:
     )
 
 
-class Layout:
+class MetadataCache:
     """The known metadata of a cluster; `known` stays the same object until there is news."""
 
     def __init__(self) -> None:
@@ -139,18 +139,18 @@ class Layout:
         if (behind := self._nothing_later.get(asked, {}).get(body)) is not None:
             return behind
         answer, topics, behind = self._answer(frame), dict(self.known.topics), False
-        for told in filter(None, map(_topic_info, answer.topics)):
-            known = topics.get(told.name)
-            if known is None or known.topic_id is None or known.topic_id != told.topic_id:
+        for reported in filter(None, map(_topic_info, answer.topics)):
+            known = topics.get(reported.name)
+            if known is None or known.topic_id is None or known.topic_id != reported.topic_id:
                 continue  # without an id the topic may be another topic
             later: dict[int, PartitionInfo] = {}
             for number, before in known.partitions.items():
-                part = told.partitions.get(number, before)
+                part = reported.partitions.get(number, before)
                 if part.leader_epoch > before.leader_epoch:
                     later[number] = part
                 behind |= before.leader_epoch > part.leader_epoch >= 0
             if later:
-                topics[told.name] = TopicInfo(told.name, told.topic_id, {**known.partitions, **later})
+                topics[reported.name] = TopicInfo(reported.name, reported.topic_id, {**known.partitions, **later})
         if topics != self.known.topics:
             brokers = {**_brokers(answer), **self.known.brokers}
             self._know(Metadata(self.known.cluster_id, brokers, topics))
@@ -190,10 +190,10 @@ class Layout:
             raise Unreachable("other-cluster", f"a broker of cluster {theirs} answers in place of one of {ours}")
         return answer
 
-    def _topics(self, told: Iterable[Any], *, whole: bool) -> dict[str, TopicInfo]:
+    def _topics(self, reported: Iterable[Any], *, whole: bool) -> dict[str, TopicInfo]:
         """Return the known topics updated by the response; a `whole` response replaces all known topics."""
         found = {} if whole else dict(self.known.topics)
-        for topic in told:
+        for topic in reported:
             info = _topic_info(topic)
             if info is None:
                 found.pop(str(topic.name), None)
@@ -210,9 +210,9 @@ def _brokers(answer: Any) -> dict[int, tuple[str, int]]:
     return {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers}
 
 
-def _topic_info(told: Any) -> TopicInfo | None:
+def _topic_info(reported: Any) -> TopicInfo | None:
     """Return a topic of a kio response; None if the cluster does not have the topic."""
-    code = code_of(told.error_code)
+    code = code_of(reported.error_code)
     if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
         return None
     partitions = {
@@ -222,22 +222,22 @@ def _topic_info(told: Any) -> TopicInfo | None:
             tuple(map(int, part.replica_nodes)),
             tuple(map(int, part.isr_nodes)),
         )
-        for part in told.partitions
+        for part in reported.partitions
     }
-    return TopicInfo(str(told.name), told.topic_id, partitions, 0 if partitions else code)
+    return TopicInfo(str(reported.name), reported.topic_id, partitions, 0 if partitions else code)
 
 
-def _newest(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
+def _newest(known: TopicInfo | None, reported: TopicInfo) -> TopicInfo:
     """Return the topic of a response, but keep partitions of which a later leader epoch is known.
 
     A broker that stood still, or was cut off, reports old leaders for a moment, and would send us to itself.
     """
-    if known is None or known.topic_id != told.topic_id:
-        return told
+    if known is None or known.topic_id != reported.topic_id:
+        return reported
     partitions = {
         number: before
         if (before := known.partitions.get(number)) is not None and before.leader_epoch > part.leader_epoch >= 0
         else part
-        for number, part in told.partitions.items()
+        for number, part in reported.partitions.items()
     }
-    return TopicInfo(told.name, told.topic_id, partitions, told.error)
+    return TopicInfo(reported.name, reported.topic_id, partitions, reported.error)

@@ -35,8 +35,8 @@ async def producer_memory(client: ClusterClient, admin: Admin) -> ConfigValue | 
 
     Such a broker accepts the key without an error, and then shows the key without a value.
     """
-    told = await admin.broker_config(next(iter(client.metadata.brokers)), PRODUCER_EXPIRATION)
-    return told if told is not None and told.value.isdigit() else None
+    reported = await admin.broker_config(next(iter(client.metadata.brokers)), PRODUCER_EXPIRATION)
+    return reported if reported is not None and reported.value.isdigit() else None
 
 
 async def lengthen_memory(client: ClusterClient, now: ConfigValue | None, *, only_ask: bool = False) -> str:
@@ -100,7 +100,7 @@ async def producer_load(client: ClusterClient) -> ProducerLoad:
     keys = sorted((name, partition) for name, info in topics.items() for partition in info.partitions)
     step = max(1, -(-len(keys) // _MOST_PARTITIONS))
     asked = keys[::step]
-    told = await client.describe_producers(asked)
-    counts = [len(producers) for error, producers in told.values() if not error]
+    reported = await client.describe_producers(asked)
+    counts = [len(producers) for error, producers in reported.values() if not error]
     scale = len(keys) / len(counts) if counts else 0.0
     return ProducerLoad(round(sum(counts) * scale), len(keys))

@@ -36,7 +36,7 @@ __all__ = [
     "ask_for_offsets",
     "ask_versions",
     "newest_versions",
-    "offsets_told",
+    "offsets_in",
     "partitions_of",
     "refuse_too_old",
     "topics_of",
@@ -61,9 +61,9 @@ def newest_versions(answer: Message) -> dict[int, int]:
     return {int(api.api_key): int(api.max_version) for api in answer.api_keys}
 
 
-def refuse_too_old(told: memoryview, settings: ClusterSettings) -> None:
+def refuse_too_old(frame: memoryview, settings: ClusterSettings) -> None:
     """Raise Refused if the broker that sent this ApiVersions response is older than the oldest supported version."""
-    answer = decode_body(entity(ApiKey.API_VERSIONS, 0, "response"), told, response_body_offset(told, flexible=False))
+    answer = decode_body(entity(ApiKey.API_VERSIONS, 0, "response"), frame, response_body_offset(frame, flexible=False))
     newest = newest_versions(answer)
     missing = [f"{API_NAMES[key]} {version}" for key, version in _NEEDED.items() if newest.get(key, -1) < version]
     if missing:
@@ -126,7 +126,7 @@ def ask_for_offsets(
     return request(replica_id=replica_id, isolation_level=1 if read_committed else 0, topics=topics_of(request, fields))
 
 
-def offsets_told(answer: Message) -> dict[Key, LogOffset]:
+def offsets_in(answer: Message) -> dict[Key, LogOffset]:
     return {
         key: LogOffset(code_of(part.error_code), int(part.offset), int(part.leader_epoch), int(part.timestamp))
         for key, part in partitions_of(answer)

@@ -31,23 +31,23 @@ __all__ = [
     "NO_MORE",
     "STILL_OPEN",
     "CoordinatedTransaction",
+    "IdState",
     "Identity",
-    "Now",
     "OpenTransaction",
     "add_partition",
     "begin_and_abort",
     "empty_transactions",
-    "end_as",
+    "end_transaction",
     "group_partition",
     "group_transactions",
+    "id_state",
     "last_begun",
     "listed_ids",
-    "may_speak_for",
-    "now_at",
     "open_topics",
     "open_transactions",
     "open_writers",
     "raise_epoch",
+    "refuse_unwritable_id",
     "tells_transactions",
     "transaction_timeouts",
 ]
@@ -95,7 +95,7 @@ class OpenTransaction:
         since = self.started_ms if self.started_ms >= 0 else self.last_write_ms
         return max(0, now_ms - since)
 
-    def told(self, now_ms: int) -> str:
+    def text(self, now_ms: int) -> str:
         """Return the transaction that the partition waits for, in words."""
         who = f"producer {self.producer_id}"
         if self.transactional_id:
@@ -167,7 +167,7 @@ class CoordinatedTransaction:
     def topics(self) -> frozenset[str]:
         return frozenset(topic for topic, _ in self.partitions)
 
-    def told(self, now_ms: int) -> str:
+    def text(self, now_ms: int) -> str:
         """Name the transaction for a person."""
         since = f", open for {max(0, now_ms - self.started_ms) // 1000} s" if self.started_ms >= 0 else ""
         named = ", ".join(f"{topic}-{partition}" for topic, partition in self.partitions[:_MOST_NAMED])
@@ -413,7 +413,7 @@ async def _named(client: ClusterClient, producers: set[int]) -> dict[int, tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class IdState:
     """A transactional id as its coordinator describes the id."""
 
     producer_id: int
@@ -436,10 +436,10 @@ class Now:
         return self.state not in (_EMPTY, _COMMITTED)
 
 
-async def now_at(client: ClusterClient, name: str) -> Now | None:
+async def id_state(client: ClusterClient, name: str) -> IdState | None:
     """Return producer and state of a transactional id; None if the cluster knows no such id (Kafka ≥ 3.0)."""
     state = await _state_of(client, name)
-    return Now(state.producer_id, state.producer_epoch, state.transaction_state) if state is not None else None
+    return IdState(state.producer_id, state.producer_epoch, state.transaction_state) if state is not None else None
 
 
 async def _state_of(client: ClusterClient, name: str) -> DescribedTransaction | None:
@@ -456,7 +456,7 @@ async def _state_of(client: ClusterClient, name: str) -> DescribedTransaction | 
     return state
 
 
-async def end_as(client: ClusterClient, identity: Identity, *, committed: bool) -> int:
+async def end_transaction(client: ClusterClient, identity: Identity, *, committed: bool) -> int:
     """Send EndTxn and return the coordinator's code.
 
     For a transaction that has already ended the same way the code is 0, otherwise INVALID_TXN_STATE.
@@ -481,12 +481,12 @@ async def raise_epoch(client: ClusterClient, identity: Identity) -> int:
     return code
 
 
-async def may_speak_for(client: ClusterClient, name: str) -> None:
+async def refuse_unwritable_id(client: ClusterClient, name: str) -> None:
     """Raise BrokerRefused if the cluster does not let us write with this transactional id.
 
     The check is an EndTxn without a producer, which ends no transaction.
     """
-    await end_as(client, (name, _NOBODY, _NOBODY), committed=False)
+    await end_transaction(client, (name, _NOBODY, _NOBODY), committed=False)
 
 
 async def _coordinator(client: ClusterClient, name: str) -> int:

@@ -429,6 +429,6 @@ class MirrorEngine:
         lost = target_losses(self._copier.lanes.values()) if self._copier is not None else ()
         name = self._link.target.settings.name
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
-        strays = self._maps.strays.told(MAP_TOPIC)
+        strays = self._maps.strays.text(MAP_TOPIC)
         unwatched = self._copier.disks.unwatched if self._copier is not None else ""
         return (*upkeep, *filter(None, (trouble, forgets, strays, unwatched)), *lost)

@@ -23,7 +23,7 @@ from kmigrate.model.security import Login
 from kmigrate.state.log import StateLog
 from kmigrate.state.offset_maps import OffsetMaps
 from kmigrate.state.read import read_whole
-from kmigrate.state.topics import MAP_TOPIC, PRESENCE_TOPIC, STATE_TOPIC, refuse_untold
+from kmigrate.state.topics import MAP_TOPIC, PRESENCE_TOPIC, STATE_TOPIC, refuse_topic_error
 
 __all__ = [
     "closing_acl",
@@ -89,7 +89,7 @@ async def is_other_cluster(cluster: ClusterClient, target: ClusterClient) -> boo
         return True
     here, there = await cluster.topic(STATE_TOPIC), await target.topic(STATE_TOPIC)
     if here is not None:
-        refuse_untold(cluster, here)
+        refuse_topic_error(cluster, here)
     if here is None or there is None:
         return here is not there
     ids = {here.topic_id, there.topic_id}
@@ -108,8 +108,8 @@ async def _ends_elsewhere(cluster: ClusterClient, target: ClusterClient) -> bool
         after = (await target.list_offsets({key: LATEST}))[key]
     except Failed:
         return False
-    told = not (before.error or here.error or after.error)
-    return told and not before.offset <= here.offset <= after.offset
+    all_known = not (before.error or here.error or after.error)
+    return all_known and not before.offset <= here.offset <= after.offset
 
 
 async def refuse_same_cluster(source: ClusterClient, target: ClusterClient) -> None:
@@ -134,11 +134,11 @@ async def find_strays(client: ClusterClient) -> list[str]:
     found = []
     if STATE_TOPIC in topics:
         fold, _ = await read_whole(client, STATE_TOPIC, purpose="state-look")
-        found.append(fold.strays.told(STATE_TOPIC))
+        found.append(fold.strays.text(STATE_TOPIC))
     if PRESENCE_TOPIC in topics:
-        found.append((await StateLog(client).find_presence_strays()).told(PRESENCE_TOPIC))
+        found.append((await StateLog(client).find_presence_strays()).text(PRESENCE_TOPIC))
     if MAP_TOPIC in topics:
         maps = OffsetMaps(client)
         await maps.read_to_end()
-        found.append(maps.strays.told(MAP_TOPIC))
+        found.append(maps.strays.text(MAP_TOPIC))
     return [each for each in found if each]

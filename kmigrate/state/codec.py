@@ -75,7 +75,7 @@ class Strays:
         self.count += max(1, batch.count)
         self.offset, self.why = batch.base_offset, why_stray(error)
 
-    def told(self, topic: str) -> str:
+    def text(self, topic: str) -> str:
         """Return the strays in words, '' if there are none."""
         if not self.count:
             return ""

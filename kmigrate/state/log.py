@@ -205,12 +205,12 @@ class StateLog:
         """
         key = (self.topic, 0)
         try:
-            told = (await self._client.list_offsets({key: LATEST}, replica_id=LOG_END, purpose="state-end"))[key]
+            reported = (await self._client.list_offsets({key: LATEST}, replica_id=LOG_END, purpose="state-end"))[key]
         except Failed as error:
             self._on_trouble(error)
         else:
-            if not told.error and told.offset < self._tail.reached:
-                raise self._cut(f"ends at {told.offset}")
+            if not reported.error and reported.offset < self._tail.reached:
+                raise self._cut(f"ends at {reported.offset}")
         await sleep(_PAUSE_S)
 
     def _cut(self, what: str) -> StateLogBroken:

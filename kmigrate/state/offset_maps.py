@@ -111,11 +111,11 @@ class OffsetMaps:
             if await self._client.topic(MAP_TOPIC) is None:
                 return
             key = (MAP_TOPIC, 0)
-            told = (await self._client.list_offsets({key: LATEST}))[key]
-            if told.error:
+            reported = (await self._client.list_offsets({key: LATEST}))[key]
+            if reported.error:
                 await self._client.refresh([MAP_TOPIC])
-                raise Unreachable("map-topic-unreadable", f"the end of {MAP_TOPIC}: {row(told.error).name}")
-            while self._tail.reached < told.offset:
+                raise Unreachable("map-topic-unreadable", f"the end of {MAP_TOPIC}: {row(reported.error).name}")
+            while self._tail.reached < reported.offset:
                 try:
                     await self._tail.poll(100)
                 except PlaceLostError:  # only the present content of the log counts, as for a process that starts

@@ -28,7 +28,7 @@ __all__ = [
     "check_state_log",
     "ensure_map_topic",
     "ensure_state_log",
-    "refuse_untold",
+    "refuse_topic_error",
     "single_partition_topic",
 ]
 
@@ -48,14 +48,14 @@ async def single_partition_topic(client: ClusterClient, topic: str, patience_s: 
             break
         await tries.pause()
     if info is not None:
-        refuse_untold(client, info)
+        refuse_topic_error(client, info)
         if len(info.partitions) != 1:
             why = f"has {len(info.partitions)} partitions; the state log needs exactly one"
             raise await bad_state_topic(client, info, why)
     return info
 
 
-def refuse_untold(client: ClusterClient, info: TopicInfo) -> None:
+def refuse_topic_error(client: ClusterClient, info: TopicInfo) -> None:
     """Raise if the broker returned an error in place of the topic's partitions."""
     if info.error == Code.TOPIC_AUTHORIZATION_FAILED:
         still_true = "nothing was changed; the topic and its records are untouched"
@@ -166,14 +166,14 @@ async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[tuple[st
             made = await _create(admin, topic, brokers) or made
     if made:
         await _wait_for_leaders(client)
-    told = [("state-log-weak", each) for each in await _put_right(admin, await check_state_log(client, admin))]
+    messages = [("state-log-weak", each) for each in await _put_right(admin, await check_state_log(client, admin))]
     if made and brokers < 3:
         small = (
             f"cluster {client.settings.name} has {brokers} broker(s): the state log is kept on "
             f"{brokers} of them only; use three or more where it matters"
         )
-        told.append(("state-log-small", small))
-    return told
+        messages.append(("state-log-small", small))
+    return messages
 
 
 async def ensure_map_topic(client: ClusterClient, admin: Admin, patience_s: float = 30.0) -> None:
@@ -184,9 +184,9 @@ async def ensure_map_topic(client: ClusterClient, admin: Admin, patience_s: floa
     looks = Backoff(_LOOK_S, within_s=patience_s)
     while client.leader(MAP_TOPIC, 0) < 0:
         await looks.pause(Unreachable("no-leader", f"{MAP_TOPIC} gets no leader"))
-        told = (await client.refresh([MAP_TOPIC])).topics.get(MAP_TOPIC)
-        if told is not None and told.error == Code.TOPIC_AUTHORIZATION_FAILED:
-            refuse_untold(client, told)
+        reported = (await client.refresh([MAP_TOPIC])).topics.get(MAP_TOPIC)
+        if reported is not None and reported.error == Code.TOPIC_AUTHORIZATION_FAILED:
+            refuse_topic_error(client, reported)
 
 
 async def _create(admin: Admin, topic: str, brokers: int) -> bool:
@@ -230,13 +230,13 @@ async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFau
     """
     infos = {topic: info for topic in _STATE_TOPICS if (info := await single_partition_topic(client, topic))}
     faults: list[ConfigFault] = []
-    told = await _configs_of(admin, list(infos))
+    reported = await _configs_of(admin, list(infos))
     maps = await client.topic(MAP_TOPIC)
     if maps is not None and 0 in maps.partitions:
         infos[MAP_TOPIC] = maps
         with suppress(BrokerRefused):  # without that right no topic is mapped, or somebody else created it
-            told |= await admin.topic_configs([MAP_TOPIC])
-    for topic, configs in told.items():
+            reported |= await admin.topic_configs([MAP_TOPIC])
+    for topic, configs in reported.items():
         wanted = _configs(len(infos[topic].partitions[0].replicas))[topic]
         if topic in _STATE_TOPICS:
             _refuse_policy(client, topic, configs)

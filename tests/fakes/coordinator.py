@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import ProducerState
-from kmigrate.cluster.transactions import Identity, Now
+from kmigrate.cluster.transactions import Identity, IdState
 from kmigrate.errors import BrokerRefused
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow.promote import revoking, sealing
@@ -44,7 +44,7 @@ class Coordinator:
 
     def put_in_place(self, patch: pytest.MonkeyPatch) -> None:
         for module, names in (
-            (revoking, ("now_at", "end_as", "raise_epoch", "may_speak_for", "tells_transactions")),
+            (revoking, ("id_state", "end_transaction", "raise_epoch", "refuse_unwritable_id", "tells_transactions")),
             (sealing, ("open_writers",)),
             (promote, ("open_writers",)),
         ):
@@ -73,20 +73,20 @@ class Coordinator:
     async def tells_transactions(self, _: Any) -> bool:
         return self.tells
 
-    async def may_speak_for(self, _: Any, name: str) -> None:
-        self._hears("may_speak_for")
+    async def refuse_unwritable_id(self, _: Any, name: str) -> None:
+        self._hears("refuse_unwritable_id")
 
     async def open_writers(self, _: Any, topic: str, __: int) -> dict[str, frozenset[int]]:
         self._hears("open_writers")
         return {"till": frozenset({self.began})} if topic in self.topics else {}
 
-    async def now_at(self, _: Any, name: str) -> Now | None:
-        self._hears("now_at")
+    async def id_state(self, _: Any, name: str) -> IdState | None:
+        self._hears("id_state")
         assert self.tells
-        return Now(self.producer_id, self.epoch, self.state) if self.state != "Dead" else None
+        return IdState(self.producer_id, self.epoch, self.state) if self.state != "Dead" else None
 
-    async def end_as(self, _: Any, identity: Identity, *, committed: bool) -> int:
-        self._hears("end_as")
+    async def end_transaction(self, _: Any, identity: Identity, *, committed: bool) -> int:
+        self._hears("end_transaction")
         if self.state == "Dead" or identity[1] != self.producer_id:
             return Code.INVALID_PRODUCER_ID_MAPPING
         if identity[2] != self.epoch:

@@ -292,7 +292,7 @@ def test_transactions_of_a_2_8_source_are_copied_through_a_kill_of_its_broker(
                 end = bounds(old_source.bootstrap, topic)[0][1]
                 waits = (await open_transactions(client, [(topic, 0), (topic, 1)])).pop((topic, 0))
                 assert (waits.offset, waits.transactional_id, waits.hanging) == (end - 1, "", False)
-                assert f"of producer {waits.producer_id}, open for at least " in waits.told(waits.last_write_ms)
+                assert f"of producer {waits.producer_id}, open for at least " in waits.text(waits.last_write_ms)
             await asyncio.to_thread(writer.abort_transaction, 30)
             await world.caught_up(topic)
 

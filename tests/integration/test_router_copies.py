@@ -53,7 +53,7 @@ def test_who_has_written_finds_the_end_of_the_log_behind_it_though_the_copy_come
                 await asyncio.to_thread(_write, running.bootstrap, topic, 20)
                 async with ClusterClient(settings_of("router", running.bootstrap)) as odd:
                     node = next(iter((await odd.refresh([])).brokers))
-                    told = await odd.offsets_told_by(node, {(topic, 99): LATEST})
+                    told = await odd.list_offsets_at(node, {(topic, 99): LATEST})
                     assert told[topic, 99].error == Code.UNKNOWN_TOPIC_OR_PARTITION
                 reader = Consumer({"bootstrap.servers": running.bootstrap, "group.id": unique_name("g")})
                 asked = asyncio.create_task(

@@ -48,8 +48,8 @@ _BOUNDS = {
     f"{_OF_SOURCES}._refreshes": 512,
     f"{_OF_SOURCES}.layout._agreed": 512,
     f"{_OF_SOURCES}.layout._agreed[]": 512,
-    f"{_OF_SOURCES}.layout.known.topics": 200,
-    f"{_OF_SOURCES}.layout.known.topics[].partitions": 200 * _PARTITIONS,
+    f"{_OF_SOURCES}.metadata_cache.known.topics": 200,
+    f"{_OF_SOURCES}.metadata_cache.known.topics[].partitions": 200 * _PARTITIONS,
 }
 """Containers that may grow for long, and not for ever."""
 _EACH_PROMOTE = 10

@@ -44,7 +44,7 @@ async def default_findings(
         return []
     try:
         _, source_admin = await connections.source(link)
-        configs_of_topics = await source_admin.topic_configs_told(topics)
+        configs_of_topics = await source_admin.topic_config_outcomes(topics)
         defaults = await broker_defaults(connections.target, connections.target_admin)
         known = (await connections.target_admin.topic_configs([STATE_TOPIC]))[STATE_TOPIC]
         filled = await _filled(connections.target, topics)

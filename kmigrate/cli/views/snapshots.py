@@ -150,7 +150,7 @@ def _note(topic: TopicStatus, now_ms: int) -> Text:
         return Text("; ".join(named), style="yellow")
     held = max((p.hold_ms for p in topic.partitions), default=-1.0)
     waits = [
-        f"partition {p.partition} {p.waits_for.told(now_ms)}"
+        f"partition {p.partition} {p.waits_for.text(now_ms)}"
         for p in topic.partitions
         if p.waits_for is not None and p.waits_for.open_ms(now_ms) > _USUAL_MS
     ]
@@ -216,7 +216,7 @@ def _state(topic: TopicStatus, part: PartitionStatus, now_ms: int) -> Text:
     """Return all problems, waits and losses of a partition."""
     if part.problem:
         return Text(_problem(topic, part), style="red")
-    waits = part.waits_for.told(now_ms) if part.waits_for is not None else ""
+    waits = part.waits_for.text(now_ms) if part.waits_for is not None else ""
     return Text.assemble(("; ".join(said for said in (part.trouble, waits) if said), "yellow"), (_losses(part), "dim"))
 
 

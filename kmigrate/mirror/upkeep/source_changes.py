@@ -201,8 +201,8 @@ class Upkeep:
         source = (await self._link.source.refresh(topics)).topics
         target = (await self._link.target.refresh(topics)).topics
         both = [topic for topic in topics if topic in source and topic in target]
-        ours = await self._link.source_admin.topic_configs_told(both)
-        theirs = await self._link.target_admin.topic_configs_told(both)
+        ours = await self._link.source_admin.topic_config_outcomes(both)
+        theirs = await self._link.target_admin.topic_config_outcomes(both)
         defaults: Mapping[str, str] | KmigrateError
         try:
             defaults = await broker_defaults(self._link.target, self._link.target_admin)

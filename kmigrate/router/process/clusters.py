@@ -201,7 +201,7 @@ class Clusters:
                 continue
             asked = {r.topic for r in table.topics.values() if r.link == name and r.serve is not Serve.LOCAL}
             if known > _SPARE_TOPICS + len(asked):
-                source.client.layout.keep(asked)
+                source.client.metadata_cache.keep(asked)
 
     # addresses
 
@@ -210,7 +210,7 @@ class Clusters:
         brokers = self.target.metadata.brokers
         if node is not None:
             return [brokers[node]] if node in brokers else []
-        return sorted([*brokers.values(), *self.target.settings.bootstrap], key=self.target.doubts)
+        return sorted([*brokers.values(), *self.target.settings.bootstrap], key=self.target.rank)
 
     async def source_addresses(self, link: str, node: int) -> Sequence[tuple[str, int]]:
         source = self._sources.get(link)

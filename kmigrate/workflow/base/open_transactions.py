@@ -55,7 +55,7 @@ async def begun_elsewhere(state: State, source: ClusterClient, record: TopicReco
             first[key] = min(begun, key=lambda each: each.txn_start_offset)
     named = await open_transactions(source, first)
     return [
-        f"{topic}-{partition} {named[topic, partition].told(now_ms)}"
+        f"{topic}-{partition} {named[topic, partition].text(now_ms)}"
         if (topic, partition) in named
         else f"{topic}-{partition} waits for a transaction of producer {each.producer_id}"
         for (topic, partition), each in sorted(first.items())
@@ -76,7 +76,7 @@ async def open_at_group(state: State, source: ClusterClient, link: str, group: s
     return Refused(
         "open-transaction",
         f"an open transaction at the source {verb} positions of group {group}: "
-        + "; ".join(each.told(at_ms) for each in (certain or found)),
+        + "; ".join(each.text(at_ms) for each in (certain or found)),
         still_true="the group is mirrored as before; its members read on",
         next_step="end that transaction, or wait until the source ends it (transaction.timeout.ms); then repeat",
     )

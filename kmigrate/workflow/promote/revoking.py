@@ -29,10 +29,10 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import (
     NO_MORE,
     Identity,
-    end_as,
-    may_speak_for,
-    now_at,
+    end_transaction,
+    id_state,
     raise_epoch,
+    refuse_unwritable_id,
     tells_transactions,
 )
 from kmigrate.errors import BrokerRefused, Refused
@@ -64,7 +64,7 @@ class Revoker:
     async def refuse_denied(self, record: TopicRecord) -> None:
         """Refuse where the source would not let kmigrate revoke; the question changes nothing."""
         for some in _batches(_writers(self.log.state, record)):
-            await together(*(may_speak_for(self.source, writer.name) for writer in some))
+            await together(*(refuse_unwritable_id(self.source, writer.name) for writer in some))
 
     async def revoke(self, record: TopicRecord, deadline: float) -> bool:
         """Revoke until the source refuses every identity that may write a topic in transactions (A).
@@ -129,7 +129,7 @@ class Revoker:
     async def _described(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
         """Wait until an identity has no transaction open; return how its last transaction ended."""
         name, *pair = identity
-        while (now := await now_at(self.source, name)) is not None and now.is_open:
+        while (now := await id_state(self.source, name)) is not None and now.is_open:
             await _pause(deadline, name)
         if now is None:
             # the source has forgotten the id, and how its last transaction ended
@@ -143,7 +143,7 @@ class Revoker:
 
     async def _aborted(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
         """Return how the last transaction ended, for a coordinator before Kafka 3.0, by sending an abort (E)."""
-        while (code := await end_as(self.source, identity, committed=False)) and row(code).retriable:
+        while (code := await end_transaction(self.source, identity, committed=False)) and row(code).retriable:
             await _pause(deadline, identity[0])
         if code == Code.INVALID_TXN_STATE:
             return Revoked(LastEnd.COMMITTED)

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.append import Takes, asked_to_append
+from kmigrate.cluster.append import Takes, ask_to_append
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_writers
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused
@@ -195,7 +195,7 @@ class Sealer:
         """Return the topic's own limit after a trial of the seal; a refusal of the trial leaves nothing to undo."""
         await self.source.refresh([record.topic])
         await self.revoker.refuse_denied(record)
-        await asked_to_append(self.source, record.topic, range(record.partitions))
+        await ask_to_append(self.source, record.topic, range(record.partitions))
         return await SizeLimit(self.source, self.admin, record).tried(SEALED_SIZE)
 
     async def _write(self, record: TopicRecord, seal: Seal | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.append import Takes, asked_to_append
+from kmigrate.cluster.append import Takes, ask_to_append
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.records import SIZE_LIMIT, TopicRecord
@@ -45,7 +45,7 @@ class SizeLimit:
         tries = Backoff(pause_s, within_s=deadline - monotonic())
         while True:
             try:
-                found = await asked_to_append(self.source, topic, missing)
+                found = await ask_to_append(self.source, topic, missing)
                 missing = [partition for partition in missing if found.get(partition) is not wanted]
                 if not missing:
                     return

@@ -302,7 +302,7 @@ async def snapshot(connections: Connections, *, figures: bool = True) -> Snapsho
 def _warnings(
     log: StateLog, routers: Iterable[RouterPresence], controllers: Iterable[ControllerPresence]
 ) -> tuple[str, ...]:
-    strays = [each.told(topic) for topic, each in log.strays().items()]
+    strays = [each.text(topic) for topic, each in log.strays().items()]
     unread = [
         f"router {r.name} cannot read the state log and goes on with what it knew at state {r.applied}: {r.deaf}"
         for r in routers

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster import append
-from kmigrate.cluster.append import Takes, asked_to_append, read_tail, settled_end
+from kmigrate.cluster.append import Takes, ask_to_append, read_tail, settled_end
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
@@ -131,7 +131,7 @@ class Brokers:
 
 
 def told(brokers: Brokers) -> dict[int, Takes]:
-    return asyncio.run(asked_to_append(brokers, "t", sorted(brokers.errors)))  # type: ignore[arg-type]
+    return asyncio.run(ask_to_append(brokers, "t", sorted(brokers.errors)))  # type: ignore[arg-type]
 
 
 def test_each_leader_is_asked_once_and_speaks_for_its_own_partitions() -> None:

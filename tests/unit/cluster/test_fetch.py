@@ -255,7 +255,7 @@ class TailBroker:
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
         self.metadata = Metadata("c", {1: ("a", 1)})
-        self.silence = BrokerHealth()
+        self.health = BrokerHealth()
 
     def leader(self, topic: str, partition: int) -> int:
         return 1

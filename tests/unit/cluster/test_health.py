@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from kmigrate.cluster import health
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.health import BrokerHealth, LeadershipCrossCheck
-from kmigrate.cluster.metadata import Layout, Metadata, TopicInfo, Topics
+from kmigrate.cluster.metadata import Metadata, MetadataCache, TopicInfo, Topics
 from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -361,13 +361,13 @@ def told(*leaders: int, brokers: tuple[int, ...] = BROKERS, id_: int = 1, cluste
     return answer_of(*brokers, leaders=leaders, id_=id_, cluster=cluster)
 
 
-def layout(*leaders: int, **more: Any) -> Layout:
-    known = Layout()
+def layout(*leaders: int, **more: Any) -> MetadataCache:
+    known = MetadataCache()
     known.hear(T, told(*leaders, **more))
     return known
 
 
-def leaders(known: Layout) -> list[int]:
+def leaders(known: MetadataCache) -> list[int]:
     return [part.leader for _, part in sorted(known.known.topics["t"].partitions.items())]
 
 
@@ -426,7 +426,7 @@ def test_a_topic_that_was_forgotten_is_compared_anew() -> None:
 
 
 def test_many_partitions_are_asked_for_in_portions() -> None:
-    known = Layout()
+    known = MetadataCache()
     assert known.questions() == []
     topics = {f"t{n}": TopicInfo(f"t{n}", None, dict.fromkeys(range(400), cast("Any", None))) for n in range(7)}
     known._know(known.known.__class__("c", {}, topics))
@@ -442,8 +442,8 @@ class _Brokers:
     def __init__(self) -> None:
         self.says: dict[int, Any] = dict.fromkeys(BROKERS, 1)
         self.asked: list[int] = []
-        self.layout, self.silence = layout(1), BrokerHealth()
-        self.others = LeadershipCrossCheck(self.layout, self.silence, self.ask)
+        self.metadata_cache, self.health = layout(1), BrokerHealth()
+        self.others = LeadershipCrossCheck(self.metadata_cache, self.health, self.ask)
 
     async def ask(self, node: int, topics: Topics) -> bytearray:
         assert topics == T
@@ -483,7 +483,7 @@ def test_all_others_are_asked_in_turn_and_who_was_behind_comes_last(monkeypatch:
         assert [await brokers.heard(1) for _ in range(4)] == [[2], [3], [2], [3]]
         brokers.says = {1: 1, 2: 2, 3: 2}
         assert await brokers.heard(1) == [2]
-        assert leaders(brokers.layout) == [2]
+        assert leaders(brokers.metadata_cache) == [2]
         assert [at_(node) in brokers.others for node in BROKERS] == [True, False, False]
         assert (await brokers.heard(2), at_(1) in brokers.others) == ([1], True)
         brokers.says[1] = 2
@@ -497,10 +497,10 @@ def test_who_says_nothing_is_asked_again_only_when_nobody_else_is_left(monkeypat
     async def scene(brokers: _Brokers) -> None:
         brokers.says[2] = None
         assert [await brokers.heard(1) for _ in range(4)] == [[2], [3], [3], [3]]
-        assert at_(2) in brokers.silence
+        assert at_(2) in brokers.health
         brokers.says[2], brokers.says[3] = 1, None
         assert [await brokers.heard(1) for _ in range(4)] == [[3], [2], [2], [2]]
-        assert at_(2) not in brokers.silence
+        assert at_(2) not in brokers.health
 
     play_check(monkeypatch, scene)
 
@@ -520,7 +520,7 @@ def test_one_that_cannot_be_asked_harms_nobody(
     async def scene(brokers: _Brokers) -> None:
         brokers.says = {1: 1, 2: word, 3: 3}
         assert [await brokers.heard(1) for _ in range(2)] == [[2], [3]]
-        assert (at_(2) in brokers.silence, leaders(brokers.layout)) == (silent, [3])
+        assert (at_(2) in brokers.health, leaders(brokers.metadata_cache)) == (silent, [3])
 
     play_check(monkeypatch, scene)
 
@@ -614,7 +614,7 @@ def test_a_client_that_asks_a_cut_off_broker_hears_of_its_successor_and_asks_ano
                 while client.leader("t", 0) != 3:
                     await client.refresh(["t"])
                     await asyncio.sleep(0.01)
-            assert client.doubts(("127.0.0.1", 1)) == (0.0, True)
+            assert client.rank(("127.0.0.1", 1)) == (0.0, True)
             assert client.any_broker() != 1
             asked.clear()
             await client.refresh(["t"])
@@ -655,7 +655,7 @@ def estate(monkeypatch: pytest.MonkeyPatch) -> _Estate:
 
 def client() -> ClusterClient:
     made = ClusterClient(ClusterSettings("c", tuple(("127.0.0.1", node) for node in (1, 2, 3))))
-    made.layout.known = Metadata("c", {node: ("127.0.0.1", node) for node in (1, 2, 3)})
+    made.metadata_cache.known = Metadata("c", {node: ("127.0.0.1", node) for node in (1, 2, 3)})
     return made
 
 

@@ -27,14 +27,14 @@ class Cluster:
         self.told = list(told)
         self.asked_while_silent: list[bool] = []
         self.metadata = Metadata("c", {1: ("a", 1), 2: ("b", 2)})
-        self.silence = BrokerHealth()
+        self.health = BrokerHealth()
         self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def leader(self, topic: str, partition: int) -> int:
         return self._led
 
     async def refresh(self, topics: list[str]) -> None:
-        self.asked_while_silent.append("a:1" in self.silence)
+        self.asked_while_silent.append("a:1" in self.health)
         told = self.told.pop(0)
         if not self.told and not isinstance(told, Unreachable):
             self.answer.set_result("slow")
@@ -72,7 +72,7 @@ def test_an_answer_of_who_leads_still_counts_however_slow_it_is() -> None:
     async def scene() -> None:
         cluster = Cluster(1, 1, 1)
         assert await asked(cluster) == "slow"
-        assert "a:1" not in cluster.silence
+        assert "a:1" not in cluster.health
 
     asyncio.run(scene())
 
@@ -82,7 +82,7 @@ def test_who_is_asked_before_a_leader_is_known_is_no_leader_that_moved() -> None
         cluster = Cluster(-1, 1, 1)
         cluster._led = -1
         assert await asked(cluster) == "slow"
-        assert ":-1" not in cluster.silence
+        assert ":-1" not in cluster.health
 
     asyncio.run(scene())
 
@@ -125,10 +125,10 @@ class Brokers:
         assert topics == {"t"}
         self.part = self.heard or self.part
 
-    async def topic_told_by(self, node: int, topic: str) -> None:
+    async def topic_at(self, node: int, topic: str) -> None:
         self.told_of.append(node)
 
-    async def offsets_told_by(
+    async def list_offsets_at(
         self, node: int, wanted: Any, *, epochs: Mapping[tuple[str, int], int], replica_id: int
     ) -> dict[tuple[str, int], LogOffset]:
         assert (node in self.alive, replica_id, epochs) == (True, LOG_END, {KEY: 3})

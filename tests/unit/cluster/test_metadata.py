@@ -245,7 +245,9 @@ def test_those_who_wait_for_their_turn_share_what_was_asked_for_after_they_came(
 
     async def scene() -> None:
         client = _client(_answer(1), _answer(2), _answer(3))
-        client.layout.known = Metadata("c")  # known already, so that the client does not ask for the brokers' versions
+        client.metadata_cache.known = Metadata(
+            "c"
+        )  # known already, so that the client does not ask for the brokers' versions
         waiting = [asyncio.create_task(client.refresh(["t"])) for _ in range(5)]
         seen = [told.topics["t"].partitions[0].leader for told in await asyncio.gather(*waiting)]
         assert seen == [1, 2, 2, 2, 2]
@@ -259,7 +261,7 @@ def test_any_broker_is_one_that_we_are_connected_to_not_one_that_has_just_died()
     """A dead first broker used to be asked for the coordinator, which was not found until that broker came back."""
     client = _client()
     assert client.any_broker() == -1
-    client.layout.known = Metadata("c", {node: ("127.0.0.1", 9090 + node) for node in (1, 2, 3)})
+    client.metadata_cache.known = Metadata("c", {node: ("127.0.0.1", 9090 + node) for node in (1, 2, 3)})
     assert client.any_broker() in {1, 2, 3}
     for node, lost in ((1, True), (2, False)):
         connection = SimpleNamespace(address=f"127.0.0.1:{9090 + node}", lost=lost)

@@ -14,19 +14,19 @@ from kmigrate.cluster.client import ClusterClient, ProducerState
 from kmigrate.cluster.metadata import Metadata
 from kmigrate.cluster.transactions import (
     STILL_OPEN,
-    Now,
+    IdState,
     OpenTransaction,
     begin_and_abort,
-    end_as,
+    end_transaction,
     group_partition,
+    id_state,
     last_begun,
     listed_ids,
-    may_speak_for,
-    now_at,
     open_topics,
     open_transactions,
     open_writers,
     raise_epoch,
+    refuse_unwritable_id,
     tells_transactions,
 )
 from kmigrate.errors import BrokerRefused, Unreachable
@@ -46,7 +46,7 @@ class Cluster(ClusterClient):
 
     def __init__(self, apis: set[int], begun: list[list[tuple[int, int]]], listed: dict[int, Any]) -> None:
         super().__init__(ClusterSettings("c", (("h", 1),)))
-        self.layout.known = Metadata("id", {0: ("h", 1), 1: ("h", 2)})
+        self.metadata_cache.known = Metadata("id", {0: ("h", 1), 1: ("h", 2)})
         self._apis, self._begun, self._listed = apis, begun, listed
 
     async def describe_producers(self, keys: Any) -> Any:
@@ -88,7 +88,7 @@ OPEN = [("app", 7, "Ongoing")]
 def test_the_first_open_transaction_is_named_with_its_id_and_its_age() -> None:
     found = ask(Cluster(ALL, [[(9, 40), (7, 30), (8, -1)]], {0: [("other", 5, "Empty")], 1: OPEN}))
     assert found == {KEY: OpenTransaction(30, 7, 900_000, "app", 970_000)}
-    assert found[KEY].told(NOW) == "waits at offset 30 for the transaction of app (producer 7), open for 30 s"
+    assert found[KEY].text(NOW) == "waits at offset 30 for the transaction of app (producer 7), open for 30 s"
 
 
 def test_a_partition_without_open_transaction_is_left_out() -> None:
@@ -98,14 +98,14 @@ def test_a_partition_without_open_transaction_is_left_out() -> None:
 def test_an_older_cluster_tells_the_producer_id_alone() -> None:
     found = ask(Cluster({61}, [[(7, 30)]], {}))
     assert found == {KEY: OpenTransaction(30, 7, 900_000)}
-    assert found[KEY].told(NOW) == "waits at offset 30 for the transaction of producer 7, open for at least 100 s"
+    assert found[KEY].text(NOW) == "waits at offset 30 for the transaction of producer 7, open for at least 100 s"
     assert ask(Cluster({1}, [], {})) == {}
 
 
 def test_a_transaction_that_no_coordinator_has_open_is_hanging() -> None:
     found = ask(Cluster(ALL, [[(7, 30)], [(7, 30)]], {0: [], 1: [("app", 7, "CompleteCommit")]}))
     assert found[KEY].hanging
-    assert "hanging: no coordinator knows it as open" in found[KEY].told(NOW)
+    assert "hanging: no coordinator knows it as open" in found[KEY].text(NOW)
 
 
 @pytest.mark.parametrize("later", [[], [(7, 55)]])
@@ -238,14 +238,14 @@ def test_an_epoch_is_raised_from_the_given_identity_on_only() -> None:
 
 def test_an_end_is_sent_in_the_identitys_name() -> None:
     cluster = Coordinator(Code.INVALID_TXN_STATE)
-    assert asyncio.run(end_as(cluster, TILL, committed=False)) == Code.INVALID_TXN_STATE  # type: ignore[arg-type]
+    assert asyncio.run(end_transaction(cluster, TILL, committed=False)) == Code.INVALID_TXN_STATE  # type: ignore[arg-type]
     (asked,) = cluster.asked
     assert (asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.committed) == (*TILL, False)
 
 
 def test_the_right_to_speak_for_an_id_is_asked_for_in_nobodys_name() -> None:
     cluster = Coordinator(Code.INVALID_PRODUCER_ID_MAPPING)
-    asyncio.run(may_speak_for(cluster, "till"))  # type: ignore[arg-type]
+    asyncio.run(refuse_unwritable_id(cluster, "till"))  # type: ignore[arg-type]
     (asked,) = cluster.asked
     assert (asked.producer_id, asked.producer_epoch, asked.committed) == (-1, -1, False)
 
@@ -253,7 +253,7 @@ def test_the_right_to_speak_for_an_id_is_asked_for_in_nobodys_name() -> None:
 @pytest.mark.parametrize("cluster", [Coordinator(code=53), Coordinator(lost=53)])
 def test_a_missing_right_is_named_with_the_id(cluster: Coordinator) -> None:
     with pytest.raises(BrokerRefused, match="WRITE transactional id till") as refused:
-        asyncio.run(may_speak_for(cluster, "till"))  # type: ignore[arg-type]
+        asyncio.run(refuse_unwritable_id(cluster, "till"))  # type: ignore[arg-type]
     assert refused.value.ref == "transactional-id-denied"
 
 
@@ -268,16 +268,16 @@ def test_a_missing_right_is_named_with_the_id(cluster: Coordinator) -> None:
     ],
 )
 def test_what_a_coordinator_tells_of_an_id(state: str, told: tuple[bool, bool, bool]) -> None:
-    now = asyncio.run(now_at(Coordinator(state=state), "till"))  # type: ignore[arg-type]
-    assert now == Now(9, 8, state)
+    now = asyncio.run(id_state(Coordinator(state=state), "till"))  # type: ignore[arg-type]
+    assert now == IdState(9, 8, state)
     assert (now.is_open, now.is_empty, now.aborted) == told
 
 
 @pytest.mark.parametrize("cluster", [Coordinator(code=Code.TRANSACTIONAL_ID_NOT_FOUND), Coordinator(state="Dead")])
 def test_an_id_that_is_forgotten_is_none(cluster: Coordinator) -> None:
-    assert asyncio.run(now_at(cluster, "till")) is None  # type: ignore[arg-type]
+    assert asyncio.run(id_state(cluster, "till")) is None  # type: ignore[arg-type]
 
 
 def test_a_coordinator_that_cannot_tell_now_is_no_answer() -> None:
     with pytest.raises(Unreachable):
-        asyncio.run(now_at(Coordinator(code=Code.NOT_COORDINATOR), "till"))  # type: ignore[arg-type]
+        asyncio.run(id_state(Coordinator(code=Code.NOT_COORDINATOR), "till"))  # type: ignore[arg-type]

@@ -159,7 +159,7 @@ def test_a_word_that_no_process_said_is_counted_and_named(value: bytes) -> None:
     strays = log.strays()["__kmigrate_presence"]
     assert not log.presence
     assert (strays.count, strays.offset) == (1, 7)
-    assert "1 records that kmigrate did not write" in strays.told("__kmigrate_presence")
+    assert "1 records that kmigrate did not write" in strays.text("__kmigrate_presence")
 
 
 def test_a_word_of_a_kind_that_is_not_known_yet_is_no_stray() -> None:

@@ -262,11 +262,11 @@ def test_a_record_that_names_the_one_before_it_and_cannot_be_read_stops_every_re
 
 def test_strays_are_told_in_printable_words() -> None:
     fold = fold_of(batch(0, b"\x1b[31mred"))
-    told = fold.strays.told("__kmigrate_state")
+    told = fold.strays.text("__kmigrate_state")
     assert "1 records that kmigrate did not write" in told
     assert "offset 0" in told
     assert told.isprintable()
-    assert fold_of(batch(0, envelope(0, "", "a", 1))).strays.told("t") == ""
+    assert fold_of(batch(0, envelope(0, "", "a", 1))).strays.text("t") == ""
 
 
 def test_keys_that_strangers_make_up_do_not_pile_up_to_be_repaired() -> None:

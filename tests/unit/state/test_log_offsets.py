@@ -26,7 +26,7 @@ class AwayAtFirst:
         self.refreshed = 0
         self.asked: list[int] = []
         self.metadata = Metadata("c")
-        self.silence = BrokerHealth()
+        self.health = BrokerHealth()
 
     def leader(self, *_: object) -> int:
         return 0

@@ -67,7 +67,7 @@ class Cluster:
         """Answers for a lost place, by topic: error code and tags of the partition."""
         self.asked: list[str] = []
         self.metadata = Metadata("c", {1: ("a", 1), 2: ("b", 1)})
-        self.silence = BrokerHealth()
+        self.health = BrokerHealth()
 
     async def topic(self, _: str) -> SimpleNamespace:
         return SimpleNamespace(partitions={0: None}, error=0)

@@ -26,7 +26,7 @@ ADDED_TO = TopicRecord("l", "added-to", TopicPhase.MIRRORING, 1, partitions=1, t
 class Source:
     """A source that keeps all records for ever, except in a topic with a retention of its own."""
 
-    async def topic_configs_told(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigValue] | KmigrateError]:
+    async def topic_config_outcomes(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigValue] | KmigrateError]:
         told: dict[str, dict[str, ConfigValue] | KmigrateError] = {
             topic: {"retention.ms": ConfigValue("-1", topic == "own"), "max.message.bytes": ConfigValue("9", own=False)}
             for topic in topics

@@ -105,7 +105,7 @@ class _Cluster(ClusterClient):
             await asyncio.Event().wait()
         self.leader_of_t += 1
         led = {0: PartitionInfo(self.leader_of_t, self.leader_of_t, (1,))}
-        self.layout.known = Metadata("c", {1: ("127.0.0.1", 1)}, {"t": TopicInfo("t", self.topic_id, led)})
+        self.metadata_cache.known = Metadata("c", {1: ("127.0.0.1", 1)}, {"t": TopicInfo("t", self.topic_id, led)})
         return self.metadata
 
 

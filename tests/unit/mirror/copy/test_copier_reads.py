@@ -152,7 +152,7 @@ def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() ->
     copier.assign([MirroredTopic("t", str(mirrored), "", {0: 0}), MirroredTopic("old", "", "", {0: 0})])
     session = copier._reader._connect(1, "test").session
     known = {name: TopicInfo(name, other, {}) for name in ("t", "old")}
-    source.layout.known = replace(source.layout.known, topics=known)
+    source.metadata_cache.known = replace(source.metadata_cache.known, topics=known)
     wanted = {(topic, 0): FetchPartition(topic, 0, 10, 1) for topic in known}
     assert session._ids_of(wanted) == {"t": mirrored.bytes, "old": other.bytes}
 
@@ -167,7 +167,9 @@ def test_a_topic_that_was_made_anew_on_the_target_is_not_written() -> None:
     copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
     led = {0: PartitionInfo(7, 0, (7,))}
     for client, number in ((source, 1), (target, 2), (target, 3), (target, 2)):
-        client.layout.known = replace(client.layout.known, topics={"t": TopicInfo("t", UUID(int=number), led)})
+        client.metadata_cache.known = replace(
+            client.metadata_cache.known, topics={"t": TopicInfo("t", UUID(int=number), led)}
+        )
         assert bool(copier.lanes.led_by(client, 7)) == (number != 3)
 
 

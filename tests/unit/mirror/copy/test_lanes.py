@@ -21,7 +21,7 @@ def _client(*leaders: int) -> ClusterClient:
 
 def _lead(client: ClusterClient, *leaders: int) -> None:
     partitions = {n: PartitionInfo(leader, 0, (leader,)) for n, leader in enumerate(leaders)}
-    client.layout.known = Metadata("c", {}, {"t": TopicInfo("t", None, partitions)})
+    client.metadata_cache.known = Metadata("c", {}, {"t": TopicInfo("t", None, partitions)})
 
 
 def _filled(count: int) -> Lanes:

@@ -145,7 +145,7 @@ class World:
         self.lane, self.neighbour = self.copier.lanes[("t", 0)], self.copier.lanes[("t", 1)]
 
     def shows(self, client: ClusterClient, info: TopicInfo | None) -> None:
-        client.layout.known = Metadata("c", {1: ("127.0.0.1", 1)}, {} if info is None else {"t": info})
+        client.metadata_cache.known = Metadata("c", {1: ("127.0.0.1", 1)}, {} if info is None else {"t": info})
 
     def layout(self, source: TopicInfo | None, target: TopicInfo | None) -> None:
         self.shows(self.source, source)

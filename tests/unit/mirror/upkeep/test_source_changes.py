@@ -125,7 +125,7 @@ class Admin:
         self.created: list[Acl] = []
         self.put: list[dict[str, str]] = []
 
-    async def topic_configs_told(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
+    async def topic_config_outcomes(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
         return {topic: {} for topic in topics}
 
     async def broker_configs(self, broker: int) -> dict[str, ConfigValue]:

@@ -139,7 +139,7 @@ def test_the_leaders_of_topics_that_are_promoted_or_gone_are_forgotten_where_the
         for number in range(0, 1000, 10):
             before = client.metadata
             topics = {f"t{n}": TopicInfo(f"t{n}", None, {}) for n in range(number, number + 10)}
-            client.layout.known = Metadata("A", before.brokers, {**before.topics, **topics})
+            client.metadata_cache.known = Metadata("A", before.brokers, {**before.topics, **topics})
             routes = [route(topic, Serve.LOCAL if topic.endswith("5") else Serve.FORWARD) for topic in topics]
             made.follow(state, table(*routes))
             lengths.append(len(client.metadata.topics))
@@ -447,7 +447,7 @@ def test_whoever_wants_any_broker_of_the_target_is_not_sent_to_a_silent_one_firs
     target = SimpleNamespace(
         metadata=SimpleNamespace(brokers=brokers),
         settings=SimpleNamespace(bootstrap=(("a", 1), ("c", 3))),
-        doubts=lambda address: (7.0 if address == ("a", 1) else 0.0, False),
+        rank=lambda address: (7.0 if address == ("a", 1) else 0.0, False),
     )
 
     async def scenario() -> None:

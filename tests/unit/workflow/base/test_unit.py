@@ -63,7 +63,7 @@ class Cluster:
     def leader(self, *_: Any) -> int:
         return 1
 
-    async def offsets_told_by(self, _: int, wanted: Any, **__: Any) -> dict[tuple[str, int], LogOffset]:
+    async def list_offsets_at(self, _: int, wanted: Any, **__: Any) -> dict[tuple[str, int], LogOffset]:
         return await self.log_ends(wanted)
 
     async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:

@@ -210,7 +210,7 @@ def test_a_seal_comes_off_also_while_the_target_refuses_what_settles_the_topic(m
         async def takes_writes(_: Any, __: str, partitions: list[int]) -> dict[int, Takes]:
             return dict.fromkeys(partitions, Takes.WRITES)
 
-        monkeypatch.setattr(size_limit, "asked_to_append", takes_writes)
+        monkeypatch.setattr(size_limit, "ask_to_append", takes_writes)
         monkeypatch.setattr(stage.admin, "alter_topic_configs", refuses, raising=False)
         monkeypatch.setattr(outcome, "sleep", soon)
         controller = Controller(cast("Any", Lit(stage)), "c")

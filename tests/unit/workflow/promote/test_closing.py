@@ -55,7 +55,7 @@ def look(log: MemoryLog, admin: Admin, takes: Takes = Takes.NOTHING) -> TopicRec
         await SourceCloser(SimpleNamespace(log=log, source=source_of)).look()  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(size_limit, "asked_to_append", asked)
+        patch.setattr(size_limit, "ask_to_append", asked)
         asyncio.run(work())
     record = log.state.topic("l", "t")
     assert record is not None

@@ -122,7 +122,7 @@ def test_an_id_that_the_source_has_forgotten_is_left_alone(monkeypatch: pytest.M
     revoker = scene(monkeypatch, coordinator)
     assert revoke(revoker)
     assert revoked(revoker) == Revoked(LastEnd.COMMITTED, proven=True)
-    assert coordinator.asked == ["now_at"]
+    assert coordinator.asked == ["id_state"]
 
 
 def test_an_open_transaction_is_waited_for_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

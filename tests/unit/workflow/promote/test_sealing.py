@@ -97,7 +97,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Any:
             return {p: shown if looked[(p, admin.limit.value)] > 1 else other for p in partitions}
 
         for module in (sealing, size_limit):
-            monkeypatch.setattr(module, "asked_to_append", told)
+            monkeypatch.setattr(module, "ask_to_append", told)
         monkeypatch.setattr(sealing, "_AGAIN_S", 0.0)
         coordinator = Coordinator()
         coordinator.put_in_place(monkeypatch)
@@ -423,7 +423,7 @@ def test_a_seal_that_no_leader_shows_gives_the_promote_up(scene: Any, monkeypatc
     async def open_(_: Any, __: str, partitions: list[int]) -> dict[int, Takes]:
         return dict.fromkeys(partitions, Takes.WRITES)
 
-    monkeypatch.setattr(size_limit, "asked_to_append", open_)
+    monkeypatch.setattr(size_limit, "ask_to_append", open_)
     record = made.promote()
     assert record.phase is TopicPhase.MIRRORING
     assert record.reason == f"seal-unproven: {record.topic}-0: the source still takes writes"

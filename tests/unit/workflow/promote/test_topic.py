@@ -82,12 +82,12 @@ class FakeCluster:
     def leader(self, *_: Any) -> int:
         return 1
 
-    async def offsets_told_by(self, node: int, wanted: Any, **_: Any) -> dict[tuple[str, int], LogOffset]:
+    async def list_offsets_at(self, node: int, wanted: Any, **_: Any) -> dict[tuple[str, int], LogOffset]:
         if node == 2:
             return dict.fromkeys(wanted, self.follower)
         return await self.log_ends(wanted)
 
-    async def topic_told_by(self, node: int, _: str) -> None:
+    async def topic_at(self, node: int, _: str) -> None:
         assert node == 2
 
     async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
