@@ -446,7 +446,7 @@ class Router:
             interval_ms=self.settings.presence_interval_ms,
             fences=shared.forwards.fences(shared.table),
             holds_ms=shared.forwards.holds_ms(),
-            groups=shared.group_words(monotonic()),
+            groups=shared.group_reports(monotonic()),
             connections=len(self._connections),
             forwarded=shared.forwards.total,
             on_brokers=sum(connection.session.on_broker for connection in self._connections),

@@ -16,7 +16,7 @@ __all__ = ["StateLogTransactionStore"]
 
 _log = logging.getLogger("kmigrate.router")
 _PATIENCE_S = 5.0
-"""Timeout, shorter than clients wait for an answer: while the state log is not reachable, clients are told to retry."""
+"""Timeout, shorter than clients wait for an answer: while the state log is not reachable, clients have to retry."""
 
 
 class StateLogTransactionStore:
@@ -33,12 +33,12 @@ class StateLogTransactionStore:
 
         def decide(state: State) -> TransactionRecord | None:
             nonlocal crossed
-            standing = state.transaction(record.link, record.name)
-            if standing is None:
+            known = state.transaction(record.link, record.name)
+            if known is None:
                 return record
-            crossed = standing.crosses(record)
-            wanted = standing if crossed else standing.merged(record)
-            return None if wanted == standing else wanted
+            crossed = known.crosses(record)
+            wanted = known if crossed else known.merged(record)
+            return None if wanted == known else wanted
 
         try:
             await self._state_log.append(decide, timeout=_PATIENCE_S)

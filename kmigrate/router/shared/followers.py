@@ -36,7 +36,7 @@ _SESSION_S = 60.0
 A member without heartbeats for so long is assigned nothing any more, or sends heartbeats elsewhere.
 """
 _OPENED_S = 60.0
-"""Time after which a heartbeat has told every member that its group has opened.
+"""Time after which a heartbeat has let every member know that its group has opened.
 
 Brokers allow for 15 s between two heartbeats.
 """
@@ -95,7 +95,7 @@ class Followers:
         self._assigned.setdefault(group, {})[member_mark(member_id)] = _Assigned(topics, now)
 
     def withheld(self, group: str, member_id: str) -> frozenset[UUID] | None:
-        """Return the topics that a member is not told of; None if the assignment is not known here."""
+        """Return the topics that are withheld from a member; None if the assignment is not known here."""
         assigned = self._assigned.get(group, {}).get(member_mark(member_id))
         return None if assigned is None else assigned.withheld
 
@@ -122,9 +122,7 @@ class Followers:
     def joined(self, group: str, member_id: str) -> None:
         """Note that a JoinGroup is answered, or the client is gone."""
         if member_id:
-            known = self._joined[group]
-            known[member_mark(member_id)] -= 1
-            self._joined[group] = +known
+            self._joined[group] -= Counter([member_mark(member_id)])
             if not self._joined[group]:
                 del self._joined[group]
 
@@ -172,7 +170,7 @@ class Followers:
         self._followed, self._held = frozenset(table.followed), frozenset(table.held_groups)
         return gone
 
-    def words(
+    def reports(
         self, table: RoutingTable, transactions: Mapping[str, int], ids: TopicIds, now: float
     ) -> dict[str, GroupReport]:
         """Return this router's report on each group that follows.
@@ -185,15 +183,15 @@ class Followers:
                 self._in_flight[group] + transactions.get(group, 0),
                 tuple(dict.fromkeys((*self._members.get(group, ()), *self._joined.get(group, ())))),
                 tuple(self._joined.get(group, ())),
-                *self._told_withheld(group, ids),
+                *self._report_withheld(group, ids),
             )
             for group in table.followed
         }
 
-    def _told_withheld(self, group: str, ids: TopicIds) -> tuple[tuple[Withheld, ...], int]:
+    def _report_withheld(self, group: str, ids: TopicIds) -> tuple[tuple[Withheld, ...], int]:
         """Return the first withheld topics by id, the same at each router, and the number of further topics."""
-        told = self.withheld_topics(group, ids)
-        found = sorted((str(topic), count, ids.name_at_source(topic)) for topic, count in told.items())
+        withheld = self.withheld_topics(group, ids).items()
+        found = sorted((str(topic), count, ids.name_at_source(topic)) for topic, count in withheld)
         return tuple(Withheld(*each) for each in found[:_MOST_WITHHELD]), max(0, len(found) - _MOST_WITHHELD)
 
     def _forget_silent(self, now: float) -> None:

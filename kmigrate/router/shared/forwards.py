@@ -52,9 +52,9 @@ class InFlightForwards:
     now: float = 0.0
     """The monotonic clock at the last `tick`: to read the clock for each batch would cost as much as a mark."""
     _expired: float = 0.0
-    _told_of: frozenset[tuple[str, int]] = frozenset()
-    """Topics and fences whose marks `_told` holds."""
-    _told: dict[str, dict[int, tuple[ProducerMark, ...]]] = field(default_factory=dict)
+    _reported_fences: frozenset[tuple[str, int]] = frozenset()
+    """Topics and fences whose marks `_reported` holds."""
+    _reported: dict[str, dict[int, tuple[ProducerMark, ...]]] = field(default_factory=dict)
     _drained: dict[str, int] = field(default_factory=dict)
     """Fence at which a topic was reported to have nothing in flight, by topic key; such a report stays true."""
 
@@ -136,16 +136,16 @@ class InFlightForwards:
         for route in held:
             if not self.in_flight.get(route.key, 0):
                 self._drained[route.key] = route.fence_epoch
-        told_of = frozenset((r.key, r.fence_epoch) for r in held if self.drained(r.key, r.fence_epoch))
-        if told_of != self._told_of:
-            self._told_of = told_of
-            most = _MOST_MARKS // (len(told_of) or 1)
-            self._told = {key: self._marks(key, most) for key, _ in told_of}
+        fences = frozenset((r.key, r.fence_epoch) for r in held if self.drained(r.key, r.fence_epoch))
+        if fences != self._reported_fences:
+            self._reported_fences = fences
+            most = _MOST_MARKS // (len(fences) or 1)
+            self._reported = {key: self._marks(key, most) for key, _ in fences}
         return {
             route.key: FenceAck(
                 epoch=route.fence_epoch,
                 in_flight=self.in_flight.get(route.key, 0),
-                producers=self._told.get(route.key, {}),
+                producers=self._reported.get(route.key, {}),
             )
             for route in table.topics.values()
             if route.fenced

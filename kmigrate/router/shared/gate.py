@@ -77,7 +77,7 @@ class FirstWriteGate:
     """The gate's marks and the producers that have passed, shared by all client connections of a router."""
 
     marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
-    _told: dict[tuple[str, int], tuple[ProducerMark, ...]] = field(default_factory=dict)
+    _barriers: dict[tuple[str, int], tuple[ProducerMark, ...]] = field(default_factory=dict)
     """Records that the marks were made from."""
     _routes: Mapping[str, TopicRoute] | None = None
     """Topics of the newest loaded table."""
@@ -98,16 +98,16 @@ class FirstWriteGate:
             return
         self._routes = table.topics
         before, marks = self.marks, dict[tuple[str, int], dict[int, ProducerMark]]()
-        told: dict[tuple[str, int], tuple[ProducerMark, ...]] = {}
+        barriers: dict[tuple[str, int], tuple[ProducerMark, ...]] = {}
         for topic, route in table.topics.items():
             if route.serve is Serve.LOCAL:
                 for partition, producers in route.gate.items():
                     key = (topic, partition)
-                    told[key] = producers
-                    known = before.get(key) if self._told.get(key) is producers else None
+                    barriers[key] = producers
+                    known = before.get(key) if self._barriers.get(key) is producers else None
                     # A topic may have thousands of producers, and a table is made at each change.
                     marks[key] = {mark.producer_id: mark for mark in producers} if known is None else known
-        self.marks, self._told = marks, told
+        self.marks, self._barriers = marks, barriers
         self.opened = {key for key in self.opened if key[:2] in marks}
         self._round = {key for key in self._round if key[:2] in marks}
 

@@ -389,14 +389,14 @@ class SharedState:
         if any(route.frozen for route in self.table.followed.values()):
             self.backend.drained()
 
-    def group_words(self, now: float) -> dict[str, GroupReport]:
+    def group_reports(self, now: float) -> dict[str, GroupReport]:
         """Return this router's report on each group that follows, including open transactions."""
         open_: Counter[str] = Counter()
         for (link, name), entry in self.open_at_source.entries.items():
             record = self.table.transactions.get(name, {}).get(link)
             open_.update(entry.groups.union(record.groups if record is not None else ()))
-        words = self.followers.words(self.table, open_, self.ids, now)
-        return {group: replace(word, trials=self.trials.trials(group)) for group, word in words.items()}
+        reports = self.followers.reports(self.table, open_, self.ids, now)
+        return {group: replace(report, trials=self.trials.trials(group)) for group, report in reports.items()}
 
     def has_written(self, topic: str, partition: int, producer_id: int) -> Conversation[bool | None]:
         """Find whether the target holds records of a producer; None as in `producer_mark`.

@@ -151,7 +151,7 @@ class Member:
 
     @property
     def word(self) -> Any:
-        return self.stage.shared.group_words(self.stage.edge.clock)["g"]
+        return self.stage.shared.group_reports(self.stage.edge.clock)["g"]
 
 
 def _positions(kind: Any, code: int, offset: int) -> tuple[Any, ...]:
@@ -337,7 +337,7 @@ def test_a_commit_of_a_client_that_is_gone_is_waited_for_no_more() -> None:
         if not ends_first:
             assert member.word.in_flight == 1
             member.stage.session.closed()
-        assert "g" not in member.stage.shared.group_words(0.0) or member.word.in_flight == 0
+        assert "g" not in member.stage.shared.group_reports(0.0) or member.word.in_flight == 0
 
 
 def test_a_client_that_the_source_refuses_is_told_so() -> None:

@@ -78,9 +78,9 @@ def test_a_trial_without_an_answer_is_counted_until_the_client_is_gone() -> None
     member = Member()
     member.hears = lambda: None  # type: ignore[method-assign]
     member.join("m")
-    assert member.stage.shared.group_words(0.0)["g"].trials == 1
+    assert member.stage.shared.group_reports(0.0)["g"].trials == 1
     member.stage.session.closed()
-    assert member.stage.shared.group_words(0.0)["g"].trials == 0
+    assert member.stage.shared.group_reports(0.0)["g"].trials == 0
 
 
 def test_what_a_client_is_refused_counts_no_more_when_it_is_gone() -> None:

@@ -226,7 +226,7 @@ def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
 
     def late(record: TransactionRecord) -> Future[bool]:
         happens()
-        assert desk.stage.shared.group_words(0.0).get("g", GroupReport(1)).in_flight == 1
+        assert desk.stage.shared.group_reports(0.0).get("g", GroupReport(1)).in_flight == 1
         return remember(record)
 
     desk.stage.transaction_store.remember = late  # type: ignore[method-assign]
@@ -648,9 +648,9 @@ def test_offsets_of_a_group_that_follows_are_at_the_source_in_the_sources_name()
     where, _, request = desk.passed[-1]
     assert (where, request.producer_id, request.producer_epoch, str(request.group_id)) == ("source", *S, "g")
     assert desk.stage.transaction_store.records[("l", NAME)].groups == ("g",)
-    assert desk.stage.shared.group_words(0.0)["g"].in_flight == 1
+    assert desk.stage.shared.group_reports(0.0)["g"].in_flight == 1
     desk.end()
-    assert desk.stage.shared.group_words(0.0)["g"].in_flight == 0
+    assert desk.stage.shared.group_reports(0.0)["g"].in_flight == 0
 
 
 def test_offsets_of_a_group_that_follows_and_records_on_the_target_are_refused() -> None:
@@ -679,7 +679,7 @@ def test_a_group_that_is_frozen_before_the_source_agrees_to_its_first_positions_
     desk.add("t")
     before_it_answers(desk, lambda: follows(desk, frozen=True))
     assert desk.offsets("g") is None
-    assert desk.stage.shared.group_words(0.0)["g"].in_flight == 0
+    assert desk.stage.shared.group_reports(0.0)["g"].in_flight == 0
     assert desk.stage.transaction_store.records[("l", NAME)].groups == ()
 
 
@@ -689,7 +689,7 @@ def test_a_group_that_is_frozen_once_the_source_has_agreed_waits_for_the_transac
     desk.add("t")
     before_it_is_kept(desk, lambda: follows(desk, frozen=True))
     assert desk.offsets("g") == 0
-    assert desk.stage.shared.group_words(0.0)["g"].in_flight == 1
+    assert desk.stage.shared.group_reports(0.0)["g"].in_flight == 1
 
 
 def opened(desk: Desk) -> None:
