@@ -119,7 +119,7 @@ class FastForward:
                 shown = own.producer_id + route.shift
                 stamp(part.records, producer_id=shown, epoch=epoch, sequence=sequence, base_offset=None)
         for key, count in counts.items():
-            account.leave(key, count)
+            account.sent(key, count)
         account.bytes += len(frame)
         self._decider.in_flight.send(upstream)
 

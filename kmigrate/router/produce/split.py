@@ -170,7 +170,7 @@ class SplitWrite:
         pieces = [frame] if whole else self._encode(parts, version, request.acks or 1)
         counts = Counter(batch.write.route.key for batch in batches)
         for key, count in counts.items():
-            self._shared.forwards.leave(key, count)
+            self._shared.forwards.sent(key, count)
         self._shared.forwards.bytes += sum(map(len, pieces))
         upstream = UpstreamWrite(link, node, version, self._shared.backend.source_layout(link), batches)
         self._decider.in_flight.send(upstream)

@@ -58,12 +58,12 @@ class InFlightForwards:
     _drained: dict[str, int] = field(default_factory=dict)
     """Fence at which a topic was reported to have nothing in flight, by topic key; such a report stays true."""
 
-    def leave(self, key: str, count: int = 1) -> None:
+    def sent(self, key: str, count: int = 1) -> None:
         """Count forwards that leave for the source now."""
-        self.enter(key, count)
+        self.opened(key, count)
         self.total += count
 
-    def enter(self, key: str, count: int = 1) -> None:
+    def opened(self, key: str, count: int = 1) -> None:
         """Count something of a topic as not resolved: forwards, or a transaction that is open there."""
         self.in_flight[key] = self.in_flight.get(key, 0) + count
 

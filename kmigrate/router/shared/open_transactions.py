@@ -137,7 +137,7 @@ class SourceTransactions:
         entry.groups.update(groups)
         for key in set(keys) - entry.keys:
             entry.keys.add(key)
-            self.forwards.enter(key)
+            self.forwards.opened(key)
         return entry
 
     def is_open(self, link: str, name: str, connection: object) -> bool:

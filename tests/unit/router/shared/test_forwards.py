@@ -76,7 +76,7 @@ def test_what_was_acknowledged_is_told_until_the_flip_and_forgotten_then() -> No
 def test_of_a_topic_whose_link_has_ended_nothing_is_kept_but_what_is_in_flight() -> None:
     account = InFlightForwards()
     for topic in ("t", "u"):
-        account.leave(f"topic/l/{topic}")
+        account.sent(f"topic/l/{topic}")
         account.held(f"topic/l/{topic}", 0, 5)
         account.acknowledged(f"topic/l/{topic}", 0, 7, 0, 0)
     account.resolved("topic/l/u")
@@ -129,7 +129,7 @@ def test_marks_are_told_once_nothing_is_in_flight() -> None:
     """While a write is in flight, more writes may be acknowledged, and the controller does not need the marks yet."""
     account = InFlightForwards()
     fenced = short_lived(account, 1, 3)
-    account.leave("topic/l/t0")
+    account.sent("topic/l/t0")
     assert account.fences(fenced)["topic/l/t0"].producers == {}
     account.resolved("topic/l/t0")
     assert len(account.fences(fenced)["topic/l/t0"].producers[0]) == 3
