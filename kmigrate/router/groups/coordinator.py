@@ -111,7 +111,7 @@ class GroupCoordinatorClient:
             self._coordinators.pop(request.group_at_link, None)
         if not codes.isdisjoint(_TO_MEMBERS):
             self.accepted(*request.member, getattr(request.request, "generation_id", None))
-        return asked.told(answer)
+        return asked.in_client_version(answer)
 
     def knows(self, request: GroupRequest) -> bool:
         """Return whether the coordinator is known.

@@ -65,7 +65,7 @@ from kmigrate.router.wire.followed import (
     of_groups,
     positions_of,
     question_for,
-    told_and_left_out,
+    returned_and_left_out,
     topics_of,
     without_epochs,
 )
@@ -84,7 +84,7 @@ A cluster may take 18 s to find a broker dead, and clients wait 30 s for an answ
 _AGAIN_S = 0.25
 _COPY_S = 0.1
 """Longest wait of an OffsetFetch for the copy, if the client may get a committed offset beyond the copy."""
-_FIRST_TOLD_BEYOND = 7
+_FIRST_BEYOND_COPY = 7
 """OffsetFetch version from which clients get such a committed offset: these clients ask again after Fetch's error 6."""
 _ASKED_AGAIN = ELSEWHERE | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.UNSTABLE_OFFSET_COMMIT}
 """Errors of a source's answer after which the router asks for committed offsets again."""
@@ -345,7 +345,7 @@ class GroupHandler:
     def _fetch(self, fetch: GroupRequest) -> Conversation[Message]:
         """Answer an OffsetFetch, and note the committed offsets that the answer leaves out (G)."""
         answer = yield from self._committed_offsets(fetch)
-        given, left_out = told_and_left_out(fetch.request, answer)
+        given, left_out = returned_and_left_out(fetch.request, answer)
         self._shared.pending_positions.clear(fetch.group, given)
         self._shared.pending_positions.left_out(fetch.group, left_out, id(self), self._client.now())
         return answer
@@ -374,7 +374,7 @@ class GroupHandler:
             for key, position in positions_of(answer).items()
             if key[0] in routes and routes[key[0]].serve is not Serve.LOCAL
         }
-        may_be_beyond, seconds = fetch.head.version >= _FIRST_TOLD_BEYOND, self._shared.settings.group_hold_s
+        may_be_beyond, seconds = fetch.head.version >= _FIRST_BEYOND_COPY, self._shared.settings.group_hold_s
         if copied:
             most = min(_COPY_S, seconds) if may_be_beyond else seconds
             is_there = yield from self._shared.backend.when_copied(fetch.link, copied, most)

@@ -151,11 +151,9 @@ class HeartbeatHandler:
     # one member
 
     def _known(self, beat: GroupRequest) -> _Member:
-        member = self._members.get(beat.member)
-        if member is None:
-            member = self._members[beat.member] = _Member(beat)
-            if len(self._members) > _MOST_MEMBERS:
-                self._forget(next(iter(self._members)))
+        member = self._members.setdefault(beat.member, _Member(beat))
+        if len(self._members) > _MOST_MEMBERS:
+            self._forget(next(iter(self._members)))
         member.beat = beat
         return member
 

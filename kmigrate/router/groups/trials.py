@@ -75,12 +75,9 @@ class TrialJoins:
                 self._context.conversations.start(self._try(key, trial))
 
     def _note(self, head: RequestHead, request: Message, key: _Key) -> None:
-        known = self._known.get(key)
-        if known is not None:
-            known.fresh = known.fresh or request != known.request
-            known.head, known.request = head, request
-            return
-        self._known[key] = _Trial(head, request)
+        trial = self._known.setdefault(key, _Trial(head, request))
+        trial.fresh = trial.fresh or request != trial.request
+        trial.head, trial.request = head, request
         if len(self._known) > _MOST_MEMBERS:
             self._forget(next(iter(self._known)))
 

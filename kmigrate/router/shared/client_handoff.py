@@ -89,7 +89,7 @@ class Handoff:
     """The connections to this router, and the clients that were told the brokers' own addresses."""
 
     guests: set[DepartingClient] = field(default_factory=set)
-    told: dict[tuple[str, str], float] = field(default_factory=dict)
+    informed: dict[tuple[str, str], float] = field(default_factory=dict)
     """Time of each client's first request whose answer holds the brokers' own addresses, by host and client id."""
     heard: tuple[RouterPresence, ...] | None = None
     """Newest reports of the other routers; None until they are known, and until then all clients stay."""
@@ -107,18 +107,18 @@ class Handoff:
             if self._finished >= 0 and not closing:
                 for guest in self.guests:
                     guest.leaving = False
-            self.told.clear()
+            self.informed.clear()
             self._finished = -1
         elif self._finished < 0:
             self._finished = table.epoch
 
     def knows(self, guest: DepartingClient) -> bool:
         """Return whether this guest's client has been told (a)."""
-        return (guest.host, guest.client_id) in self.told
+        return (guest.host, guest.client_id) in self.informed
 
     def is_back(self, guest: DepartingClient) -> bool:
         """Return whether this guest has connected after the client was told (e)."""
-        return guest.since >= self.told.get((guest.host, guest.client_id), float("inf"))
+        return guest.since >= self.informed.get((guest.host, guest.client_id), float("inf"))
 
     def stays(self, guest: DepartingClient) -> bool:
         """Return whether this guest's client may not leave yet (d)."""
@@ -144,10 +144,10 @@ class Handoff:
     def may_tell(self, guest: DepartingClient) -> bool:
         """Return whether a guest's client may be told now (b); from the first request on, (a) holds."""
         key = (guest.host, guest.client_id)
-        if key not in self.told:
-            self.told[key] = guest.active
-            if len(self.told) > _REMEMBERED:
-                self.told.pop(next(iter(self.told)))
+        if key not in self.informed:
+            self.informed[key] = guest.active
+            if len(self.informed) > _REMEMBERED:
+                self.informed.pop(next(iter(self.informed)))
         return not any(other.writing for other in self._with(guest))
 
     def _with(self, guest: DepartingClient) -> Iterator[DepartingClient]:

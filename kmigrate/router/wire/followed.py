@@ -39,8 +39,8 @@ __all__ = [
     "of_groups",
     "positions_of",
     "question_for",
+    "returned_and_left_out",
     "source_request",
-    "told_and_left_out",
     "topics_of",
     "without_epochs",
 ]
@@ -115,20 +115,20 @@ def committed_in(request: Message) -> dict[tuple[str, int], int]:
     }
 
 
-def told_and_left_out(request: Message, answer: Message) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-    """Split the partitions of an OffsetFetch request about a single group: told in the answer, and left out.
+def returned_and_left_out(request: Message, answer: Message) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """Split the partitions of an OffsetFetch request about a single group: returned in the answer, and left out.
 
-    A partition without a committed offset counts as told.
+    A partition without a committed offset counts as returned.
     """
-    (asked,), (told,) = _positions(request), _positions(answer)
+    (asked,), (returned,) = _positions(request), _positions(answer)
     named = {(str(topic.name), int(index)) for topic in asked.topics or () for index in topic.partition_indexes}
     found = {
         (str(topic.name), int(part.partition_index))
-        for topic in told.topics
+        for topic in returned.topics
         for part in topic.partitions
         if not code_of(part.error_code)
     }
-    if code_of(getattr(told, "error_code", 0)):
+    if code_of(getattr(returned, "error_code", 0)):
         found.clear()
     return found, named - found
 
@@ -173,7 +173,7 @@ class Asked:
     unbatched: str = ""
     """Group of a batched OffsetFetch that the source must be asked for without a batch; '' otherwise."""
 
-    def told(self, answer: Message) -> Message:
+    def in_client_version(self, answer: Message) -> Message:
         """Return the source's answer in the client's version."""
         if self.unbatched:
             group_type = element_type(self.answer_kind, "groups")

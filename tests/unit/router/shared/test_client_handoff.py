@@ -102,7 +102,7 @@ def test_nobody_is_told_by_a_router_that_stands_in_for_its_own(answers: bool, sh
     done(Outcome(_metadata_answer()))
     stage.asked[0][1](answers)
     assert shown in stage.edge.replies[-1] and b"real" not in stage.edge.replies[-1]
-    assert not stage.shared.handoff.told
+    assert not stage.shared.handoff.informed
 
 
 def test_a_client_is_told_only_when_all_that_it_has_written_is_answered() -> None:
@@ -390,7 +390,7 @@ def test_after_an_undo_everything_is_as_before() -> None:
     stage.produce(("free", 0, batch(sequence=1)))
     assert [s.where for s in stage.edge.sent] == ["target", "target", "target"]
     assert stage.edge.parted == 0
-    assert stage.shared.handoff.told == {}
+    assert stage.shared.handoff.informed == {}
 
 
 def test_the_longest_idle_goes_first_the_busy_later_and_the_newly_come_not_yet() -> None:
@@ -415,7 +415,7 @@ def test_who_was_told_is_remembered_within_bounds() -> None:
     for number in range(20_005):
         stage.session.client_id = str(number)
         assert handoff.may_tell(stage.session)
-    assert len(handoff.told) == 20_000
+    assert len(handoff.informed) == 20_000
     assert handoff.knows(stage.session)
 
 

@@ -293,7 +293,7 @@ def test_the_abort_of_a_transaction_that_nothing_has_entered_succeeds_also_for_w
     desk.stage.session.closed()
     assert not finish(desk)
     desk.stage.session = Session(desk.stage.shared, desk.stage.edge)
-    desk.stage.shared.handoff.told["", "c"] = 0.0
+    desk.stage.shared.handoff.informed["", "c"] = 0.0
     desk.codes["target", END] = NOTHING_OPEN
     assert desk.end(committed=False) == 0
 
