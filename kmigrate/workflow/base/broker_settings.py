@@ -166,7 +166,6 @@ async def setting_findings(
 
 
 def settings_unknown(error: KmigrateError) -> Finding:
-    """Return the warning that a cluster does not tell its settings."""
     what = f"the brokers' settings are not compared: {error.what}"
     return Finding("warn", "broker-settings-unknown", what, "grant DESCRIBE_CONFIGS on that cluster")
 

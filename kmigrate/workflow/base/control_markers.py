@@ -156,7 +156,6 @@ async def _read_again(
 
 
 async def _configs(admin: Admin, records: Sequence[TopicRecord]) -> dict[str, Mapping[str, str]]:
-    """Return the configs of the target topics from the promote on, as far as they are known now."""
     settled = [each.topic for each in records if each.promoted_ms and not each.unsettled]
     entries = await admin.topic_configs(settled) if settled else {}
     now = {topic: {key: entry.value for key, entry in configs.items()} for topic, configs in entries.items()}

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -18,9 +19,7 @@ from kmigrate.cluster.groups import PlaceholderMember
 from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase
 from kmigrate.model.presences import DUTY, ControllerPresence
-from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
-from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.base.connections import Connections, LinkClusters
@@ -92,12 +91,10 @@ class Controller:
         """Endless work of the controller that leads."""
         self._leading: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[float, str]] = {}
-        """Time and reason of each duty's last end by an error, by the key under which presence messages name the duty.
-        """
+        """Time and reason of each duty's last end by an error, by the duty's key in presence messages."""
         self._started = monotonic()
 
     async def run(self) -> None:
-        """Work until cancelled."""
         announced = 0.0
         try:
             while True:
@@ -123,25 +120,16 @@ class Controller:
     async def _lead(self) -> bool:
         """Return True if this instance holds the lease; take the lease where its holder is silent."""
         lease = self._log.state.lease(_LEASE)
-        if lease is not None and lease.holder == self._instance:
-            return True
-        if lease is not None and self._holder_alive(lease):
-            return False
-        seen = lease
-
-        def decide(state: State) -> Record | None:
-            now = state.lease(_LEASE)
-            return LeaseRecord(_LEASE, self._instance, (seen.term if seen else 0) + 1) if now == seen else None
-
+        if lease is not None:
+            if lease.holder == self._instance:
+                return True
+            _, heard = self._log.presence.get(f"controller/{lease.holder}", (None, self._started))
+            if monotonic() - heard < self._settings.lease_s:
+                return False
+        ours = LeaseRecord(_LEASE, self._instance, lease.term + 1 if lease is not None else 1)
         with suppress(Failed):  # the next look tries again
-            await self._log.append(decide, timeout=10.0)
+            await self._log.append(lambda state: ours if state.lease(_LEASE) == lease else None, timeout=10.0)
         return False
-
-    def _holder_alive(self, lease: LeaseRecord) -> bool:
-        known = self._log.presence.get(f"controller/{lease.holder}")
-        if known is None:
-            return monotonic() - self._started < self._settings.lease_s
-        return monotonic() - known[1] < self._settings.lease_s
 
     def _keep(self, active: bool) -> None:
         """Keep ids alive, watch groups, and close and watch sources while this controller leads."""
@@ -159,8 +147,7 @@ class Controller:
 
     def _note_failure(self, duty: str, error: BaseException | None) -> None:
         """Note that a duty has ended by an unforeseen error; the duty is begun anew."""
-        why = error.summary if isinstance(error, KmigrateError) else f"internal-error: {error!r:.200}"
-        report = f"{duty}: begun anew after an error: {why}"
+        report = f"{duty}: begun anew after an error: {_cause(error)}"
         if self._failures.get(f"{DUTY}{duty}", (0.0, ""))[1] != report:
             _log.error("%s: begun anew after an error", duty, exc_info=error)
         self._failures[f"{DUTY}{duty}"] = monotonic(), report
@@ -168,22 +155,22 @@ class Controller:
     def _act(self) -> None:
         """Start a task for every intent without a task; cancel tasks whose intent was taken back or forgotten."""
         self._collect()
-        topics = [record for record in self._log.state.topics() if self._due(record)]
-        groups = [record for record in self._log.state.groups() if record.phase is GroupPhase.PROMOTING]
-        due = {topic.key for topic in topics} | {group.key for group in groups}
+        state = self._log.state
+        due: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            record.key: partial(self._promote, record)
+            for record in state.topics()
+            if record.phase in PROMOTING or record.unsettled or may_come_off(self._log, record)
+        }
+        for group in state.groups():
+            if group.phase is GroupPhase.PROMOTING:
+                due[group.key] = partial(self._hand_over, group)
         self._troubles = {key: why for key, why in self._troubles.items() if key in due}
-        for key in self._busy.keys() - due:
+        for key in self._busy.keys() - due.keys():
             if not self._busy[key].cancelling():
                 self._busy[key].cancel()  # so that the task gives up its turn, and releases the others of its unit
-        for topic in topics:
-            if topic.key not in self._busy:
-                self._busy[topic.key] = self._tasks.start(self._promote(topic), f"promote {topic.topic}")
-        for group in groups:
-            if group.key not in self._busy:
-                self._busy[group.key] = self._tasks.start(self._hand_over(group), f"hand over {group.group}")
-
-    def _due(self, record: TopicRecord) -> bool:
-        return record.phase in PROMOTING or record.unsettled or may_come_off(self._log, record)
+        for key, work in due.items():
+            if key not in self._busy:
+                self._busy[key] = self._tasks.start(work(), key)
 
     def _collect(self) -> None:
         """Remove tasks that have ended, and note their errors.
@@ -197,8 +184,7 @@ class Controller:
             if error is None:
                 self._troubles.pop(key, None)
             else:
-                why = error.summary if isinstance(error, KmigrateError) else f"internal-error: {error!r}"
-                self._troubles[key] = f"tried again: {why}"
+                self._troubles[key] = f"tried again: {_cause(error)}"
 
     async def _promote(self, record: TopicRecord) -> None:
         target, target_admin = self._connections.target, self._connections.target_admin
@@ -232,3 +218,7 @@ class Controller:
             await FollowHandover(handover, placeholder, self._settings.gather_timeout_s, self._progress).run()
         else:
             await handover.promote()
+
+
+def _cause(error: BaseException | None) -> str:
+    return error.summary if isinstance(error, KmigrateError) else f"internal-error: {error!r:.200}"

@@ -66,7 +66,6 @@ class IdKeeper:
         return int(entry.value if entry is not None and entry.value else _USUAL_EXPIRATION_MS) / 1000 / _SHARE
 
     async def look(self, idle_s: float) -> None:
-        """Use every id that was idle for `idle_s`, and drop ids that are gone."""
         state = self.connections.log.state
         identities = {(t.key, t.producer_id, t.epoch): t for t in state.transactions()}
         self._since = {identity: self._since.get(identity, monotonic()) for identity in identities}

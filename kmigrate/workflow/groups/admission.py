@@ -93,7 +93,6 @@ def refused_members(log: StateLog, group: str) -> list[RefusedMember]:
 
 
 def refused_member_findings(record: GroupRecord, refused: Sequence[RefusedMember]) -> list[Finding]:
-    """Return a refusal for each member that the target has refused in a trial join."""
     group = record.group
     return [
         refuse("member-refused", refused_sentence(group, each, opened=False), refused_way_on(group, each))
@@ -102,7 +101,6 @@ def refused_member_findings(record: GroupRecord, refused: Sequence[RefusedMember
 
 
 def refuse_after_trials(log: StateLog, record: GroupRecord) -> None:
-    """Raise Refused where the target has refused a member in a trial join."""
     _refuse(record, refused_member_findings(record, refused_members(log, record.group)))
 
 
@@ -114,7 +112,6 @@ def refused_sentence(group: str, each: RefusedMember, *, opened: bool) -> str:
 
 
 def refused_way_on(group: str, each: RefusedMember) -> str:
-    """Return the next step for a refused member."""
     known = _WAYS_ON.get(each.error)
     return known.format(group=group) if known else f"find out why the target answers {each.error} to the member's join"
 

@@ -79,6 +79,10 @@ class GroupHandover:
     record: GroupRecord
     timeout_s: float
 
+    @property
+    def _again(self) -> str:
+        return advised("group promote", self.link.name, self.record.group)
+
     async def open_source(self) -> tuple[ClusterClient, Admin]:
         return await self.connections.source(self.link)
 
@@ -112,15 +116,13 @@ class GroupHandover:
                 f"group {group} has {len(at_target)} member(s) on the target, past every router: "
                 f"{named_members(at_target)}",
                 still_true="the group is mirrored as before; no position was written",
-                next_step="restart those consumers with the router's address, then: "
-                f"{advised('group promote', self.link.name, group)}",
+                next_step=f"restart those consumers with the router's address, then: {self._again}",
             )
         source, _ = await self.open_source()
         members = [member.client_id for member in await group_members(source, group)]
         await refuse_unadmitted(self.connections, self.record, members)
 
     async def refuse_outsiders(self) -> None:
-        """Raise Refused while members may still commit on the source."""
         _, admin = await self.open_source()
         refuse_members(self.record, await outsiders(self.connections.log, admin, self.record))
 
@@ -159,8 +161,7 @@ class GroupHandover:
                 "topic-not-ready",
                 f"group {group} has positions in {', '.join(early)}, which the mirror does not copy yet",
                 still_true="the group is still mirrored; its members at the router wait",
-                next_step="when status shows these topics as mirroring: "
-                f"{advised('group promote', self.link.name, group)}",
+                next_step=f"when status shows these topics as mirroring: {self._again}",
             )
         mirrored = {
             (topic, partition): CommittedOffset(max(at.offset, starts[topic].get(partition, 0)), at.metadata)
@@ -189,8 +190,7 @@ class GroupHandover:
                 "offsets-moved",
                 f"positions of group {group} moved on the source while they were handed over",
                 still_true="the group is still mirrored",
-                next_step=f"find who commits for {group} on the source, then: "
-                f"{advised('group promote', self.link.name, group)}",
+                next_step=f"find who commits for {group} on the source, then: {self._again}",
             )
         written, left_at = (
             _by_partition({key: committed.offset for key, committed in positions.items()})

@@ -102,10 +102,9 @@ class GroupFigures:
 
 @dataclass(slots=True)
 class _Held:
-    """The hold on one group, and when the next request for it is due."""
-
     hold: GroupHold
     due: float = 0.0
+    """Time of the next request for the hold."""
 
 
 class GroupWatch:
@@ -130,7 +129,6 @@ class GroupWatch:
             self._figures.groups.clear()
 
     async def look(self) -> None:
-        """Look at every group once."""
         watched: set[tuple[str, str]] = set()
         for link in self._log.state.links():
             if link.finished_ms or link.deleting_ms:

@@ -9,8 +9,7 @@ answer. `late_writes` watches the source after the flip.
     size_limit      the size limit of a source topic, by which the source refuses writes
     sealing         a fence that the source broker holds in place of a silent router
     revoking        identities of transactional producers, revoked at the source
-    barrier_table   the last sequence of each producer below the barrier
-    final_check     the last questions to both clusters before the flip
+    barrier         the last sequence of each producer below the barrier, and the last check before the flip
     outcome         the end of a promote: the records, ACLs before the flip, configs after the flip
     closing         the seal of the source topic after the flip
     late_writes     the watch on the source after the flip

@@ -66,7 +66,6 @@ class SourceCloser:
             await self.connections.log.changed(_LOOK_S)
 
     async def look(self) -> None:
-        """Close or open each topic that is due."""
         due = [record for record in self.connections.log.state.topics() if _due(record)]
         for key in self.troubles.keys() - {record.key for record in due}:
             del self.troubles[key]

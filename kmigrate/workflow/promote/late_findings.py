@@ -69,7 +69,6 @@ class LateFound:
 
 
 def promoted(records: Iterable[TopicRecord]) -> list[TopicRecord]:
-    """Return the records of promoted topics."""
     return [record for record in records if record.phase is TopicPhase.PROMOTED and record.barrier]
 
 

@@ -73,7 +73,6 @@ class LateWatch:
     """Reasons by record why a source cannot be watched, or late records cannot be handled."""
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
         while True:
             of_links = [(link, watched(self.log.state, link)) for link in self.log.state.links()]
             self._forget_troubles(of_links)
@@ -116,9 +115,9 @@ class LateWatch:
             await source.refresh([record.topic for record in topics])
         for record in topics:
             for partition in record.barrier:
-                end = ends[record.topic, partition]
-                known = self._known(record, partition)
-                if not end.error and (end.offset > known.end or _has_work(record, known)):
+                end, known = ends[record.topic, partition], self._known(record, partition)
+                work = known.unread > 0 or (record.on_late is not OnLate.ALARM and known.handled_to < known.read_to)
+                if not end.error and (end.offset > known.end or work):
                     await self._follow(link, source, record, partition, known, end.offset)
 
     def _known(self, record: TopicRecord, partition: int) -> LateWrites:
@@ -163,9 +162,8 @@ class LateWatch:
                 batch.stamp(late_producer_id(link.uuid, record.topic), known.handled)
                 await self._append(topic, partition, batch.view)
                 known = known.with_handled(batch.end, batch.records)
-            handled_to = known.handled_to
-            if len(appended) == len(batches):
-                handled_to = max(known.handled_to, min(read_to, known.read_to))
+            done = len(appended) == len(batches)
+            handled_to = max(known.handled_to, min(read_to, known.read_to)) if done else known.handled_to
             if not appended and handled_to == known.handled_to:
                 return  # the source does not return now what it returned before: the next look asks again
             known = replace(known, handled_to=handled_to)
@@ -184,9 +182,8 @@ class LateWatch:
         answer = decode_produce(frame)[topic, partition]
         if answer.error:
             await target.refresh([topic])
-            raise BrokerRefused(
-                "late-refused", f"the target refuses {topic}-{partition}: {row(answer.error).name}", code=answer.error
-            )
+            what = f"the target refuses {topic}-{partition}: {row(answer.error).name}"
+            raise BrokerRefused("late-refused", what, code=answer.error)
 
     async def _make(self, topic: str, record: TopicRecord) -> None:
         target = self.connections.target
@@ -218,8 +215,3 @@ def watched(state: State, link: LinkRecord) -> list[TopicRecord]:
     if link.finished_ms or link.deleting_ms:
         return []
     return promoted(state.topics(link.name))
-
-
-def _has_work(record: TopicRecord, known: LateWrites) -> bool:
-    """Return True if some late records are not read yet, or must still be appended."""
-    return known.unread > 0 or (record.on_late is not OnLate.ALARM and known.handled_to < known.read_to)

@@ -7,7 +7,7 @@ A  The fence is left only by a record (flip or un-fence), never by a timer of a 
 B  The barrier is read after the drain, and after the markers of routed transactions. The barrier is the source's log
    end (replica_id −2, V1), confirmed by its replicas, too (`cluster.leaders`). The producers are read after the
    barrier. Then the log end must be the same once more (C), so that no mark is newer than the barrier.
-C  The flip needs three facts (`promote.final_check`). Each partition's owner reports that the mirror stopped exactly at
+C  The flip needs three facts (`FinalCheck`). Each partition's owner reports that the mirror stopped exactly at
    the barrier of this fence. The target's log end equals the barrier (where offsets are mapped: the barrier's place
    there). The source's log end and leader epoch are still the same.
 D  Any deadline or guard before the flip un-fences, and until the fence a person may take the promote back. After the
@@ -21,7 +21,7 @@ F  Topics that transactions couple are fenced only when all of them are to be pr
 G  A router may fail to acknowledge the fence because the router is silent, or left without notice. A seal that the
    source broker holds then replaces the acknowledgement (`sealing`). The seal is put on and proven after the other
    routers have drained, before the barrier is read.
-H  The barrier table (`barrier_table`) is in the state log before the flip: routers read the table there.
+H  The barrier table (`promote.barrier`) is in the state log before the flip: routers read the table there.
 I  Where many topics are promoted at once they are fenced in rounds, with rests between (`promote.fence_rounds`).
    Writers wait for a topic until the mirror has brought all fenced topics to their barriers, and then catch up.
 """
@@ -52,10 +52,9 @@ from kmigrate.workflow.base.open_transactions import begun_elsewhere, refuse_los
 from kmigrate.workflow.base.running import registered_routers
 from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
 from kmigrate.workflow.groups.readers import refuse_readers
-from kmigrate.workflow.promote.barrier_table import BarrierTable
+from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
 from kmigrate.workflow.promote.direct_writers import direct_writers
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
-from kmigrate.workflow.promote.final_check import FinalCheck
 from kmigrate.workflow.promote.outcome import (
     flipped,
     flipped_as_decided,

@@ -27,8 +27,15 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 
 __all__ = [
-    "UNKNOWN", "GroupLag", "Offsets", "copied_up_to", "group_lag", "lags_of", "lost_beginning", "padding_left",
-]  # fmt: skip
+    "UNKNOWN",
+    "GroupLag",
+    "Offsets",
+    "copied_up_to",
+    "group_lag",
+    "lags_of",
+    "lost_beginning",
+    "padding_left",
+]
 
 Key = tuple[str, int]
 """A topic and a partition."""

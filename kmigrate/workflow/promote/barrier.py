@@ -1,8 +1,9 @@
-"""The barrier table: the last sequence of each producer below a topic's barrier, from three kinds of evidence.
+"""What is proven at a topic's barrier: the barrier table, and the last check of both clusters before the flip.
 
-The source's brokers and the ends of the source's logs are exact about a producer. A router's report counts only for a
-producer that neither of them knows. The acknowledgement that a router saw may be old, because the producer may have
-moved to another router since. After a billion further records the old sequence would look like the newer sequence.
+The barrier table has the last sequence of each producer below the barrier, from three kinds of evidence. The source's
+brokers and the ends of the source's logs are exact about a producer. A router's report counts only for a producer that
+neither of them knows. The acknowledgement that a router saw may be old, because the producer may have moved to another
+router since. After a billion further records the old sequence would look like the newer sequence.
 
 The log end is read because a broker may have forgotten producers whose records are old (V6). The router that saw their
 acknowledgements may be dead. The log end is read before the fence; behind the fence only the new records are read.
@@ -10,9 +11,11 @@ acknowledgements may be dead. The log end is read before the fence; behind the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
+from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.cluster.log_probes import RecentBatches
 from kmigrate.errors import Refused
 from kmigrate.model.barrier import barrier_chunks, merge_marks
@@ -21,13 +24,16 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import BarrierRecord, ProducerMark, TopicRecord
 from kmigrate.model.routes import DIRECT_LIMIT, id_shift
 from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 
-__all__ = ["BarrierTable"]
+__all__ = ["BarrierTable", "FinalCheck"]
 
 _Marks = dict[int, tuple[ProducerMark, ...]]
 """Producer marks by partition."""
+_Ends = Mapping[tuple[str, int], LogOffset]
 
 
 class BarrierTable:
@@ -101,3 +107,69 @@ class BarrierTable:
                 known = at_source.get(partition, set())
                 marks.setdefault(partition, []).extend(mark for mark in seen if mark.producer_id not in known)
         return {p: merge_marks(found) for p, found in marks.items() if found}
+
+
+@dataclass(frozen=True, slots=True)
+class FinalCheck:
+    """Checks that the source's log still ends at the barrier, and that the target's log ends there (rules B, C)."""
+
+    topic: str
+    source: ClusterClient
+    target: ClusterClient
+
+    async def refresh(self) -> None:
+        await together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
+
+    async def ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
+        """Return the log ends of source and target; the source's ends are confirmed by all replicas."""
+        keys = record.topic_partitions
+        return await together(witnessed_ends(self.source, keys), self.target.log_ends(keys))
+
+    async def run(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
+        """Return the target's ends at the barrier; `wanted` returns by partition where the target's log must end."""
+        tries = Backoff(0.005, within_s=deadline - monotonic())
+        _, ends = await together(self.refresh(), self.ends(record))
+        self._refuse_partitions(record)
+        while True:
+            source_ends, target_ends = ends
+            self._refuse_moved(record, source_ends)
+            at_barrier = wanted()
+            elsewhere = [
+                f"the target's log of {topic}-{partition} ends at {end.offset}, not {at_barrier[partition]}"
+                for (topic, partition), end in target_ends.items()
+                if end.error or end.offset != at_barrier[partition]
+            ]
+            if not elsewhere:
+                return at_barrier
+            await self.target.refresh([self.topic])
+            await tries.pause(Refused("target-not-at-barrier", elsewhere[0]))
+            ends = await self.ends(record)
+
+    def _refuse_partitions(self, record: TopicRecord) -> None:
+        """Refuse partitions that were added since the fence.
+
+        Such partitions are not copied, and keys would change their partition at the flip.
+        """
+        for client in (self.source, self.target):
+            info = client.metadata.topics.get(self.topic)
+            count = len(info.partitions) if info is not None else 0
+            if count != record.partitions:
+                raise Refused(
+                    "partitions-changed",
+                    f"topic {self.topic} has {count} partitions on {client.settings.name} and {record.partitions} "
+                    "of it are mirrored",
+                )
+
+    def _refuse_moved(self, record: TopicRecord, ends: _Ends) -> None:
+        refuse_unwitnessed(self.source, ends)
+        accepted = record.terms is not None and record.terms.accept_direct
+        for (topic, partition), end in ends.items():
+            barrier = record.barrier[partition]
+            if end.error or end.leader_epoch != barrier.leader_epoch:
+                raise Refused("source-moved", f"the source's leader of {topic}-{partition} changed after the barrier")
+            if end.offset < barrier.offset or (end.offset > barrier.offset and not accepted):
+                raise Refused(
+                    "source-moved",
+                    f"the source log of {topic}-{partition} grew from {barrier.offset} to {end.offset} although "
+                    "every router is drained: somebody writes directly",
+                )
