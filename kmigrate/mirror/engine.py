@@ -161,8 +161,7 @@ class MirrorEngine:
         )
         copier = Copier(context)
         age = 0 if forgets else OLD_MS
-        clients = self._link.target, link.copy, self._link.settings, self._link.source
-        aligner = Aligner(*clients, filler_age_ms=age, target_offset=copier.target_offset_of)
+        aligner = Aligner(context, filler_age_ms=age, target_offset=copier.target_offset_of)
         self._trouble = ""
         self._forgets = forgets
         self._applied = -1

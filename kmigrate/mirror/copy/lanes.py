@@ -41,6 +41,9 @@ class Lanes(UserDict[Key, Lane]):
         self.shown = shown
         self._led: dict[tuple[int, int], tuple[Metadata, dict[tuple[int, int], list[Lane]]]] = {}
 
+    def __getitem__(self, key: Key) -> Lane:
+        return self.data[key]
+
     def __setitem__(self, key: Key, lane: Lane) -> None:
         super().__setitem__(key, lane)
         self._led.clear()

@@ -292,7 +292,10 @@ class Lane:
 
     def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
         """Note that the source did not deliver this partition's records; only this partition waits for its next try."""
-        self.source.failed(trouble, now, named=named)
+        source = self.source
+        source.failures += 1
+        source.trouble = trouble
+        source.retry_at = now + pause_s(source.failures, named=named)
 
     def heard(self, asked: int, now_ms: int, *, throttled: bool) -> None:
         """Note that the source has answered a fetch at `asked`; the response may leave this partition out."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kmigrate.mirror.partition.reactions import Asked, pause_s, remedy_of
+from kmigrate.mirror.partition.reactions import Asked, remedy_of
 from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step
 from kmigrate.model.presences import PartitionProgress
 from kmigrate.model.stops import PartitionStop
@@ -49,12 +49,6 @@ class SourceCursor:
     """Offset of an empty response below the stable end; other partitions may have filled the response."""
     empty_at: int = -1
     """Offset at which a fetch of this partition alone had such an empty response."""
-
-    def failed(self, trouble: str, now: float, *, named: bool) -> None:
-        """Note an error of reading, and pause before the next try."""
-        self.failures += 1
-        self.trouble = trouble
-        self.retry_at = now + pause_s(self.failures, named=named)
 
 
 @dataclass(slots=True, eq=False)

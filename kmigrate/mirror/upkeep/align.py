@@ -26,10 +26,11 @@ import logging
 from collections.abc import Callable, Mapping
 
 from kmigrate.cluster.append import LogTail, append_alone, read_tail
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.errors import BrokerRefused, Diverged, Failed, Refused, Unreachable
-from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.model.records import CopyIdentity, TopicRecord
+from kmigrate.mirror.copy.context import CopyContext
+from kmigrate.mirror.partition.lane import Key
+from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import Code, row
@@ -50,20 +51,17 @@ class Aligner:
 
     def __init__(
         self,
-        target: ClusterClient,
-        identity: CopyIdentity,
-        settings: MirrorSettings,
-        source: ClusterClient | None = None,
+        context: CopyContext,
         *,
         filler_age_ms: int = 0,
-        target_offset: Callable[[tuple[str, int], int], int] = lambda key, offset: -1,
+        target_offset: Callable[[Key, int], int] = lambda key, offset: -1,
     ) -> None:
         """Create an aligner; `target_offset` maps a source offset of a mapped partition, −1 if unknown."""
-        self._target = target
+        self._source = context.source
+        self._target = context.target
+        self._identity = context.identity
+        self._settings = context.settings
         self._target_offset = target_offset
-        self._source = source
-        self._identity = identity
-        self._settings = settings
         self._filler_age_ms = filler_age_ms
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -88,8 +86,6 @@ class Aligner:
 
     async def _at_source(self, record: TopicRecord) -> dict[int, int]:
         """Return the log starts that the source reports for the mirrored topic."""
-        if self._source is None:
-            return {}
         info = await self._source.topic(record.topic)
         if info is None or info.is_other_than(record.source_topic_id):
             return {}

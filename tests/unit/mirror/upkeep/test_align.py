@@ -10,9 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.client import EARLIEST, LATEST, LogOffset
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Diverged
+from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.align import Aligner
 from kmigrate.model.lifecycle import TopicPhase
@@ -34,8 +35,18 @@ class Target:
         return {partition: (0, offset) for partition, offset in before.items()}
 
 
+def context(source: Any, target: Any, settings: MirrorSettings | None = None) -> CopyContext:
+    return CopyContext(source, target, CopyIdentity(1, 0, 2, 0), cast("Any", None), settings or MirrorSettings())
+
+
+class Absent:
+    """A source that does not show the topic."""
+
+    async def topic(self, name: str) -> None: ...
+
+
 def aligner(target: Target) -> Aligner:
-    return Aligner(cast("ClusterClient", target), CopyIdentity(1, 0, 2, 0), MirrorSettings())
+    return Aligner(context(Absent(), target))
 
 
 def test_a_log_start_that_a_broker_forgot_is_moved_again() -> None:
@@ -74,8 +85,7 @@ class Logs:
 
 
 def followed(source: Logs, target: Logs, *, looks: int, settings: MirrorSettings | None = None) -> None:
-    ours = cast("ClusterClient", target), CopyIdentity(1, 0, 2, 0), settings or MirrorSettings()
-    made, before = Aligner(*ours, cast("ClusterClient", source)), dict[int, int]()
+    made, before = Aligner(context(source, target, settings)), dict[int, int]()
     for _ in range(looks):
         before = dict(asyncio.run(made.recheck(RECORD, before)))
 
@@ -107,7 +117,7 @@ def test_nothing_is_deleted_for_a_topic_that_was_made_anew_or_where_a_person_wan
     record = UUID(int=5)
     other = Logs({0: 60, 1: 60, 2: 60}, ENDS, str(UUID(int=6)))
     target = Logs(dict(STARTS), ENDS)
-    made = Aligner(cast("ClusterClient", target), CopyIdentity(1, 0, 2, 0), MirrorSettings(), cast("Any", other))
+    made = Aligner(context(other, target))
     for _ in range(2):
         assert asyncio.run(made.recheck(replace(RECORD, source_topic_id=str(record)), {0: 60})) == {}
     followed(Logs({0: 60, 1: 60, 2: 60}, ENDS), target, looks=2, settings=MirrorSettings(follow_log_start=False))
@@ -136,8 +146,7 @@ def followed_mapped(begins: dict[int, int], places: Mapping[int, int] = PLACES) 
         assert (key[0], offset) == ("t", 60)
         return places.get(key[1], -1)
 
-    clients = cast("ClusterClient", target), cast("ClusterClient", source)
-    made = Aligner(clients[0], CopyIdentity(1, 0, 2, 0), MirrorSettings(), clients[1], target_offset=place)
+    made = Aligner(context(source, target), target_offset=place)
     before: dict[int, int] = {}
     for _ in range(2):
         before = dict(asyncio.run(made.recheck(MAPPED, before)))
