@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -140,7 +140,7 @@ class Copier:
             self._tasks,
             on_move=self._moved,
             check_anew=self._check_anew,
-            meant=self._source_topic_id,
+            meant=partial(self._mirrored_id, context.source),
         )
         self._writer = TargetWriter(context, attend=self._attend, answered=self._answered)
         self._sides = (
@@ -349,26 +349,25 @@ class Copier:
             for lane in lanes:
                 lane.stop(
                     f"{reaction_to(asked, Found.RECREATED).ref}: {topic.topic} on {name} is another topic than "
-                    f"the one mirrored (id {info.topic_id}, was {self._meant(client, topic)})"
+                    f"the one mirrored (id {info.topic_id}, was {self._mirrored_id(client, topic.topic)})"
                 )
         for lane in lanes:
             lane.metadata_seen(asked, trouble or _leaderless(asked, client, lane))
         if client is self._source and info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
 
-    def _meant(self, client: ClusterClient, topic: MirroredTopic) -> str:
-        return topic.source_topic_id if client is self._source else topic.target_topic_id
+    def _mirrored_id(self, client: ClusterClient, name: str) -> UUID | None:
+        """Return the id of the mirrored topic on a cluster, if known; another topic may bear its name by now."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return None
+        text = topic.source_topic_id if client is self._source else topic.target_topic_id
+        return _uuid(text) if text else None
 
     def _shown(self, client: ClusterClient, name: str) -> bool:
         """Return whether a cluster shows the mirrored topic, or cannot tell."""
-        topic, info = self._topics.get(name), client.metadata.topics.get(name)
-        meant = topic and self._meant(client, topic)
-        return not meant or info is None or not info.topic_id or info.topic_id == _uuid(meant)
-
-    def _source_topic_id(self, name: str) -> UUID | None:
-        """Return the id of the mirrored topic; another topic may bear its name by now."""
-        topic = self._topics.get(name)
-        return _uuid(topic.source_topic_id) if topic is not None and topic.source_topic_id else None
+        mirrored, info = self._mirrored_id(client, name), client.metadata.topics.get(name)
+        return mirrored is None or info is None or not info.topic_id or info.topic_id == mirrored
 
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
         """Look at a topic now; raise Failed if that is not possible."""
