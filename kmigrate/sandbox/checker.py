@@ -131,16 +131,16 @@ class _Judge:
         self.offsets_identical = True
         self._newest: dict[tuple[str, int], tuple[int, str]] = {}
         self._standing: dict[int, dict[int, int]] = {}
-        self._ears: Mapping[str, Callable[[Event], None]] = {
-            "open": self._hear_open,
-            "send": self._hear_send,
-            "begin": self._hear_transaction,
-            "txn": self._hear_transaction,
-            "poll": self._hear_poll,
-            "commit": self._hear_commit,
-            "reset": self._hear_reset,
-            "assign": self._hear_move,
-            "revoke": self._hear_move,
+        self._handlers: Mapping[str, Callable[[Event], None]] = {
+            "open": self._take_open,
+            "send": self._take_send,
+            "begin": self._take_transaction,
+            "txn": self._take_transaction,
+            "poll": self._take_poll,
+            "commit": self._take_commit,
+            "reset": self._take_reset,
+            "assign": self._take_move,
+            "revoke": self._take_move,
             "error": self._client_error,
         }
 
@@ -149,12 +149,12 @@ class _Judge:
 
     # -- the history ---------------------------------------------------------------------------
 
-    def hear(self, event: Event) -> None:
-        take = self._ears.get(event.f)
-        if take is not None:
-            take(event)
+    def take(self, event: Event) -> None:
+        handle = self._handlers.get(event.f)
+        if handle is not None:
+            handle(event)
 
-    def _hear_send(self, event: Event) -> None:
+    def _take_send(self, event: Event) -> None:
         if self.concerns(event.topic):
             for number in self.sends.take(event, live=event.process not in self.preloaders):
                 early = self.early.pop(number, None)
@@ -166,8 +166,8 @@ class _Judge:
         if event.type != "invoke" and event.error and event.error != ABORTED:
             self._client_error(event)
 
-    def _hear_transaction(self, event: Event) -> None:
-        transaction = self.transactions.hear(event)
+    def _take_transaction(self, event: Event) -> None:
+        transaction = self.transactions.take(event)
         if event.f == "txn" and event.type == "invoke" and transaction.commit_asked:
             self._judge_early(transaction.early, event, "the commit of its transaction was asked for")
             transaction.early = None
@@ -178,7 +178,7 @@ class _Judge:
         if read is not None and read[0] < event.m:
             self.tally.add("premature", f"{read[1]}, {(event.m - read[0]) / 1e6:.1f} ms before {what}")
 
-    def _hear_open(self, event: Event) -> None:
+    def _take_open(self, event: Event) -> None:
         if event.type != "info":
             return
         if event.detail.get("role") == "preload":
@@ -194,7 +194,7 @@ class _Judge:
     def _reads_of(self, group: str, topic: str, partition: int) -> Reads:
         return self.reads.setdefault((group, self.sends.slot_of(topic, partition)), Reads())
 
-    def _hear_poll(self, event: Event) -> None:
+    def _take_poll(self, event: Event) -> None:
         if not self.concerns(event.topic):
             return
         if event.type != "ok":  # the reader itself saw content that does not belong to the id
@@ -218,13 +218,13 @@ class _Judge:
         elif transaction.early is None:
             transaction.early = (event.m, where)
 
-    def _hear_move(self, event: Event) -> None:
+    def _take_move(self, event: Event) -> None:
         move = self.order.assign if event.f == "assign" else self.order.revoke
         for topic, partition, _ in event.positions:
             if self.concerns(topic):
                 move(event, (topic, partition))
 
-    def _hear_commit(self, event: Event) -> None:
+    def _take_commit(self, event: Event) -> None:
         for topic, partition, position in event.positions:
             if self.concerns(topic):
                 self.order.commit(event, (topic, partition), position)
@@ -233,7 +233,7 @@ class _Judge:
         if event.type == "fail" and event.error not in REBALANCE_ERRORS:
             self._client_error(event)
 
-    def _hear_reset(self, event: Event) -> None:
+    def _take_reset(self, event: Event) -> None:
         for topic, partition, position in event.positions:
             if self.concerns(topic):
                 self.order.reset(event, (topic, partition), position)
@@ -382,7 +382,7 @@ def check(
     tally = _Tally(examples)
     judge = _Judge(tally, topics)
     for event in history:
-        judge.hear(event)
+        judge.take(event)
     judge.settle()
     for record in final_read:
         if judge.concerns(record.topic):

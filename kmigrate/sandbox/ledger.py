@@ -192,7 +192,7 @@ class TransactionBooks:
     def _named(self, event: Event) -> Transaction:
         return self._transactions.setdefault(TransactionName(event.process, event.txn), Transaction())
 
-    def hear(self, event: Event) -> Transaction:
+    def take(self, event: Event) -> Transaction:
         """Take a `begin` or `txn` line."""
         transaction = self._named(event)
         if event.f == "begin":

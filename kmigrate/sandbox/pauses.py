@@ -82,16 +82,16 @@ class Timeline:
         """Yield the events again, so that a single pass over a long history serves the checker, too."""
         for event in history:
             if event.f == "send":
-                self._hear_send(event)
+                self._take_send(event)
             elif event.f == "poll" and event.type == "ok":
                 self._reads[event.group, (event.topic, event.partition)].append(_Instant(event.t, event.m))
             elif event.f == "txn" and event.type != "invoke":
-                self._hear_end(event)
+                self._take_end(event)
             elif event.f == "open" and event.detail.get("role") == "transactional":
                 self._transactional.add(event.process)
             yield event
 
-    def _hear_send(self, event: Event) -> None:
+    def _take_send(self, event: Event) -> None:
         if event.process in self._transactional:
             # These records are acknowledged at the commit, so their waits are the waits of whole transactions.
             if event.type == "invoke":
@@ -106,7 +106,7 @@ class Timeline:
             span = _Span(asked.t, event.t, event.m - asked.m)
             self._sends[producer, (event.topic, event.partition)].append(span)
 
-    def _hear_end(self, event: Event) -> None:
+    def _take_end(self, event: Event) -> None:
         begun = self._begun.pop((event.process, event.txn), None)
         if begun is not None:
             span = _Span(begun.t, event.t, event.m - begun.m)

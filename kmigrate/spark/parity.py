@@ -52,7 +52,7 @@ from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.session import Progress, watched
 from kmigrate.spark.source import FINGERPRINT, bucket_digest, fingerprints, read_ranges, with_record_hash
 
-__all__ = ["verify_with", "write_findings"]
+__all__ = ["compare_clusters", "write_findings"]
 
 FINDING = (
     "kind string, topic string, source_partition int, source_offset bigint, "
@@ -65,7 +65,7 @@ Digests = dict[BucketKey, BucketDigest]
 Sides = tuple[dict[PartitionKey, T], dict[PartitionKey, T]]
 
 
-def verify_with(
+def compare_clusters(
     spark: SparkSession,
     ranges: Sequence[TopicRange],
     source: KafkaOptions,

@@ -132,10 +132,10 @@ def _compare(caller: Caller, job: Job, choice: SparkChoice, parquet: Path | None
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        from kmigrate.spark.parity import verify_with, write_findings
+        from kmigrate.spark.parity import compare_clusters, write_findings
 
         started = monotonic() - began
-        report = verify_with(
+        report = compare_clusters(
             spark, job.ranges, source, target, on_progress=show_stages(caller.say), session_seconds=started
         )
         if parquet is not None:

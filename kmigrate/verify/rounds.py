@@ -80,14 +80,14 @@ def _round(
     caller: Caller, spark: SparkSession, selection: Selection, totals: Totals, ended: threading.Event
 ) -> ParityReport | None:
     """Return the report of a round, or None where nothing is new."""
-    from kmigrate.spark.parity import verify_with
+    from kmigrate.spark.parity import compare_clusters
 
     job = asyncio.run(find_job(caller, selection))
     job = replace(job, ranges=totals.still_followed(job.ranges))
     if not job.ranges or ended.is_set():
         return None
     with options_of(caller, job) as (source, target):
-        report = verify_with(spark, job.ranges, source, target, on_progress=show_stages(caller.say))
+        report = compare_clusters(spark, job.ranges, source, target, on_progress=show_stages(caller.say))
     totals.add(report)
     asyncio.run(remember(caller, job, report))
     return report

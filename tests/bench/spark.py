@@ -37,7 +37,7 @@ from kmigrate.kafka_jars.java import find_java
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.spark.options import KafkaOptions
-from kmigrate.spark.parity import verify_with
+from kmigrate.spark.parity import compare_clusters
 from kmigrate.spark.session import spark_session
 from kmigrate.spark.source import bare_rows
 from tests.bench.bulk import bulk_case
@@ -110,7 +110,7 @@ class Bench:
             first, second = (bare_rows(spark, side, [each.at_source for each in ranges]) for side in sides)
             found = first.unionAll(second).count()
         else:
-            report = verify_with(spark, ranges, *sides)
+            report = compare_clusters(spark, ranges, *sides)
             if not report.equal:
                 raise RuntimeError("the copy is not equal")
             found = 2 * report.records

@@ -28,7 +28,7 @@ from kmigrate.parity.report import ParityReport
 from kmigrate.parity.verdict import Place
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.options import KafkaOptions
-from kmigrate.spark.parity import verify_with, write_findings
+from kmigrate.spark.parity import compare_clusters, write_findings
 from tests.integration.mirror_world import read_all
 
 # The first test takes the time for two clusters, a Spark session and the whole comparison.
@@ -271,7 +271,7 @@ def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> P
     ranges = [replace(each, cleaned_to=worked.get(each.topic, 0)) for each in ranges]
     produce(target, {"compacted-beyond": {0: [Record(b"a", b"newer than what was cleaned away")]}})
     seen: list[str] = []
-    told = verify_with(
+    told = compare_clusters(
         spark,
         ranges,
         KafkaOptions(source.bootstrap),
@@ -443,7 +443,7 @@ def test_a_constant_distance_is_followed(
         create(cluster, {"shifted": {0: log}}, {})
         produce(cluster, {"shifted": {0: log}})
     sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
-    assert verify_with(spark, [TopicRange(topic("shifted"), 0, 0, 300, OffsetMap([Run(0, 2, 300)]))], *sides).equal
+    assert compare_clusters(spark, [TopicRange(topic("shifted"), 0, 0, 300, OffsetMap([Run(0, 2, 300)]))], *sides).equal
 
 
 def test_a_range_below_the_log_start_fails_instead_of_shrinking(
@@ -459,8 +459,8 @@ def test_a_range_below_the_log_start_fails_instead_of_shrinking(
         deleted.result(20)
     sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
     with pytest.raises(Failed, match="parity-range-gone"):
-        verify_with(spark, [TopicRange(topic("cut"), 0, 0, 300)], *sides)
-    assert verify_with(spark, [TopicRange(topic("cut"), 0, 40, 300)], *sides).equal
+        compare_clusters(spark, [TopicRange(topic("cut"), 0, 0, 300)], *sides)
+    assert compare_clusters(spark, [TopicRange(topic("cut"), 0, 40, 300)], *sides).equal
 
 
 def test_a_topic_that_one_cluster_lacks_is_a_clear_failure(
@@ -469,7 +469,7 @@ def test_a_topic_that_one_cluster_lacks_is_a_clear_failure(
     create(source, {"alone": {0: BASE}}, {})
     sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
     with pytest.raises(Failed, match="parity-read-failed"):
-        verify_with(spark, [TopicRange(topic("alone"), 0, 0, 5)], *sides)
+        compare_clusters(spark, [TopicRange(topic("alone"), 0, 0, 5)], *sides)
 
 
 def test_a_time_that_spark_has_no_number_for_is_a_clear_failure(
@@ -483,15 +483,15 @@ def test_a_time_that_spark_has_no_number_for_is_a_clear_failure(
         produce(cluster, log)
     sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
     with pytest.raises(Failed, match="parity-time-too-large"):
-        verify_with(spark, [TopicRange(topic("nanoseconds"), 0, 0, 6)], *sides)
-    assert verify_with(spark, [TopicRange(topic("nanoseconds"), 0, 0, 5)], *sides).equal
+        compare_clusters(spark, [TopicRange(topic("nanoseconds"), 0, 0, 6)], *sides)
+    assert compare_clusters(spark, [TopicRange(topic("nanoseconds"), 0, 0, 5)], *sides).equal
 
 
 PROGRAM = """
 import json, sys
 from pathlib import Path
 from kmigrate.parity.plan import TopicRange
-from kmigrate.spark.parity import verify_with
+from kmigrate.spark.parity import compare_clusters
 from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.session import spark_session
 from tests.integration.mirror_world import read_all
@@ -500,7 +500,7 @@ sides = [KafkaOptions(bootstrap) for bootstrap in given["sides"]]
 ranges = [TopicRange(given["topic"], 0, 0, 300)]
 jars = [Path(jar) for jar in given["jars"]]
 with spark_session(jars=jars, java_home=Path(given["java_home"])) as spark:
-    print(json.dumps(verify_with(spark, ranges, *sides).as_json()))
+    print(json.dumps(compare_clusters(spark, ranges, *sides).as_json()))
 """
 
 

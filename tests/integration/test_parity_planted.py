@@ -24,7 +24,7 @@ from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import stamp, walk
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.options import KafkaOptions
-from kmigrate.spark.parity import verify_with
+from kmigrate.spark.parity import compare_clusters
 from tests.integration.mirror_world import bounds, settings_of
 from tests.soak.planted import KINDS, Planting, make_topic, plant, write, write_target
 
@@ -126,7 +126,7 @@ def report(
         for kind in plantings
         for partition, ends in bounds(source.bootstrap, topic_of(kind)).items()
     ]
-    return verify_with(spark, ranges, KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap))
+    return compare_clusters(spark, ranges, KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap))
 
 
 @pytest.mark.parametrize("kind", KINDS)

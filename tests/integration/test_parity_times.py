@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.options import KafkaOptions
-from kmigrate.spark.parity import verify_with
+from kmigrate.spark.parity import compare_clusters
 from tests.integration.mirror_world import bounds, engine_running, link_between, produce, transactions
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_verify_compares_look_ups_by_time(
 
     asyncio.run(scene())
     ranges = [TopicRange(topic, 0, *bounds(source.bootstrap, topic)[0]) for topic in (plain, coupled)]
-    report = verify_with(spark, ranges, KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap))
+    report = compare_clusters(spark, ranges, KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap))
     assert report.equal, "a reader by time reads again, and skips nothing"
     (coupled_found,) = report.early_lookups
     assert (coupled_found.topic, coupled_found.late) == (coupled, 0)

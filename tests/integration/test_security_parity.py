@@ -15,7 +15,7 @@ from kmigrate.model.security import Bearer
 from kmigrate.parity.plan import TopicRange
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.spark.options import KafkaOptions
-from kmigrate.spark.parity import verify_with
+from kmigrate.spark.parity import compare_clusters
 from kmigrate.verify.compare import _options
 from tests.integration.secure_world import SecurePair, token
 
@@ -41,5 +41,5 @@ def test_a_password_on_one_side_and_a_token_on_the_other_read_both_logs(
             settings = replace(settings, security=replace(settings.security, sasl=Bearer(str(held))))
         return _options(settings, tmp_path / side)
 
-    report = verify_with(spark, [TopicRange(topic, 0, 0, 3)], options("source"), options("target"))
+    report = compare_clusters(spark, [TopicRange(topic, 0, 0, 3)], options("source"), options("target"))
     assert (report.equal, report.records) == (True, 3)

@@ -26,7 +26,7 @@ from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.verdict import Anomaly
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.options import KafkaOptions
-from kmigrate.spark.parity import verify_with
+from kmigrate.spark.parity import compare_clusters
 from kmigrate.spark.session import spark_session
 from tests.clusters import running_clusters, source_and_target
 from tests.figures import save
@@ -86,7 +86,7 @@ def soak(source: KafkaCluster, target: KafkaCluster, records: int, partitions: i
     sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
     starting = time.monotonic()
     with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as spark:
-        told = verify_with(spark, ranges, *sides, session_seconds=time.monotonic() - starting)
+        told = compare_clusters(spark, ranges, *sides, session_seconds=time.monotonic() - starting)
     report.mismatches = told.mismatches
     report.sound_mismatches = sum(row.mismatches for row in told.topics if row.topic == SOUND)
     report.seconds |= {stage: round(took, 1) for stage, took in told.seconds.items()}
