@@ -8,9 +8,11 @@ import typer
 
 __all__ = [
     "AcceptMisplaced",
+    "Conf",
     "Exclude",
     "Groups",
     "Link",
+    "Master",
     "NoWait",
     "OffsetsMode",
     "PlanOnly",
@@ -42,3 +44,7 @@ AcceptMisplaced = Annotated[
 ]
 Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Exact topic names.")]
 Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Exact consumer group names.")]
+Master = Annotated[str, typer.Option("--master", help="Spark master.")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark (may be repeated).")
+]

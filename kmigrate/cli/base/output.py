@@ -30,7 +30,7 @@ from kmigrate.cli.base.words import Text, below
 from kmigrate.errors import KmigrateError
 from kmigrate.model.words import is_harmless, one_line
 
-__all__ = ["Answer", "Output", "Untold", "Waiting", "harmless_json", "log_line"]
+__all__ = ["Answer", "Output", "SkippedLines", "Waiting", "harmless_json", "log_line"]
 
 _PIPE_WIDTH = 160
 """Columns of tables in a pipe or a file, where no terminal limits the width."""
@@ -125,19 +125,19 @@ def _has_room(stream: IO[str]) -> bool:
     return bool(poll.poll(0))
 
 
-class Untold:
+class SkippedLines:
     """The count of lines that were left out because writing would have blocked, and the notice about these lines."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def leaves_out(self, stream: IO[str]) -> bool:
+    def skips(self, stream: IO[str]) -> bool:
         """Return whether there is no room for a line; if so, count the line as left out."""
         without = not _has_room(stream)
         self.count += without
         return without
 
-    def told(self) -> tuple[int, str]:
+    def notice(self) -> tuple[int, str]:
         """Return how many lines were left out, and a notice that says so; reset the count."""
         count, self.count = self.count, 0
         return count, f"{count} lines were not told: nobody read them"
@@ -150,16 +150,16 @@ class Output:
         self.json, self.debug = json, debug
         self._indent: int | None = 2
         self.out, self.err = _console(sys.stdout), _console(sys.stderr)
-        self.unheard = False
+        self.reader_left = False
         """True once the reader of stdout has left."""
         self._lost = False
-        self._waits_for_nobody = False
-        self._untold = Untold()
+        self._never_blocks = False
+        self._skipped = SkippedLines()
         self._spinner: Waiting | None = None
 
-    def wait_for_nobody(self) -> None:
+    def never_block(self) -> None:
         """From now on leave out a line that would block: while this process waits, its clients wait."""
-        self._waits_for_nobody = True
+        self._never_blocks = True
 
     def answer(self, answer: Answer) -> None:
         if self.json:
@@ -177,11 +177,11 @@ class Output:
 
     def line(self, fields: Mapping[str, Any], text: str) -> None:
         """Print a line of a call that goes on: a JSON line or a sentence."""
-        if self._waits_for_nobody and self._untold.leaves_out(self.out.file):
+        if self._never_blocks and self._skipped.skips(self.out.file):
             return
-        if self._untold.count:
-            count, told = self._untold.told()
-            self.line({"event": "not-told", "lines": count}, told)
+        if self._skipped.count:
+            count, notice = self._skipped.notice()
+            self.line({"event": "not-told", "lines": count}, notice)
             self.line(fields, text)
         elif self.json:
             self._write(fields)
@@ -224,9 +224,9 @@ class Output:
         if error.still_true:
             lines.append(self._within(Text.assemble(("still true: ", "dim"), error.still_true), 2))
         if error.next_step:
-            told = Text.assemble(("next: ", "dim"), error.next_step)
+            step = Text.assemble(("next: ", "dim"), error.next_step)
             # A command stays on one line, so that it can be copied from the terminal.
-            lines.append(Text.assemble("  ", told) if "kmigrate " in error.next_step else self._within(told, 2))
+            lines.append(Text.assemble("  ", step) if "kmigrate " in error.next_step else self._within(step, 2))
         self._warn(below(lines))
 
     def _within(self, text: RichText, indent: int = 0) -> RichText:
@@ -270,7 +270,7 @@ class Output:
         gone = isinstance(error, BrokenPipeError) or error.errno == errno.EIO
         self.out.drop(for_good=gone)
         if gone:
-            self.unheard = True
+            self.reader_left = True
         elif not self._lost:
             self._lost = True
             self.note(f"output on stdout is lost: {error.strerror}")

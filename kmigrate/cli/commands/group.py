@@ -12,7 +12,7 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Timeout, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched
-from kmigrate.cli.commands.patterns import check_names, patterns_answer
+from kmigrate.cli.commands.patterns import add_patterns, check_names
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import group_rows
 from kmigrate.cli.views.tables import groups_table
@@ -21,7 +21,7 @@ from kmigrate.model.record_json import encode_record
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status.snapshot import snapshot
 
-__all__ = ["app", "forget", "list_groups", "mirror", "patterns", "promote", "show"]
+__all__ = ["app", "forget", "list_groups", "mirror", "promote", "show"]
 
 app = typer.Typer(name="group", help="Mirrored consumer groups.", no_args_is_help=True)
 
@@ -59,20 +59,7 @@ async def mirror(
         return plan_answer(await call.carry_out(look, plan))
 
 
-@command(app, "patterns")
-async def patterns(
-    call: Call,
-    forget: Annotated[
-        list[str] | None, typer.Option("--forget", metavar="REGEX", help="Pick up no more groups by this expression.")
-    ] = None,
-    link: Link = None,
-    plan: PlanOnly = False,
-) -> Answer:
-    """Show the expressions by which later groups are picked up, or forget some.
-
-    Groups that are mirrored already stay mirrored.
-    """
-    return await patterns_answer(call, "group", forget, link, plan)
+add_patterns(app, "group")
 
 
 @command(app, "promote")

@@ -123,8 +123,8 @@ async def export(
         copies = {path.relative_to(given): translated_spark(text, str(path), move) for path, text in files.items()}
         _whole(place, lambda beside: _copy_checkpoint(given, beside, copies))
     else:
-        told = translated(wanted[0], move)
-        _whole(place, lambda beside: beside.write_text(told, encoding="utf-8"))
+        text = translated(wanted[0], move)
+        _whole(place, lambda beside: beside.write_text(text, encoding="utf-8"))
     count = sum(len(parts) for each in wanted for parts in each.values())
     json = {"from": from_, "out": str(place), "topics": topics, "positions": count}
     return Answer(json, Text(f"{count} positions of {', '.join(topics) or 'no topic'} → {place}"))
@@ -202,10 +202,10 @@ def _place(made: OffsetMap, offset: int, side: str) -> Place | None:
 
 async def _translator(connections: Connections, link: str | None, topics: Iterable[str], side: str) -> Translate:
     """Return the function that moves a position of these topics; the function refuses a position without a place."""
-    told = Positions(connections.target, connections.log)
+    positions = Positions(connections.target, connections.log)
     records = {topic: _record(connections, link, topic) for topic in topics}
     maps: dict[str, Mapping[int, OffsetMap]] = {
-        topic: await told.up_to_barrier(record) for topic, record in records.items()
+        topic: await positions.up_to_barrier(record) for topic, record in records.items()
     }
 
     def move(topic: str, partition: int, offset: int) -> int:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
+from typing import Annotated
 
-from kmigrate.cli.base.call import Call
+import typer
+
+from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.options import Link, PlanOnly
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.views.plans import plan_answer
 from kmigrate.cli.views.tables import table
@@ -14,7 +18,11 @@ from kmigrate.model.patterns import check_expression
 from kmigrate.workflow import verbs
 from kmigrate.workflow.verbs.proposal import Noun
 
-__all__ = ["check_names", "patterns_answer"]
+__all__ = ["add_patterns", "check_names"]
+
+Forget = Annotated[
+    list[str] | None, typer.Option("--forget", metavar="REGEX", help="Pick up no more names by this expression.")
+]
 
 
 def check_names(names: list[str], exclude: list[str] | None, *, regex: bool) -> list[str]:
@@ -34,7 +42,20 @@ def check_names(names: list[str], exclude: list[str] | None, *, regex: bool) -> 
     return left_out
 
 
-async def patterns_answer(call: Call, noun: Noun, forget: list[str] | None, link: str | None, plan: bool) -> Answer:
+def add_patterns(app: typer.Typer, noun: Noun) -> None:
+    """Add the command `patterns` to the commands on topics or groups."""
+
+    async def patterns(call: Call, forget: Forget = None, link: Link = None, plan: PlanOnly = False) -> Answer:
+        return await _patterns(call, noun, forget, link, plan)
+
+    patterns.__doc__ = (
+        f"Show the expressions by which later {noun}s are picked up, or forget some.\n\n"
+        f"{noun.capitalize()}s that are mirrored already stay mirrored."
+    )
+    command(app, "patterns")(patterns)
+
+
+async def _patterns(call: Call, noun: Noun, forget: list[str] | None, link: str | None, plan: bool) -> Answer:
     async with call.connections() as connections:
         if forget:
             look = partial(verbs.forget_patterns, connections, call.link(link), noun, forget)

@@ -212,7 +212,7 @@ def _one(call: Call, step: Step, count: int) -> None:
     started = monotonic()
     if not call.json:
         call.out.show(Text(f"[{step.number}/{count}] {step.text}", style="bold"))
-    if call.out.unheard:
+    if call.out.reader_left:
         raise Failed(
             "nobody-reads",
             f"the reader of this call's output has left before step {step.number}",

@@ -52,7 +52,7 @@ TakeOver = Annotated[
 
 Workers = Annotated[
     int,
-    typer.Option("--workers", min=1, max=64, help="Processes that share the partitions; one uses one core at most."),
+    typer.Option("--workers", min=1, max=64, help="Processes that share the work; one uses one core at most."),
 ]
 
 
@@ -113,9 +113,7 @@ def run_router(
     port: Port = None,
     name: Name = None,
     metrics: Metrics = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, max=64, help="Processes that share the ports; one uses one core at most.")
-    ] = 1,
+    workers: Workers = 1,
     take_over: TakeOver = False,
     worker: Annotated[int, typer.Option("--worker", hidden=True, help="End when standard input closes.")] = 0,
 ) -> None:

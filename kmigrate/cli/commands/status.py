@@ -55,7 +55,7 @@ async def _watch(call: Call, connections: Connections, interval: float) -> None:
                 call.out.line(shot.as_json(), "")
             else:
                 call.out.show(snapshot_view(shot))
-            if call.out.unheard:
+            if call.out.reader_left:
                 return
             await sleep(interval)
     with Live(console=call.out.out, auto_refresh=False, screen=False) as live:

@@ -44,7 +44,7 @@ async def default_findings(
         return []
     try:
         _, source_admin = await connections.source(link)
-        configs_of_topics = await source_admin.topic_config_outcomes(topics)
+        configs_by_topic = await source_admin.topic_config_outcomes(topics)
         defaults = await broker_defaults(connections.target, connections.target_admin)
         known = (await connections.target_admin.topic_configs([STATE_TOPIC]))[STATE_TOPIC]
         filled = await _filled(connections.target, topics)
@@ -53,7 +53,7 @@ async def default_findings(
     mirrored = {record.topic: any(record.target_starts.values()) for record in connections.log.state.topics(link.name)}
     keys = replicated(settings.config_exclude, known)
     found: list[Finding] = []
-    for topic, configs in configs_of_topics.items():
+    for topic, configs in configs_by_topic.items():
         if isinstance(configs, KmigrateError) or mirrored.get(topic, topic in filled):
             continue  # the guards name the topic already, or the target topic keeps its own configs
         values = [each for key, each in _sentences(configs, defaults).items() if key in keys]

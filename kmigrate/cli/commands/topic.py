@@ -11,13 +11,26 @@ from rich.console import Group
 
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.base.options import Exclude, Link, NoWait, OffsetsMode, PlanOnly, Regex, StartAt, Timeout, Topics, Yes
+from kmigrate.cli.base.options import (
+    Conf,
+    Exclude,
+    Link,
+    Master,
+    NoWait,
+    OffsetsMode,
+    PlanOnly,
+    Regex,
+    StartAt,
+    Timeout,
+    Topics,
+    Yes,
+)
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.values import byte_rate, offset_range, start_position
 from kmigrate.cli.base.waiting import interruptible, need_mirror, watched
 from kmigrate.cli.commands.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.commands.link import DeliveryTimeout, delivery_seconds
-from kmigrate.cli.commands.patterns import check_names, patterns_answer
+from kmigrate.cli.commands.patterns import add_patterns, check_names
 from kmigrate.cli.commands.target_configs import creation_configs, default_findings
 from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cli.views.plans import plan_answer, plan_view
@@ -34,7 +47,7 @@ from kmigrate.workflow.base.control_markers import CopyTimes, copy_times
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.status.snapshot import snapshot
 
-__all__ = ["app", "forget", "list_topics", "mirror", "patterns", "pause", "resume", "show"]
+__all__ = ["app", "forget", "list_topics", "mirror", "pause", "resume", "show"]
 
 app = typer.Typer(name="topic", help="Mirrored topics.", no_args_is_help=True)
 
@@ -57,10 +70,8 @@ async def mirror(
         str | None,
         typer.Option("--engine", metavar="daemon|spark|auto", help="Engine (else daemon, or the present engine)."),
     ] = None,
-    master: Annotated[str, typer.Option("--master", help="Spark master.")] = MASTER,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark (may be repeated).")
-    ] = None,
+    master: Master = MASTER,
+    conf: Conf = None,
     throttle: Annotated[
         str, typer.Option("--throttle", metavar="RATE", help="Maximum bytes per second of all Spark tasks together.")
     ] = "off",
@@ -212,20 +223,7 @@ async def forget(
         return plan_answer(await call.carry_out(look, plan, yes, question))
 
 
-@command(app, "patterns")
-async def patterns(
-    call: Call,
-    forget: Annotated[
-        list[str] | None, typer.Option("--forget", metavar="REGEX", help="Pick up no more topics by this expression.")
-    ] = None,
-    link: Link = None,
-    plan: PlanOnly = False,
-) -> Answer:
-    """Show the expressions by which later topics are picked up, or forget some.
-
-    Topics that are mirrored already stay mirrored.
-    """
-    return await patterns_answer(call, "topic", forget, link, plan)
+add_patterns(app, "topic")
 
 
 @command(app, "list")

@@ -14,7 +14,7 @@ from rich.console import Group
 
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.base.options import Link, Timeout, Topics
+from kmigrate.cli.base.options import Conf, Link, Master, Timeout, Topics
 from kmigrate.cli.base.output import Answer, Waiting
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.tables import audits_view, late_view, parity_view
@@ -37,10 +37,8 @@ def verify(
     topics: Topics = None,
     link: Link = None,
     timeout: Timeout = 60.0,
-    master: Annotated[str, typer.Option("--master", help="Spark master.")] = MASTER,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark (may be repeated).")
-    ] = None,
+    master: Master = MASTER,
+    conf: Conf = None,
     full: Annotated[
         bool, typer.Option("--full", help="Read everything, also what an earlier check found equal.")
     ] = False,
@@ -118,7 +116,7 @@ def _follow(call: Call, selection: Selection, choice: SparkChoice, interval: flo
                     case KmigrateError():
                         fields = {"event": "not-compared", **found.as_json()}
                         call.out.line(fields, f"not compared, tried again: {found.what}")
-                if call.out.unheard:
+                if call.out.reader_left:
                     break
     return ended(link, totals)
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from kmigrate.cli.base.call import Call
-from kmigrate.cli.base.output import Untold, log_line
+from kmigrate.cli.base.output import SkippedLines, log_line
 from kmigrate.cli.process.engine_settings import Engine, mirror_settings, router_settings
 from kmigrate.cli.process.metrics_endpoint import process_registry, serve_metrics, show_strays
 from kmigrate.cli.process.workers import end_with_parent, keep_worker
@@ -70,7 +70,7 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     if worker:
         end_with_parent(stop)
-    call.out.wait_for_nobody()
+    call.out.never_block()
     _log_to_stderr()
     # Reference counts free what engines make. Frequent searches for cycles would cost 5% of the processor time.
     gc.freeze()
@@ -84,18 +84,18 @@ async def serve(
     call.out.line({"event": "stopped"}, "stopped")
 
 
-class _Told(logging.StreamHandler[TextIO]):
+class _LogHandler(logging.StreamHandler[TextIO]):
     """A log handler that drops a line rather than wait for a slow reader: all clients of a router would wait, too."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._untold = Untold()
+        self._skipped = SkippedLines()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._untold.leaves_out(self.stream):
+        if self._skipped.skips(self.stream):
             return
-        if self._untold.count:
-            super().emit(logging.makeLogRecord({"msg": self._untold.told()[1]}))
+        if self._skipped.count:
+            super().emit(logging.makeLogRecord({"msg": self._skipped.notice()[1]}))
         super().emit(record)
 
 
@@ -111,9 +111,9 @@ def _log_to_stderr() -> None:
     """Show the engines' log on stderr, from level INFO up; without a handler INFO records would be lost."""
     log = logging.getLogger("kmigrate")
     if not log.handlers:
-        told = _Told()
-        told.setFormatter(_Line("%(asctime)s %(message)s"))
-        log.addHandler(told)
+        handler = _LogHandler()
+        handler.setFormatter(_Line("%(asctime)s %(message)s"))
+        log.addHandler(handler)
         log.setLevel(logging.INFO)
 
 
@@ -121,7 +121,7 @@ class _Process:
     """The engines of this process and the resources that these engines keep open."""
 
     def __init__(self, call: Call, connections: Connections, stop: asyncio.Event, worker: int) -> None:
-        self._call, self._estate, self._stop = call, connections, stop
+        self._call, self._connections, self._stop = call, connections, stop
         self._fatal: BaseException | None = None
         self._tasks = TaskOwner(self._on_failure)
         self._worker = worker
@@ -143,7 +143,7 @@ class _Process:
             self._router = Engine.ROUTER in engines
             self._tasks.start(self._heed_log(), "state log")
             if Engine.CONTROLLER in engines:
-                show_controller(self._registry, self._estate.log)
+                show_controller(self._registry, self._connections.log)
             if Engine.ROUTER in engines:
                 shared, alone = workers > 1 or self._worker > 0, engines is Engine.ROUTER
                 await self._start_router(stack, shared=shared, alone=alone, take_over=take_over)
@@ -167,9 +167,9 @@ class _Process:
     async def _news(self) -> None:
         """Wait for news of the state log; a process with a router endures a log that cannot be read (`Router`)."""
         if self._router:
-            await self._estate.log.changed_or_broken(_LOOK_SECONDS)
+            await self._connections.log.changed_or_broken(_LOOK_SECONDS)
         else:
-            await self._estate.log.changed(_LOOK_SECONDS)
+            await self._connections.log.changed(_LOOK_SECONDS)
 
     async def _start_router(
         self, stack: AsyncExitStack, *, shared: bool, alone: bool = True, take_over: bool = False
@@ -182,15 +182,15 @@ class _Process:
             """
             return ClusterClient(self._call.settings.cluster(link.source.name))
 
-        target, clusters = self._estate.target.settings, self._call.settings.clusters
+        target, clusters = self._connections.target.settings, self._call.settings.clusters
         others = [each for name, each in clusters.items() if name != target.name]
         settings = router_settings(self._call.settings, target, others)
         if shared:
             name = f"{settings.name}-{self._worker + 1}"
             settings = replace(settings, name=name, shares_ports=True)
-        replaces = await verbs.router_to_replace(self._estate, settings.name, take_over=take_over)
+        replaces = await verbs.router_to_replace(self._connections, settings.name, take_over=take_over)
         settings = replace(settings, replaces=replaces)
-        router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
+        router = Router(settings, self._connections.target, source_client, self._connections.log, self._instance)
         router.show_in(self._registry)
         _raise_file_limit()
         await router.start()
@@ -222,7 +222,7 @@ class _Process:
             router_silent_s=section.router_silent_s,
             watch=WatchSettings(hold=section.hold_source_groups),
         )
-        await Controller(self._estate, self._instance, settings, self._groups).run()
+        await Controller(self._connections, self._instance, settings, self._groups).run()
 
     async def _follow_links(self, only: str | None) -> None:
         """Run a mirror per link of the state log: start mirrors of new links, end mirrors of deleted links.
@@ -231,7 +231,9 @@ class _Process:
         """
         running: dict[tuple[str, str], asyncio.Task[None]] = {}
         while True:
-            links = {(each.name, each.uuid) for each in self._estate.log.state.links() if only in (None, each.name)}
+            links = {
+                (each.name, each.uuid) for each in self._connections.log.state.links() if only in (None, each.name)
+            }
             ended = {link: running.pop(link) for link in running.keys() - links}
             for (name, _), mirror in ended.items():
                 mirror.cancel()
@@ -244,19 +246,19 @@ class _Process:
             await self._news()
 
     async def _mirror(self, name: str) -> None:
-        link = self._estate.log.state.link(name)
+        link = self._connections.log.state.link(name)
         if link is None:
             return
-        # The estate checks which cluster answers. The engine gets clients of its own, so that a lost connection of one
+        # `source` checks which cluster answers. The engine gets clients of its own, so that a lost connection of one
         # link does not affect other links.
-        await self._estate.source(link)
+        await self._connections.source(link)
         settings_of = self._call.settings.cluster
         source, target = settings_of(link.source.name), settings_of(link.target.name)
         with Admin(source) as source_admin, Admin(target) as target_admin:
             async with ClusterClient(source) as source_client, ClusterClient(target) as target_client:
                 settings = mirror_settings(self._call.settings)
                 clusters = source_client, target_client, source_admin, target_admin
-                engine = MirrorEngine(MirroredLink(*clusters, name, self._estate.log, self._instance, settings))
+                engine = MirrorEngine(MirroredLink(*clusters, name, self._connections.log, self._instance, settings))
                 with self._mirrors.link(name, engine.meter):
                     await engine.run()
 

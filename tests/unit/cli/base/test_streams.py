@@ -126,7 +126,7 @@ def test_a_process_whose_log_is_full_runs_on_and_is_heard_again(as_json: bool, t
         os.dup2(number, log.fileno())
         out.line({"event": "three"}, "three")
         text = (tmp_path / "log").read_text(encoding="utf-8")
-        assert (text.count("three"), "one" in text, "two" in text, out.unheard) == (1, False, False, False)
+        assert (text.count("three"), "one" in text, "two" in text, out.reader_left) == (1, False, False, False)
     os.close(number)
     os.close(full)
 
@@ -142,7 +142,7 @@ def test_a_terminal_that_is_gone_ends_no_process(as_json: bool) -> None:
         os.close(ours)
         for name in ("one", "two"):
             out.line({"event": name}, name)
-        assert out.unheard
+        assert out.reader_left
 
 
 @pytest.mark.parametrize(("words", "code"), [(["sandbox", "status", "--json"], Exit.REFUSED), (["--help"], Exit.OK)])
@@ -160,7 +160,7 @@ def test_an_engine_waits_for_nobody_who_shall_read_its_lines(as_json: bool) -> N
     with nobody_reads_yet("stdout") as reader:
         out = Output(json=as_json)
         out.as_lines()
-        out.wait_for_nobody()
+        out.never_block()
         for number in range(3):
             out.line({"number": number}, f"line {number}")
         emptied(reader)
