@@ -32,7 +32,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
 from kio.schema.errors import ErrorCode
-from kio.schema.index import api_key_map, schema_name_map
+from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
@@ -60,7 +60,6 @@ __all__ = [
     "frame_answer",
     "frame_request",
     "is_flexible",
-    "known_versions",
     "millis_of",
     "read_answer",
     "recast",
@@ -231,16 +230,6 @@ def field_type(kind: type[Message], name: str) -> type[Message]:
 def is_flexible(api_key: int, version: int) -> bool:
     """Return whether this version's headers have tagged fields (KIP-482)."""
     return bool(entity(api_key, version, "request").__flexible__)
-
-
-@cache
-def known_versions(api_key: int) -> tuple[int, int] | None:
-    """Return the lowest and highest version of an API that kio can read, or None."""
-    name = API_NAMES.get(api_key)
-    if name is None:
-        return None
-    versions = sorted(int(v) for v in schema_name_map[name])
-    return versions[0], versions[-1]
 
 
 # messages

@@ -62,7 +62,7 @@ class Plain:
 
     def step(self, challenge: bytes) -> bytes | None:
         if challenge:
-            raise _violation("the broker went on after PLAIN's only word")
+            raise _violation("the broker went on after PLAIN's only message")
         return None
 
 

@@ -29,12 +29,12 @@ _BEARER = re.compile(
 )
 
 
-def plain_login(word: bytes) -> tuple[str, str] | None:
+def plain_login(message: bytes) -> tuple[str, str] | None:
     """Return name and password of PLAIN's only message.
 
     Return None if the message is invalid or asks to act as another user.
     """
-    parts = word.split(b"\0")
+    parts = message.split(b"\0")
     if len(parts) != 3:
         return None
     try:
@@ -46,21 +46,21 @@ def plain_login(word: bytes) -> tuple[str, str] | None:
     return name, password
 
 
-def bearer_token(word: bytes) -> str | None:
+def bearer_token(message: bytes) -> str | None:
     """Return the token of OAUTHBEARER's first message."""
-    found = _BEARER.fullmatch(word.decode("latin-1"))
+    found = _BEARER.fullmatch(message.decode("latin-1"))
     return found[1] if found else None
 
 
-def scram_name(word: bytes) -> str | None:
+def scram_name(message: bytes) -> str | None:
     """Return the name in SCRAM's first message; None also for a delegation token, whose id is no user's name."""
-    found = _first(word)
+    found = _first(message)
     return _name(found) if found is not None and not found[5] else None
 
 
-def _first(word: bytes) -> re.Match[str] | None:
+def _first(message: bytes) -> re.Match[str] | None:
     try:
-        found = _SCRAM_FIRST.fullmatch(word.decode())
+        found = _SCRAM_FIRST.fullmatch(message.decode())
     except UnicodeDecodeError:
         return None
     return found if found is not None and found[1] in (None, "", found[3]) else None
@@ -99,12 +99,12 @@ class ScramServer:
         self._keys: ScramKeys | None = None
         self._said = ""
 
-    def step(self, word: bytes) -> bytes | None:
+    def step(self, message: bytes) -> bytes | None:
         """Return the response to the client's message; None refuses the login."""
-        return self._challenge(word) if self._keys is None else self._judge(word, self._keys)
+        return self._challenge(message) if self._keys is None else self._judge(message, self._keys)
 
-    def _challenge(self, word: bytes) -> bytes | None:
-        found = _first(word)
+    def _challenge(self, message: bytes) -> bytes | None:
+        found = _first(message)
         if found is None or found[5]:
             return None
         self.name = _name(found)
@@ -117,8 +117,8 @@ class ScramServer:
         self._said = f"{found[2]},{answer}"
         return answer.encode()
 
-    def _judge(self, word: bytes, keys: ScramKeys) -> bytes | None:
-        found = _SCRAM_FINAL.fullmatch(word.decode("latin-1"))
+    def _judge(self, message: bytes, keys: ScramKeys) -> bytes | None:
+        found = _SCRAM_FINAL.fullmatch(message.decode("latin-1"))
         if found is None or found[2] not in ("biws", base64.b64encode(f"n,a={self.name},".encode()).decode()):
             return None
         if found[3] != self._nonce:

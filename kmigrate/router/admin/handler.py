@@ -41,7 +41,7 @@ from kmigrate.router.wire.apis import APIS, Treatment
 from kmigrate.router.wire.config_resources import asked_brokers, make_names_real, show_names, show_own_configs
 from kmigrate.router.wire.groups import leaves_group
 from kmigrate.router.wire.listed import dead, describe_new_request, describe_request, with_followed, without_followed
-from kmigrate.router.wire.share import ask_for_subscription, refuse_share, share_accepted, subscription_told
+from kmigrate.router.wire.share import ask_for_subscription, refuse_share, share_accepted, subscription_in
 
 __all__ = ["AdminHandler"]
 
@@ -158,7 +158,7 @@ class AdminHandler:
             return (yield from self._client.ask_target([frame], head.correlation_id))
         if topics is None and mirrored and not members.is_cleared(group, member, mirrored):
             asked = ask_for_subscription(head, group)
-            topics = subscription_told((yield from self._client.ask_target([asked], head.correlation_id)), member)
+            topics = subscription_in((yield from self._client.ask_target([asked], head.correlation_id)), member)
             mirrored = self._shared.mirrored()
         version = members.version(mirrored)
         if topics is not None and (refusal := refuse_share(head, request, map(str, topics), mirrored)) is not None:

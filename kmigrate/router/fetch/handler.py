@@ -17,17 +17,19 @@ from kmigrate.router.fetch.out_of_range import OutOfRangeReads
 from kmigrate.router.shared.read_ahead import LARGE, MOST_BYTES, Ahead, Pass, ReadAhead
 from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientContext, ClientLink, SharedState
+from kmigrate.router.wire.aligning import cut_fetch
 from kmigrate.router.wire.fetch import PassingFetch, ShownFetch, rewrite_fetch
-from kmigrate.router.wire.fetch_ends import read_ends, read_head, show_session
-from kmigrate.router.wire.fetch_requests import (
+from kmigrate.router.wire.fetch_session import (
     FIRST_WITH_TOPIC_IDS,
     FetchRequest,
     cap_bytes,
     encode,
     put_session,
+    read_ends,
+    read_head,
     read_request,
+    show_session,
 )
-from kmigrate.router.wire.not_ready import cut_fetch
 
 __all__ = ["FetchHandler"]
 

@@ -149,7 +149,7 @@ class Held:
     deadline: float
     request: ProduceRequest
     known: dict[GateKey, ProducerMark] = field(default_factory=dict)
-    """Newest batch of each producer in the target's log, as the target has told it."""
+    """Newest batch of each producer in the target's log, as the target reports it."""
     entered: set[GateKey] = field(default_factory=set)
     """Batches that may go to the target, because their partition is in its transaction."""
     asked: set[GateKey] = field(default_factory=set)

@@ -60,7 +60,7 @@ class Gaps:
     the batch up.
     """
 
-    _told: dict[GateKey, tuple[int, float, int]] = field(default_factory=dict)
+    _found: dict[GateKey, tuple[int, float, int]] = field(default_factory=dict)
     """Producer epoch, arrival of the first request with a gap, and first sequence of the newest batch with a gap."""
 
     def insisted(self, key: GateKey, batch: Batch, now: float) -> bool:
@@ -68,10 +68,10 @@ class Gaps:
 
         `now` is the arrival of the batch's request.
         """
-        epoch, since, newest = self._told.get(key, (-1, now, 0))
+        epoch, since, newest = self._found.get(key, (-1, now, 0))
         if epoch != batch.producer_epoch:
             since = now
-        self._told[key] = (batch.producer_epoch, since, batch.base_sequence)
+        self._found[key] = (batch.producer_epoch, since, batch.base_sequence)
         return now - since >= _INSISTED_S and ring_distance(batch.base_sequence, newest) <= 0
 
 

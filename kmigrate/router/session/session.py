@@ -27,12 +27,12 @@ from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
 from kmigrate.router.wire.addresses import rewrite_answer, show_share_read
+from kmigrate.router.wire.aligning import cut_offsets
 from kmigrate.router.wire.api_versions import answer_api_versions, filter_api_versions, unsupported_api_versions
 from kmigrate.router.wire.apis import APIS, OFFERED, Treatment, check_offered, treated
 from kmigrate.router.wire.followed import as_no_member
 from kmigrate.router.wire.groups import DELETES, HEARTBEATS, groups_of, leaves_group, wait_answer
 from kmigrate.router.wire.heartbeats import from_target
-from kmigrate.router.wire.not_ready import cut_offsets
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
 from kmigrate.router.wire.produce import read_produce
 from kmigrate.router.wire.transactions import error_answer, given_id, is_refused_id

@@ -27,8 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from kmigrate.router.wire.fetch_ends import AnswerHead, End
-from kmigrate.router.wire.fetch_requests import FetchRequest, Partition, Place
+from kmigrate.router.wire.fetch_session import AnswerHead, End, FetchRequest, Partition, Position
 
 __all__ = ["LARGE", "LATE_S", "MOST_BYTES", "STALE_S", "Ahead", "Fate", "Pass", "ReadAhead", "Room"]
 
@@ -120,7 +119,7 @@ class ReadAhead:
         """True while room is taken for an answer that is awaited whole, or asked ahead."""
         self._by_ids = False
         """True if the session names topics by id: a broker refuses to go on otherwise."""
-        self._reads: dict[Partition, Place] | None = None
+        self._reads: dict[Partition, Position] | None = None
         """Partitions that the client's session reads; None where they are not known."""
         self._manner = FetchRequest(0, 0, 0, 0, 0, 0, {})
         """The client's last request, without partitions."""
@@ -166,18 +165,18 @@ class ReadAhead:
         passed = Pass(self._own if ours else request.session_id, request.epoch)
         self._reads = None
         self._behind = False
-        if request.epoch == 0 and len(request.places) <= _MOST_PARTITIONS:
-            self._by_ids, self._reads, self._opening = by_ids, dict(request.places), True
+        if request.epoch == 0 and len(request.positions) <= _MOST_PARTITIONS:
+            self._by_ids, self._reads, self._opening = by_ids, dict(request.positions), True
             self._manner = request.of({}, 0, 0)
             self._next_shown = self._next_own = 1
             self._shown = 0
         return passed
 
-    def _follow(self, request: FetchRequest, reads: dict[Partition, Place]) -> None:
+    def _follow(self, request: FetchRequest, reads: dict[Partition, Position]) -> None:
         """Follow the next request of the client's session."""
         self._manner = request.of({}, 0, 0)
         self._next_shown = _after(self._next_shown)
-        for partition, place in request.places.items():
+        for partition, place in request.positions.items():
             reads.pop(partition, None)  # the partition that was read last comes last
             reads[partition] = place
         for gone in request.forgotten:
@@ -185,7 +184,7 @@ class ReadAhead:
 
     def _fits(self, request: FetchRequest, ahead: Ahead) -> bool:
         same = not request.forgotten and request.manner == self._manner.manner
-        return same and not ahead.dropped and request.places == ahead.request.places
+        return same and not ahead.dropped and request.positions == ahead.request.positions
 
     def _awaits_whole(self, request: FetchRequest) -> bool:
         """Return whether the answer may lead to a guess, and has room."""
@@ -312,7 +311,7 @@ def _after(epoch: int) -> int:
     return epoch + 1 if epoch < _LAST_EPOCH else 1
 
 
-def _behind(place: Place, end: End) -> Place:
+def _behind(place: Position, end: End) -> Position:
     """Return the reader's next position, with a leader epoch only if the reader named a leader epoch before."""
     epoch = end.leader_epoch if place.last_fetched_epoch >= 0 else place.last_fetched_epoch
     return place._replace(offset=end.offset, last_fetched_epoch=epoch)

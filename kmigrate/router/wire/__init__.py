@@ -14,9 +14,8 @@ changed in place; all others are read and written by kio.
     own_topics      kmigrate's own topics, hidden from clients
     produce         Produce requests and responses
     fetch           Fetch responses, changed in place
-    fetch_requests  Fetch requests and fetch sessions (KIP-227)
-    fetch_ends      how far a Fetch response brings its reader
-    not_ready       responses about partitions that the mirror still aligns
+    fetch_session   fetch sessions (KIP-227): requests, and how far a response brings its reader
+    aligning        responses about partitions that the mirror still aligns
     transactions    transaction requests and responses, producer ids
     groups          requests of held groups
     followed        requests of groups that follow

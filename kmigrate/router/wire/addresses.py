@@ -19,9 +19,9 @@ from kmigrate.model.ids import is_own_topic
 from kmigrate.protocol.api import ApiKey, Message, change_each, frame_answer, read_answer, replace
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.wire.aligning import IsAligning
 from kmigrate.router.wire.metadata import put_topics, show_topics
 from kmigrate.router.wire.node_ids import AddressBook
-from kmigrate.router.wire.not_ready import IsUnready
 
 __all__ = ["make_nodes_real", "rewrite_answer", "show_nodes", "show_share_read"]
 
@@ -66,7 +66,7 @@ def show_nodes(answer: bytearray, head: RequestHead, book: AddressBook, hidden: 
     return frame_answer(message, head.correlation_id)
 
 
-def show_share_read(answer: bytearray, head: RequestHead, book: AddressBook, is_unready: IsUnready) -> bytes:
+def show_share_read(answer: bytearray, head: RequestHead, book: AddressBook, is_aligning: IsAligning) -> bytes:
     """Return the answer to a share read (KIP-932) without records of partitions that still align."""
 
     def ready(topic: Message) -> Message:
@@ -74,7 +74,7 @@ def show_share_read(answer: bytearray, head: RequestHead, book: AddressBook, is_
         return change_each(
             topic,
             ("partitions",),
-            lambda part: _without_records(part) if is_unready(topic_id, int(part.partition_index)) else part,
+            lambda part: _without_records(part) if is_aligning(topic_id, int(part.partition_index)) else part,
         )
 
     message = change_each(read_answer(head, answer), ("responses",), ready)

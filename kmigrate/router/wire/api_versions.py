@@ -63,9 +63,9 @@ def common_api_versions(answers: Sequence[Message]) -> Message:
     spans = [{int(key.api_key): key for key in answer.api_keys} for answer in answers]
     keys = []
     for key in answers[0].api_keys:
-        told = [each[int(key.api_key)] for each in spans if int(key.api_key) in each]
-        low, high = max(int(each.min_version) for each in told), min(int(each.max_version) for each in told)
-        if len(told) == len(answers) and low <= high:
+        spoken = [each[int(key.api_key)] for each in spans if int(key.api_key) in each]
+        low, high = max(int(each.min_version) for each in spoken), min(int(each.max_version) for each in spoken)
+        if len(spoken) == len(answers) and low <= high:
             kind = type(key.min_version)
             keys.append(replace(key, min_version=kind(low), max_version=kind(high)))
     return replace(answers[0], api_keys=tuple(keys))

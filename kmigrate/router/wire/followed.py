@@ -71,8 +71,8 @@ def _asked_as(request: Message) -> str:
 
 def merged(request: Message, answers: Iterable[Message], kind: type[Message]) -> Message:
     """Return several answers as a single answer, groups in the request's order."""
-    told = {str(group.group_id): group for answer in answers for group in _groups(answer)}
-    groups = tuple(told[name] for name in groups_of(request) if name in told)
+    merged = {str(group.group_id): group for answer in answers for group in _groups(answer)}
+    groups = tuple(merged[name] for name in groups_of(request) if name in merged)
     return blank(kind, groups=groups, results=groups)
 
 
@@ -205,8 +205,8 @@ def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened:
     """
     if head.api_key != ApiKey.OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
         return None
-    told = read_answer(head, answer)
-    unknown = {str(g.group_id) for g in told.groups if code_of(g.error_code) == Code.UNKNOWN_MEMBER_ID} & set(opened)
+    groups = read_answer(head, answer).groups
+    unknown = {str(g.group_id) for g in groups if code_of(g.error_code) == Code.UNKNOWN_MEMBER_ID} & set(opened)
     if not unknown:
         return None
 

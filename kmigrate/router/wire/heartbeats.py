@@ -91,14 +91,14 @@ def with_target_ids(answer: Message, ids: TopicIds) -> tuple[Message, frozenset[
     member."""
     if answer.assignment is None:
         return answer, frozenset()
-    told, withheld = [], set()
+    shown, withheld = [], set()
     for topic in answer.assignment.topic_partitions:
         known = ids.at_target(topic.topic_id)
         if known is not None:
-            told.append(replace(topic, topic_id=known))
+            shown.append(replace(topic, topic_id=known))
         elif topic.topic_id is not None:
             withheld.add(topic.topic_id)
-    assignment = replace(answer.assignment, topic_partitions=tuple(told))
+    assignment = replace(answer.assignment, topic_partitions=tuple(shown))
     return replace(answer, assignment=assignment), frozenset(withheld)
 
 
@@ -113,7 +113,7 @@ def sooner(answer: Message) -> Message:
 
 
 def leaving(heartbeat: Message) -> Message:
-    """Return the heartbeat by which a member leaves for good; a static member's place is not kept, either."""
+    """Return the heartbeat by which a member leaves for good; a static membership is not kept, either."""
     kind = entity(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, "request")
     return blank(
         kind,
@@ -127,38 +127,25 @@ def leaving(heartbeat: Message) -> Message:
 
 def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
     """Return the target's answer to a heartbeat as the member gets it; `opened` are groups that opened a moment ago."""
-    told = read_answer(head, answer)
-    code = code_of(told.error_code)
-    if code == Code.GROUP_ID_NOT_FOUND:
-        return _as_stranger(head, decode_request(frame, head), answer)
-    if not opened or code not in (Code.NONE, Code.UNKNOWN_SERVER_ERROR):
+    heard = read_answer(head, answer)
+    code = code_of(heard.error_code)
+    if code != Code.GROUP_ID_NOT_FOUND and (not opened or code not in (Code.NONE, Code.UNKNOWN_SERVER_ERROR)):
         return answer
     request = decode_request(frame, head)
-    if str(request.group_id) not in opened:
+    if code == Code.GROUP_ID_NOT_FOUND:
+        # A joining member gets the target's own error. A group that only has committed offsets carried over has no
+        # protocol, and a heartbeat does not find such a group.
+        instead = Code.UNKNOWN_MEMBER_ID if int(request.member_epoch) > _JOINS else code
+    elif str(request.group_id) not in opened:
         return answer
-    return _as_one_that_comes(head, request, answer) if code else frame_answer(sooner(told), head.correlation_id)
-
-
-def _as_stranger(head: RequestHead, request: Message, answer: bytearray) -> bytes | bytearray:
-    """Answer UNKNOWN_MEMBER_ID to a member of a group that the target does not have.
-
-    A joining member gets the target's own error. A group that only has committed offsets carried over has no protocol,
-    and a heartbeat does not find such a group.
-    """
-    if int(request.member_epoch) <= _JOINS:
-        return answer
-    return frame_answer(group_error(head, request, Code.UNKNOWN_MEMBER_ID), head.correlation_id)
-
-
-def _as_one_that_comes(head: RequestHead, request: Message, answer: bytearray) -> bytes | bytearray:
-    """Make a joining member try again while members of the classic protocol have their group's first rebalance.
-
-    The first rebalance takes 3 s by default. Meanwhile a coordinator cannot make the group a group of the new protocol,
-    and answers with an error (C17) at which clients end.
-    """
-    if int(request.member_epoch) != _JOINS:
-        return answer
-    return frame_answer(group_error(head, request, Code.COORDINATOR_LOAD_IN_PROGRESS), head.correlation_id)
+    elif code == Code.NONE:
+        return frame_answer(sooner(heard), head.correlation_id)
+    else:
+        # A joining member tries again while members of the classic protocol have their group's first rebalance, 3 s by
+        # default. Meanwhile a coordinator cannot make the group a group of the new protocol, and answers with an error
+        # (C17) at which clients end.
+        instead = Code.COORDINATOR_LOAD_IN_PROGRESS if int(request.member_epoch) == _JOINS else code
+    return answer if instead == code else frame_answer(group_error(head, request, instead), head.correlation_id)
 
 
 def with_target_names(answer: Message, ids: TopicIds) -> Message:

@@ -98,7 +98,7 @@ class _Walk:
         """Begin and end of the bytes that are left out, and the bytes that replace them."""
         self._count_behind = 0
         """End of the array's count of topics."""
-        self._told = 0
+        self._topics_left = 0
         """Number of topics that the answer still has."""
         self._leaders: dict[bytes, bytes] = {}
         self._replicas: dict[bytes, bytes] = {}
@@ -107,7 +107,7 @@ class _Walk:
     def topics(self, at: int) -> int:
         """Return the end of an array of topics."""
         count, at = self._count(at)
-        self._told, self._count_behind = count, at
+        self._topics_left, self._count_behind = count, at
         for _ in range(count):
             at = self._topic(at)
         if at > len(self._raw):
@@ -115,8 +115,8 @@ class _Walk:
         return at
 
     def shown(self, end: int) -> bytes:
-        told = write_uvarint(self._told + 1) if self._flexible else _I32.pack(self._told)
-        out, at = bytearray(told), self._count_behind
+        count = write_uvarint(self._topics_left + 1) if self._flexible else _I32.pack(self._topics_left)
+        out, at = bytearray(count), self._count_behind
         for cut, behind, instead in self._cuts:
             out += self._out[at:cut] + instead
             at = behind
@@ -142,35 +142,35 @@ class _Walk:
         end_of: Callable[[bytes, int, int], int] = _end_of_compact if self._flexible else _end_of_plain
         for _ in range(count):
             leader, replicas = at + _LEADER, at + fixed
-            told = raw[leader : leader + 4]
-            if told not in leaders:
-                leaders[told] = self._shown(told, lists=False)
-            out[leader : leader + 4] = leaders[told]
+            nodes = raw[leader : leader + 4]
+            if nodes not in leaders:
+                leaders[nodes] = self._shown(nodes, lists=False)
+            out[leader : leader + 4] = leaders[nodes]
             at = end_of(raw, replicas, lists)
-            told = raw[replicas:at]
-            if told not in shown:
-                shown[told] = self._shown(told, lists=True)
-            out[replicas:at] = shown[told]
+            nodes = raw[replicas:at]
+            if nodes not in shown:
+                shown[nodes] = self._shown(nodes, lists=True)
+            out[replicas:at] = shown[nodes]
             if self._flexible:
                 at = self._no_tags(at)
         end = self._no_tags(at + 4 if self._version >= _WITH_OPERATIONS else at)
         if own:
             self._cuts.append((begin, end, b""))
-            self._told -= 1
+            self._topics_left -= 1
         elif hidden:
             out[begin:name] = _NOT_YET
             self._cuts.append((array, at, _nothing(self._version)))
         return end
 
-    def _shown(self, told: bytes, *, lists: bool) -> bytes:
+    def _shown(self, nodes: bytes, *, lists: bool) -> bytes:
         """Return a node id, or lists of node ids, as clients see them."""
-        out, at = bytearray(told), 0
-        while at < len(told):
+        out, at = bytearray(nodes), 0
+        while at < len(nodes):
             count = 1
             if lists:
-                count, at = self._count_in(told, at)
+                count, at = self._count_in(nodes, at)
             for _ in range(count):
-                _I32.pack_into(out, at, self._book.shown(_I32.unpack_from(told, at)[0]))
+                _I32.pack_into(out, at, self._book.shown(_I32.unpack_from(nodes, at)[0]))
                 at += 4
         return bytes(out)
 

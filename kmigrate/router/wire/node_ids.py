@@ -20,9 +20,9 @@ class FallbackBroker(NamedTuple):
     port: int
 
 
-def host_and_port(told: str) -> tuple[str, int]:
+def host_and_port(address: str) -> tuple[str, int]:
     """Split an address that a router tells of itself into host and port."""
-    host, _, port = told.rpartition(":")
+    host, _, port = address.rpartition(":")
     return host, int(port)
 
 

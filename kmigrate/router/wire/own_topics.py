@@ -55,7 +55,7 @@ _STILL_SENT = frozenset(
 )
 """APIs whose requests go to the target even without a topic."""
 _POSITIONAL = frozenset({ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS})
-"""APIs whose responses identify elements by their place in the request."""
+"""APIs whose responses identify elements by their position in the request."""
 _PREFIX = OWN_PREFIX.encode()
 _TYPES = ("resource_type", "resource_type_filter")
 _TOPIC, _ANY = 2, 1
@@ -99,13 +99,13 @@ def guard(head: RequestHead, frame: bytearray, ids: Collection[bytes]) -> Guarde
     if not own:
         return None
     names = tuple(sorted({topic_name(each) or f"topic id {cast('Message', each).topic_id}" for each in own}))
-    told = _refusals(head, refused, others) if api.results else ()
+    refused_here = _refusals(head, refused, others) if api.results else ()
     if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN or not (others or head.api_key in _STILL_SENT):
-        return Guarded(None, build_answer(head, **({api.results: told} if api.results else {})), None, names)
+        return Guarded(None, build_answer(head, **({api.results: refused_here} if api.results else {})), None, names)
     positions: Sequence[int] = ()
     if head.api_key in _POSITIONAL:
         positions = [i for i, each in enumerate(getattr(request, api.topics[0])) if _is_own(each, ids)]
-    change = (lambda frame: _with_refusals(head, told, positions, frame)) if told else None
+    change = (lambda frame: _with_refusals(head, refused_here, positions, frame)) if refused_here else None
     return Guarded(encode_request(frame, head, rest), b"", change, names)
 
 
@@ -159,21 +159,25 @@ def _has_own_id(each: Message, ids: Collection[bytes]) -> bool:
 
 def _refusals(head: RequestHead, refused: Collection[Element], others: Collection[Element]) -> tuple[Message, ...]:
     kind = element_type(answer_type(head), APIS[head.api_key].results)
-    told = [refusal(kind, each, _code(each), _MESSAGE) for each in refused]
+    refused_here = [refusal(kind, each, _code(each), _MESSAGE) for each in refused]
     if head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
-        told += [refusal(kind, each, Code.OPERATION_NOT_ATTEMPTED, _MESSAGE) for each in others]
-    return tuple(told)
+        refused_here += [refusal(kind, each, Code.OPERATION_NOT_ATTEMPTED, _MESSAGE) for each in others]
+    return tuple(refused_here)
 
 
 def _code(each: Element) -> Code:
     return Code.UNKNOWN_TOPIC_ID if topic_name(each) is None else Code.TOPIC_AUTHORIZATION_FAILED
 
 
-def _with_refusals(head: RequestHead, told: tuple[Message, ...], positions: Sequence[int], frame: bytearray) -> bytes:
+def _with_refusals(
+    head: RequestHead, refused_here: tuple[Message, ...], positions: Sequence[int], frame: bytearray
+) -> bytes:
     """Return the target's answer with refusals: behind the target's elements, or at their positions."""
     message, array = read_answer(head, frame), APIS[head.api_key].results
     elements = list(getattr(message, array) or ())
-    for position, each in zip(positions or range(len(elements), len(elements) + len(told)), told, strict=True):
+    for position, each in zip(
+        positions or range(len(elements), len(elements) + len(refused_here)), refused_here, strict=True
+    ):
         elements.insert(position, each)
     return frame_answer(replace(message, **{array: tuple(elements)}), head.correlation_id)
 

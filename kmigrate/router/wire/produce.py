@@ -332,8 +332,8 @@ def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
     if begins and (len(frame) != plain_answer_size(request) or not frame.startswith(begins, _CORRELATED)):
         return False
     if begins and count <= _FEW:
-        told, stored = _stored(count)
-        return told.unpack_from(frame, _CORRELATED + len(begins)) == stored
+        shape, stored = _stored(count)
+        return shape.unpack_from(frame, _CORRELATED + len(begins)) == stored
     shape, nothing_more = _plain_partition(version)
     try:
         read = Reader(frame, _CORRELATED, version >= FLEXIBLE)

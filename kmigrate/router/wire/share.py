@@ -19,7 +19,7 @@ __all__ = [
     "ask_for_subscription",
     "refuse_share",
     "share_accepted",
-    "subscription_told",
+    "subscription_in",
 ]
 
 
@@ -34,7 +34,7 @@ def ask_for_subscription(head: RequestHead, group: str) -> bytes:
     )
 
 
-def subscription_told(frame: bytearray, member: str) -> frozenset[str] | None:
+def subscription_in(frame: bytearray, member: str) -> frozenset[str] | None:
     """Return the topics that a member has subscribed to; None where the coordinator does not know the member or
     fails."""
     for group in read_answer(_DESCRIBE, frame).groups:

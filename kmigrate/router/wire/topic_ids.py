@@ -49,7 +49,7 @@ class TopicIds:
         """Return the name of a link's topic that has this id at the target; '' for any other id."""
         if self._target_names is None:
             known = ((name, route.target_id) for name, route in self.routes.items())
-            self._target_names = {UUID(told).bytes: name for name, told in known if told}
+            self._target_names = {UUID(target_id).bytes: name for name, target_id in known if target_id}
         return self._target_names.get(target_id, "")
 
     def tells_any(self, source_ids: Iterable[UUID]) -> bool:

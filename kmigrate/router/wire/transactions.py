@@ -121,8 +121,8 @@ def partitions_answer(
 
     def result(topic: str, index: int) -> Message:
         code = codes.get((topic, index), other)
-        told = _fenced_code(head) if code == Code.PRODUCER_FENCED else code
-        return blank(part_type, partition_index=index, partition_error_code=told)
+        shown = _fenced_code(head) if code == Code.PRODUCER_FENCED else code
+        return blank(part_type, partition_index=index, partition_error_code=shown)
 
     topics = (
         topic_type(name=name, results_by_partition=tuple(result(name, index) for index in partitions))

@@ -6,19 +6,15 @@ import dataclasses
 import struct
 
 import pytest
+from kio.schema.index import schema_name_map
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import API_NAMES, decode_body, encode_body, entity, known_versions
+from kmigrate.protocol.api import API_NAMES, decode_body, encode_body, entity
 from kmigrate.protocol.lengths import checked
 from kmigrate.protocol.primitives import write_uvarint
 from tests.hostile.requests import Nonsense
 
-_VERSIONS = [
-    (key, version)
-    for key in API_NAMES
-    for low, high in [known_versions(key) or (0, -1)]
-    for version in range(low, high + 1)
-]
+_VERSIONS = [(key, int(version)) for key, name in API_NAMES.items() for version in sorted(schema_name_map[name])]
 
 
 @pytest.mark.parametrize("side", ["request", "response"])

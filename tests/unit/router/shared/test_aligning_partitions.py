@@ -21,8 +21,8 @@ from kmigrate.protocol.api import (
     is_flexible,
 )
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
+from kmigrate.router.wire.aligning import cut_fetch
 from kmigrate.router.wire.apis import OFFERED
-from kmigrate.router.wire.not_ready import cut_fetch
 from tests.unit.router.fetch.test_passing_fetch import answered, read
 from tests.unit.router.router_fakes import Stage, route
 

@@ -29,9 +29,9 @@ from kmigrate.router.fetch import handler as fetch_desk
 from kmigrate.router.session.session import Session as RouterSession
 from kmigrate.router.shared import read_ahead
 from kmigrate.router.shared.read_ahead import LATE_S, STALE_S, Fate
-from kmigrate.router.wire.fetch_requests import Place
+from kmigrate.router.wire.fetch_session import Position
 from tests.unit.router.router_fakes import FakeClientLink, Sent, Stage
-from tests.unit.router.wire.test_fetch_requests import framed, message
+from tests.unit.router.wire.test_fetch_session import framed, message
 
 LARGE = 2000
 """Stands for a megabyte."""
@@ -204,7 +204,7 @@ class Client:
         self.correlation += 1
         said = message(
             self.version,
-            {key: Place(3, at, -1, -1, 4000) for key, at in listed.items()},
+            {key: Position(3, at, -1, -1, 4000) for key, at in listed.items()},
             gone,
             max_wait=dt.timedelta(milliseconds=500),
             min_bytes=1,
@@ -545,7 +545,7 @@ class ByHand:
         gone, wait = more.pop("gone", []), dt.timedelta(milliseconds=500)
         version = more.pop("version", self.world.broker.version)
         values = {"max_wait": wait, "min_bytes": 1, "max_bytes": 1 << 25, **more}
-        wanted = {key: Place(3, at, -1, -1, 4000) for key, at in places.items()}
+        wanted = {key: Position(3, at, -1, -1, 4000) for key, at in places.items()}
         said = message(version, wanted, gone, session_id=session, session_epoch=epoch, **values)
         self.correlation += 1
         self.world.stage.session.frame(framed(said, version, self.correlation))
@@ -665,7 +665,7 @@ def test_only_as_many_answers_are_awaited_whole_as_there_is_room() -> None:
     for _ in range(20):
         edge = FakeClientLink()
         session = RouterSession(shared, edge)
-        places = {key: Place(3, 0, -1, -1, 4000) for key in world.keys}
+        places = {key: Position(3, 0, -1, -1, 4000) for key in world.keys}
         values = {"max_wait": dt.timedelta(0), "min_bytes": 1, "max_bytes": 1 << 25}
         session.frame(framed(message(17, places, [], session_id=0, session_epoch=0, **values), 17))
         edge.sent[0].answered_with(world.broker.answer(edge.sent[0].frame))

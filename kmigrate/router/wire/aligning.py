@@ -18,35 +18,35 @@ from kmigrate.protocol.frames import SIZE, RequestHead
 from kmigrate.protocol.primitives import I32
 from kmigrate.protocol.reader import Reader
 
-__all__ = ["IsUnready", "cut_fetch", "cut_offsets"]
+__all__ = ["IsAligning", "cut_fetch", "cut_offsets"]
 
 
-IsUnready = Callable[[bytes, int], bool]
-"""Tells whether a partition of a topic (named by the topic's name or target id) is not ready."""
+IsAligning = Callable[[bytes, int], bool]
+"""Tells whether a partition of a topic (named by the topic's name or target id) aligns still."""
 _WITH_SESSION, _WITH_LOG_START, _WITH_REPLICA, _FLEXIBLE, _TOPIC_IDS = 7, 5, 11, 12, 13
 _CORRELATED, _THROTTLE, _SESSION = 8, 4, 6
 """Bytes of size and correlation id, of the throttle time, and of error and session id."""
 _PARTITION = struct.Struct(">ihqq")
 
 
-def cut_fetch(frame: bytearray, version: int, is_unready: IsUnready) -> bytearray:
-    """Return a whole Fetch answer without the records of unready partitions; the same frame where none is unready."""
+def cut_fetch(frame: bytearray, version: int, is_aligning: IsAligning) -> bytearray:
+    """Return a whole Fetch answer without the records of aligning partitions; the same frame where none aligns."""
     try:
-        cuts = _cuts(frame, version, is_unready)
+        cuts = _cuts(frame, version, is_aligning)
     except (struct.error, IndexError) as short:
         raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {short}") from None
     if not cuts:
         return frame
     out, at = bytearray(), 0
     for begin, end, index in cuts:
-        out += frame[at:begin] + _not_ready(index, version)
+        out += frame[at:begin] + _aligning(index, version)
         at = end
     out += frame[at:]
     SIZE.pack_into(out, 0, len(out) - SIZE.size)
     return out
 
 
-def _not_ready(index: int, version: int) -> bytes:
+def _aligning(index: int, version: int) -> bytes:
     """Return a partition of a Fetch answer that has an error and nothing else."""
     out = _PARTITION.pack(index, Code.NOT_LEADER_OR_FOLLOWER, -1, -1)
     out += b"\xff" * 8 if version >= _WITH_LOG_START else b""
@@ -55,8 +55,8 @@ def _not_ready(index: int, version: int) -> bytes:
     return out + (b"\1\0" if version >= _FLEXIBLE else I32.pack(0))  # no records, no tags
 
 
-def _cuts(frame: bytearray, version: int, is_unready: IsUnready) -> list[tuple[int, int, int]]:
-    """Return where each unready partition of a Fetch answer begins and ends, and the partition's index."""
+def _cuts(frame: bytearray, version: int, is_aligning: IsAligning) -> list[tuple[int, int, int]]:
+    """Return where each aligning partition of a Fetch answer begins and ends, and the partition's index."""
     found: list[tuple[int, int, int]] = []
     read = Reader(frame, _CORRELATED, version >= _FLEXIBLE)
     read.tags()
@@ -74,7 +74,7 @@ def _cuts(frame: bytearray, version: int, is_unready: IsUnready) -> list[tuple[i
             records = read.length()
             read.at += records
             read.tags()
-            if is_unready(topic, index):
+            if is_aligning(topic, index):
                 found.append((begin, read.at, index))
         read.tags()
     if read.at > len(frame):
@@ -82,18 +82,18 @@ def _cuts(frame: bytearray, version: int, is_unready: IsUnready) -> list[tuple[i
     return found
 
 
-def cut_offsets(answer: bytearray, head: RequestHead, is_unready: IsUnready) -> bytes:
-    """Return an answer of ListOffsets or OffsetForLeaderEpoch that tells nothing of unready partitions."""
+def cut_offsets(answer: bytearray, head: RequestHead, is_aligning: IsAligning) -> bytes:
+    """Return an answer of ListOffsets or OffsetForLeaderEpoch that tells nothing of aligning partitions."""
 
     def ready(topic: Message) -> Message:
         name = str(getattr(topic, "name", None) or getattr(topic, "topic", "")).encode()
-        return change_each(topic, ("partitions",), lambda part: _without_offsets(part, name, is_unready))
+        return change_each(topic, ("partitions",), lambda part: _without_offsets(part, name, is_aligning))
 
     return frame_answer(change_each(read_answer(head, answer), ("topics",), ready), head.correlation_id)
 
 
-def _without_offsets(part: Message, topic: bytes, is_unready: IsUnready) -> Message:
+def _without_offsets(part: Message, topic: bytes, is_aligning: IsAligning) -> Message:
     index = "partition_index" if hasattr(part, "partition_index") else "partition"
-    if not is_unready(topic, int(getattr(part, index))):
+    if not is_aligning(topic, int(getattr(part, index))):
         return part
     return blank(type(part), **{index: getattr(part, index)}, error_code=Code.NOT_LEADER_OR_FOLLOWER)

@@ -1,12 +1,16 @@
-"""Reads, changes in place and writes consumers' Fetch requests, as far as a fetch session (KIP-227) depends on them.
+"""Reads and writes Fetch requests and answers as far as a fetch session (KIP-227) depends on them; versions from 12 on.
 
     [replica id i32, below version 15] max wait i32, min bytes i32, max bytes i32, isolation i8, session i32, epoch i32,
     topics: name (12) or id, partitions: index, leader epoch, offset, last fetched epoch, log start, max bytes; tags
     forgotten topics: name or id, partitions; tags
     rack; tags
 
-Versions from 12 on. No consumer sends tags in these requests, so requests with tags are not read here. Requests that
-are cut short are not read here either. `make bench-router` is the reason for reading without `protocol.reader`.
+No consumer sends tags in these requests, so requests with tags are not read here. Requests that are cut short are not
+read here either.
+
+Of an answer, the module reads the session, and how far the answer brings its reader. A reader's next request names the
+offset behind the last whole batch of each partition. So batches are stepped over by the lengths in their headers, and
+their records stay unread. `make bench-router` is the reason for reading without `protocol.reader`.
 """
 
 from __future__ import annotations
@@ -17,20 +21,25 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.frames import SIZE, skip_tags
-from kmigrate.protocol.primitives import read_uvarint, write_uvarint
+from kmigrate.protocol.frames import SIZE, response_body_offset, skip_tags
+from kmigrate.protocol.primitives import I32, read_uvarint, write_uvarint
+from kmigrate.records.batch import extent
 
 __all__ = [
     "FIRST_READ",
     "FIRST_WITH_TOPIC_IDS",
+    "AnswerHead",
+    "End",
     "FetchRequest",
     "Partition",
-    "Place",
+    "Position",
     "cap_bytes",
     "encode",
     "put_session",
+    "read_ends",
+    "read_head",
     "read_request",
-    "read_topic",
+    "show_session",
 ]
 
 FIRST_READ, FIRST_WITH_TOPIC_IDS, _FIRST_WITHOUT_REPLICA = 12, 13, 15
@@ -38,16 +47,23 @@ _LONGEST = 64 << 10
 """Maximum bytes of a request that is read: more than a thousand partitions."""
 _NO_SESSION = (0, -1)
 _FIXED = struct.Struct(">iiibii")
-_PLACE = struct.Struct(">iiqiqi")
-_I32 = struct.Struct(">i")
+_POSITION = struct.Struct(">iiqiqi")
 _CORRELATION_AT = 8
 _NO_REPLICA = b"\xff\xff\xff\xff"
+_HEAD = struct.Struct(">ihi")
+_ANSWERED = struct.Struct(">ihqqq")
+_NOBODY = b"\xff\xff\xff\xff"
+_LEAST_BATCH = 4096
+"""Average bytes per batch below which stepping over batches would cost more than reading ahead saves."""
+_SOME_BATCHES = 64
 
+
+Buffer = bytearray | memoryview
 Partition = tuple[bytes, int]
 """A topic, by its id or by its name with the name's length, and a partition's index."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """The position from which a client wants to read a partition."""
 
     leader_epoch: int
@@ -67,7 +83,7 @@ class FetchRequest:
     isolation: int
     session_id: int
     epoch: int
-    places: Mapping[Partition, Place]
+    positions: Mapping[Partition, Position]
     forgotten: tuple[Partition, ...] = ()
     rack: bytes = b"\1"
     """Encoded rack, including its length."""
@@ -77,9 +93,9 @@ class FetchRequest:
         """Everything about how the consumer reads, without the partitions: waits, sizes, isolation, rack."""
         return self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation, self.rack
 
-    def of(self, places: Mapping[Partition, Place], session_id: int, epoch: int) -> FetchRequest:
+    def of(self, positions: Mapping[Partition, Position], session_id: int, epoch: int) -> FetchRequest:
         """Return another request of a session with the same waits, sizes, isolation and rack."""
-        return replace(self, places=places, forgotten=(), session_id=session_id, epoch=epoch)
+        return replace(self, positions=positions, forgotten=(), session_id=session_id, epoch=epoch)
 
 
 def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None:
@@ -96,22 +112,22 @@ def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None
         if (session_id, epoch) == _NO_SESSION:
             return None
         at += _FIXED.size
-        places: dict[Partition, Place] = {}
+        positions: dict[Partition, Position] = {}
         topics, at = _count(frame, at)
         for _ in range(topics):
-            topic, at = read_topic(frame, version, at)
+            topic, at = _topic(frame, version, at)
             parts, at = _count(frame, at)
             for _ in range(parts):
-                index, *place = _PLACE.unpack_from(frame, at)
-                at = _no_tags(frame, at + _PLACE.size)
-                places[(topic, index)] = Place(*place)
+                index, *position = _POSITION.unpack_from(frame, at)
+                at = _no_tags(frame, at + _POSITION.size)
+                positions[(topic, index)] = Position(*position)
             at = _no_tags(frame, at)
         forgotten: list[Partition] = []
         topics, at = _count(frame, at)
         for _ in range(topics):
-            topic, at = read_topic(frame, version, at)
+            topic, at = _topic(frame, version, at)
             parts, at = _count(frame, at)
-            forgotten += [(topic, index) for (index,) in _I32.iter_unpack(frame[at : at + 4 * parts])]
+            forgotten += [(topic, index) for (index,) in I32.iter_unpack(frame[at : at + 4 * parts])]
             at = _no_tags(frame, at + 4 * parts)
         rack_at = at
         length, at = read_uvarint(frame, at)
@@ -121,7 +137,7 @@ def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None
             return None
     except (struct.error, IndexError, ProtocolViolation, _TaggedError):
         return None
-    return FetchRequest(max_wait, least, most, isolation, session_id, epoch, places, tuple(forgotten), rack)
+    return FetchRequest(max_wait, least, most, isolation, session_id, epoch, positions, tuple(forgotten), rack)
 
 
 class _TaggedError(Exception):
@@ -135,7 +151,7 @@ def _count(frame: bytearray, at: int) -> tuple[int, int]:
     return max(0, value - 1), at
 
 
-def read_topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
+def _topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
     """Return a topic as requests and answers name it, and the offset after it; IndexError where the topic is cut
     short."""
     start = at
@@ -165,15 +181,15 @@ def put_session(frame: bytearray, version: int, at: int, *, session_id: int, epo
 def cap_bytes(frame: bytearray, version: int, at: int, most: int) -> None:
     """Lower the maximum bytes in a request of any version from 4 on to at most `most`, in place."""
     at = skip_tags(frame, at) if version >= FIRST_READ else at
-    at += (len(_NO_REPLICA) if version < _FIRST_WITHOUT_REPLICA else 0) + 2 * _I32.size
-    if len(frame) >= at + _I32.size:
-        _I32.pack_into(frame, at, min(most, *_I32.unpack_from(frame, at)))
+    at += (len(_NO_REPLICA) if version < _FIRST_WITHOUT_REPLICA else 0) + 2 * I32.size
+    if len(frame) >= at + I32.size:
+        I32.pack_into(frame, at, min(most, *I32.unpack_from(frame, at)))
 
 
 def encode(frame: bytearray, version: int, at: int, request: FetchRequest, correlation: int) -> bytearray:
     """Return a client's frame, whose header's tags begin at `at`, with another request and correlation id."""
     out = frame[: skip_tags(frame, at)]
-    _I32.pack_into(out, _CORRELATION_AT, correlation)
+    I32.pack_into(out, _CORRELATION_AT, correlation)
     if version < _FIRST_WITHOUT_REPLICA:
         out += _NO_REPLICA
     out += _FIXED.pack(
@@ -184,17 +200,17 @@ def encode(frame: bytearray, version: int, at: int, request: FetchRequest, corre
         request.session_id,
         request.epoch,
     )
-    by_topic = _by_topic(request.places)
+    by_topic = _by_topic(request.positions)
     out += write_uvarint(len(by_topic) + 1)
     for topic, indexes in by_topic.items():
         out += topic + write_uvarint(len(indexes) + 1)
         for index in indexes:
-            out += _PLACE.pack(index, *request.places[(topic, index)]) + b"\0"
+            out += _POSITION.pack(index, *request.positions[(topic, index)]) + b"\0"
         out += b"\0"
     gone = _by_topic(request.forgotten)
     out += write_uvarint(len(gone) + 1)
     for topic, indexes in gone.items():
-        out += topic + write_uvarint(len(indexes) + 1) + b"".join(map(_I32.pack, indexes)) + b"\0"
+        out += topic + write_uvarint(len(indexes) + 1) + b"".join(map(I32.pack, indexes)) + b"\0"
     out += request.rack + b"\0"
     SIZE.pack_into(out, 0, len(out) - SIZE.size)
     return out
@@ -205,3 +221,77 @@ def _by_topic(partitions: Iterable[Partition]) -> dict[bytes, list[int]]:
     for topic, index in partitions:
         out.setdefault(topic, []).append(index)
     return out
+
+
+# answers
+
+
+class AnswerHead(NamedTuple):
+    """The fields before the topics of an answer; `throttle` in ms."""
+
+    throttle: int
+    error: int
+    session_id: int
+
+
+class End(NamedTuple):
+    """The offset to which an answer brings the reader of a partition, and how many offsets the log has beyond."""
+
+    offset: int
+    leader_epoch: int
+    read: int
+    """Offsets that the answer holds."""
+    left: int
+
+
+def read_head(frame: Buffer) -> AnswerHead:
+    """Return the head of an answer; raises ProtocolViolation where the frame has none."""
+    try:
+        return AnswerHead(*_HEAD.unpack_from(frame, response_body_offset(frame, flexible=True)))
+    except (struct.error, IndexError) as short:
+        raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {short}") from None
+
+
+def show_session(frame: Buffer, session_id: int) -> None:
+    """Put another session id into an answer, in place."""
+    I32.pack_into(frame, response_body_offset(frame, flexible=True) + 6, session_id)
+
+
+def read_ends(frame: bytearray, version: int, *, committed: bool) -> dict[Partition, End] | None:
+    """Return the ends of the partitions that have records in the answer.
+
+    None where an answer says more than records: an error, another leader, or a replica to read from. None also where
+    batches are small or of an old format, or where the answer cannot be read. The reader's next request is then
+    unknown.
+    """
+    try:
+        return _ends(frame, version, committed)
+    except (struct.error, IndexError, ProtocolViolation):
+        return None
+
+
+def _ends(frame: bytearray, version: int, committed: bool) -> dict[Partition, End] | None:
+    ends: dict[Partition, End] = {}
+    at = response_body_offset(frame, flexible=True) + _HEAD.size
+    topics, at = read_uvarint(frame, at)
+    for _ in range(topics - 1):
+        topic, at = _topic(frame, version, at)
+        parts, at = read_uvarint(frame, at)
+        for _ in range(parts - 1):
+            index, error, high, stable, _ = _ANSWERED.unpack_from(frame, at)
+            aborted, at = read_uvarint(frame, at + _ANSWERED.size)
+            for _ in range(aborted - 1):
+                at = skip_tags(frame, at + 16)
+            if error or not frame.startswith(_NOBODY, at):
+                return None
+            size, at = read_uvarint(frame, at + 4)
+            stop = at + max(0, size - 1)
+            found = extent(frame, at, stop, _SOME_BATCHES + (stop - at) // _LEAST_BATCH)
+            if found is None or frame[stop]:
+                return None
+            first, end, epoch = found
+            if end >= 0:
+                ends[(topic, index)] = End(end, epoch, end - first, (stable if committed else high) - end)
+            at = stop + 1
+        at = skip_tags(frame, at)
+    return ends if not frame[at] else None

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from kmigrate.protocol.api import blank, decode_body, element_type, encode_body, entity
 from kmigrate.protocol.frames import SIZE, encode_request_head, peek_request
 from kmigrate.router.wire.apis import OFFERED
-from kmigrate.router.wire.fetch_requests import (
+from kmigrate.router.wire.fetch_session import (
     FIRST_READ,
     FetchRequest,
     Partition,
-    Place,
+    Position,
     encode,
     put_session,
     read_request,
@@ -31,7 +31,7 @@ from kmigrate.router.wire.fetch_requests import (
 VERSIONS = range(FIRST_READ, OFFERED[1].versions[1] + 1)
 NAMES = ("orders", "p" * 200)
 int32, int64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
-places = st.builds(Place, int32, int64, int32, int64, int32)
+places = st.builds(Position, int32, int64, int32, int64, int32)
 partitions = st.tuples(st.sampled_from(NAMES), st.integers(0, 5))
 
 
@@ -47,7 +47,7 @@ def wire_name(version: int, name: str) -> bytes:
     return (bytes((length,)) if length < 128 else bytes((length & 0x7F | 0x80, length >> 7))) + name.encode()
 
 
-def message(version: int, wanted: dict[tuple[str, int], Place], gone: list[tuple[str, int]], **values: Any) -> Any:
+def message(version: int, wanted: dict[tuple[str, int], Position], gone: list[tuple[str, int]], **values: Any) -> Any:
     kind = entity(1, version, "request")
     topic_type, gone_type = element_type(kind, "topics"), element_type(kind, "forgotten_topics_data")
     part_type = element_type(topic_type, "partitions")
@@ -99,7 +99,7 @@ def understood(frame: bytearray) -> FetchRequest | None:
 )
 def test_a_request_is_read_and_written_as_the_schemas_have_it(
     version: int,
-    wanted: dict[tuple[str, int], Place],
+    wanted: dict[tuple[str, int], Position],
     gone: list[tuple[str, int]],
     wait: int,
     numbers: tuple[int, int, int, int],
@@ -116,7 +116,7 @@ def test_a_request_is_read_and_written_as_the_schemas_have_it(
     assert read is not None
     assert (read.max_wait_ms, read.min_bytes, read.max_bytes, read.isolation) == (wait, least, most, 1)
     assert (read.session_id, read.epoch) == (session, epoch)
-    assert read.places == {(wire_name(version, name), index): place for (name, index), place in wanted.items()}
+    assert read.positions == {(wire_name(version, name), index): place for (name, index), place in wanted.items()}
     assert sorted(read.forgotten) == sorted((wire_name(version, name), index) for name, index in gone)
     head = peek_request(frame)
     written = encode(frame, version, head.body, read, 77)
@@ -128,7 +128,7 @@ def test_a_request_is_read_and_written_as_the_schemas_have_it(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_cut_short_or_has_more_behind_it_is_not_read(version: int) -> None:
-    said = message(version, {("orders", 1): Place(1, 2, 3, 4, 5)}, [("orders", 2)], rack_id="abc", session_epoch=1)
+    said = message(version, {("orders", 1): Position(1, 2, 3, 4, 5)}, [("orders", 2)], rack_id="abc", session_epoch=1)
     frame = framed(said, version)
     assert understood(frame) is not None
     for size in range(15, len(frame)):
@@ -137,7 +137,7 @@ def test_what_is_cut_short_or_has_more_behind_it_is_not_read(version: int) -> No
 
 
 def test_what_is_of_no_session_too_long_or_of_an_older_version_is_not_read() -> None:
-    many = {("orders", index): Place(1, 2, 3, 4, 5) for index in range(3000)}
+    many = {("orders", index): Position(1, 2, 3, 4, 5) for index in range(3000)}
     assert understood(framed(message(17, many, []), 17)) is None
     assert understood(framed(message(17, {}, [], session_id=0, session_epoch=-1), 17)) is None
     assert understood(framed(message(17, {}, [], session_id=1, session_epoch=-1), 17)) is not None
@@ -148,7 +148,7 @@ def test_what_is_of_no_session_too_long_or_of_an_older_version_is_not_read() -> 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_followers_request_is_not_read(version: int) -> None:
-    said = message(version, {("orders", 1): Place(1, 2, 3, 4, 5)}, [])
+    said = message(version, {("orders", 1): Position(1, 2, 3, 4, 5)}, [])
     if version < 15:
         said = replace(said, replica_id=3)
     else:
@@ -168,4 +168,4 @@ def test_rubbish_is_read_as_nothing_or_as_what_it_says(version: int, body: bytes
             for t in said.topics
             for p in t.partitions
         ]
-        assert set(named) == set(read.places)
+        assert set(named) == set(read.positions)
