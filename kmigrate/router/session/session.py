@@ -2,7 +2,8 @@
 
 The session does no I/O. `frame` and `advance` receive events; every action goes through `ClientLink`. Requests are
 looked at strictly one after another. A request that has to wait stops the connection (`shared.waiting_groups`), so no
-later request overtakes. Answers leave in request order (`Sequencer`).
+later request overtakes. Answers leave in request order (`Sequencer`). Every request but Produce and Fetch is answered
+by a conversation (`shared.conversation`).
 """
 
 from __future__ import annotations
