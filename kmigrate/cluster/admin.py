@@ -213,36 +213,28 @@ class Admin:
         request was carried out. Each of our requests may be carried out twice: a topic created twice exists, which
         callers accept.
         """
+        tries = Backoff(_RESEND_SECONDS, within_s=self._timeout)
         self._asked += 1
         try:
-            return await self._answers(send, what, right)
+            while True:
+                outcomes: dict[_Key, Any] = {}
+                left = False
+                for key, future in send().items():
+                    try:
+                        # Not wait_for: in Python 3.11 wait_for loses a cancellation that meets the answer.
+                        async with asyncio.timeout(self._timeout + 5):
+                            outcomes[key] = await asyncio.wrap_future(future)
+                    except KafkaException as error:
+                        left = left or error.args[0].code() == _BROKER_LEFT
+                        outcomes[key] = self._translate(error, what(key), right(key))
+                    except TimeoutError:
+                        outcomes[key] = self._unreachable(what(key), "timed out")
+                if not left or tries.over:
+                    return outcomes
+                await tries.pause()
         finally:
             self._asked -= 1
             self._end_replaced()
-
-    async def _answers(
-        self,
-        send: Callable[[], Mapping[_Key, Future[Any]]],
-        what: Callable[[_Key], str],
-        right: Callable[[_Key], Right],
-    ) -> dict[_Key, Any]:
-        tries = Backoff(_RESEND_SECONDS, within_s=self._timeout)
-        while True:
-            outcomes: dict[_Key, Any] = {}
-            left = False
-            for key, future in send().items():
-                try:
-                    # Not wait_for: in Python 3.11 wait_for loses a cancellation that meets the answer.
-                    async with asyncio.timeout(self._timeout + 5):
-                        outcomes[key] = await asyncio.wrap_future(future)
-                except KafkaException as error:
-                    left = left or error.args[0].code() == _BROKER_LEFT
-                    outcomes[key] = self._translate(error, what(key), right(key))
-                except TimeoutError:
-                    outcomes[key] = self._unreachable(what(key), "timed out")
-            if not left or tries.over:
-                return outcomes
-            await tries.pause()
 
     def _translate(self, error: KafkaException, what: str, right: Right) -> Failed:
         inner = error.args[0]
@@ -346,12 +338,9 @@ class Admin:
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
         """Return all configs of topics, by topic and key."""
-        out: dict[str, dict[str, ConfigValue]] = {}
-        for name, reported in (await self.topic_config_outcomes(names)).items():
-            if isinstance(reported, KmigrateError):
-                raise reported
-            out[name] = reported
-        return out
+        outcomes = await self.topic_config_outcomes(names)
+        _raise_first(outcomes)
+        return {name: configs for name, configs in outcomes.items() if isinstance(configs, dict)}
 
     async def topic_config_outcomes(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue] | KmigrateError]:
         """Return an outcome per topic: its configs, or why the configs cannot be read."""

@@ -1,4 +1,4 @@
-"""Appends by compare-and-set: the place of a producer id's last batch on a log, and single appends behind it.
+"""Appends by compare-and-set: the position of a producer id's last batch on a log, and single appends behind it.
 
 The position of an append-only writer is the log's own tail: the header of a batch holds base offset, count and sequence
 together. Offset and sequence never come from two reads that may disagree (W2).

@@ -33,9 +33,9 @@ async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
     mechanism = await _mechanism(sasl)
     await _shake_hands(ask, mechanism.name, address)
     authenticate = entity(ApiKey.SASL_AUTHENTICATE, 2, "request")
-    word: bytes | None = mechanism.first()
+    message: bytes | None = mechanism.first()
     for _ in range(_MAX_STEPS):
-        answer = await ask(authenticate(auth_bytes=word))
+        answer = await ask(authenticate(auth_bytes=message))
         code = code_of(answer.error_code)
         if code:
             raise AuthenticationFailed(
@@ -45,8 +45,8 @@ async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
                 next_step=_credentials(sasl),
             )
         # Hashing a salted password takes milliseconds; a router's other clients must not wait for that.
-        word = await asyncio.to_thread(mechanism.step, answer.auth_bytes)
-        if word is None:
+        message = await asyncio.to_thread(mechanism.step, answer.auth_bytes)
+        if message is None:
             return float(answer.session_lifetime.total_seconds())
     raise AuthenticationFailed("sasl-violation", f"{address} never comes to an end of {mechanism.name}")
 

@@ -19,21 +19,21 @@ _ENDED_STATES = ("Z", "X")
 
 def this_process() -> str:
     """Return boot, process namespace, id and start time of this process; '' if the system has no such facts."""
-    place, start = _place(), _state_and_start(os.getpid())[1]
-    return f"{place}/{os.getpid()}/{start}" if place and start else ""
+    machine, start = _machine(), _state_and_start(os.getpid())[1]
+    return f"{machine}/{os.getpid()}/{start}" if machine and start else ""
 
 
 def has_ended(named: str) -> bool:
     """Return whether a process has surely ended; False for a process that is invisible from here."""
-    place, _, rest = named.rpartition("/")
-    place, _, pid = place.rpartition("/")
-    if not place or place != _place() or not pid.isdecimal():
+    machine, _, rest = named.rpartition("/")
+    machine, _, pid = machine.rpartition("/")
+    if not machine or machine != _machine() or not pid.isdecimal():
         return False
     state, start = _state_and_start(int(pid))
     return start != rest or state in _ENDED_STATES
 
 
-def _place() -> str:
+def _machine() -> str:
     """Return the running kernel and the process namespace, which differ between machines and between containers."""
     with suppress(OSError):
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -43,9 +43,9 @@ __all__ = [
     "Presence",
     "PresenceReader",
     "PresenceWriter",
+    "Report",
     "StrayRecordError",
     "Strays",
-    "Word",
     "Written",
     "decode_envelope",
     "encode_envelope",
@@ -121,7 +121,7 @@ ENVELOPE_HEADER = b"kmigrate"
 """The header of a tombstone that holds the tombstone's envelope."""
 
 Presence = MirrorPresence | RouterPresence | ControllerPresence
-Word = Presence | FencedProgress
+Report = Presence | FencedProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +164,21 @@ class PresenceWriter:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, _Said]] = {}
+        self._kept: dict[str, dict[str, _KeptPartitions]] = {}
         """The kept JSON by link, topic and partition."""
 
-    def write(self, record: Word) -> bytes:
+    def write(self, record: Report) -> bytes:
         """Return the JSON of a presence."""
         if not isinstance(record, MirrorPresence | FencedProgress):
             return _text(encode_record(record)).encode()
         rest = encode_record(replace(record, topics={}))
         del rest["topics"]
         before = self._kept.get(record.link, {})
-        now = {topic: _said(before.get(topic, {}), partitions) for topic, partitions in record.topics.items()}
+        now = {
+            topic: _kept_partitions(before.get(topic, {}), partitions) for topic, partitions in record.topics.items()
+        }
         self._kept[record.link] = now if isinstance(record, MirrorPresence) else {**before, **now}
-        topics = ",".join(f"{json.dumps(topic)}:{{{_joined(said)}}}" for topic, said in now.items())
+        topics = ",".join(f"{json.dumps(topic)}:{{{_joined(kept_topic)}}}" for topic, kept_topic in now.items())
         return f'{_text(rest)[:-1]},"topics":{{{topics}}}}}'.encode()
 
     def forget(self, link: str) -> None:
@@ -184,11 +186,11 @@ class PresenceWriter:
         self._kept.pop(link, None)
 
 
-_Said = dict[int, tuple[PartitionProgress, str]]
+_KeptPartitions = dict[int, tuple[PartitionProgress, str]]
 """Progress and JSON of each partition of a topic."""
 
 
-def _said(before: _Said, partitions: Mapping[int, PartitionProgress]) -> _Said:
+def _kept_partitions(before: _KeptPartitions, partitions: Mapping[int, PartitionProgress]) -> _KeptPartitions:
     return {
         partition: kept
         if (kept := before.get(partition)) is not None and kept[0] is progress
@@ -197,8 +199,8 @@ def _said(before: _Said, partitions: Mapping[int, PartitionProgress]) -> _Said:
     }
 
 
-def _joined(said: _Said) -> str:
-    return ",".join([words for _, words in said.values()])
+def _joined(kept: _KeptPartitions) -> str:
+    return ",".join([text for _, text in kept.values()])
 
 
 class PresenceReader:
@@ -210,7 +212,7 @@ class PresenceReader:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], dict[str, tuple[_Told, dict[int, PartitionProgress]]]] = {}
+        self._kept: dict[tuple[str, str], dict[str, tuple[_PartitionsJson, dict[int, PartitionProgress]]]] = {}
         """The kept values by link and instance of the mirror, and by topic."""
 
     def read(self, value: bytes) -> Record:
@@ -223,13 +225,13 @@ class PresenceReader:
         kind = body.get("kind")
         if not isinstance(kind, str):
             raise StrayRecordError("has no kind")
-        told = _object(body.pop("topics", {})) if kind in _BY_PARTITION else {}
+        topics = _object(body.pop("topics", {})) if kind in _BY_PARTITION else {}
         record = decode_record(body)
         if not isinstance(record, MirrorPresence | FencedProgress):
             return record
         mirror = record.link, record.instance
         before = self._kept.get(mirror, {})
-        now = {topic: _again(of, *before.get(topic, ({}, {}))) for topic, of in told.items()}
+        now = {topic: _decoded(of, *before.get(topic, ({}, {}))) for topic, of in topics.items()}
         self._kept[mirror] = now if isinstance(record, MirrorPresence) else {**before, **now}
         return replace(record, topics={topic: partitions for topic, (_, partitions) in now.items()})
 
@@ -240,7 +242,7 @@ class PresenceReader:
 
 _BY_PARTITION = {MirrorPresence.__name__, FencedProgress.__name__}
 
-_Told = dict[str, Any]
+_PartitionsJson = dict[str, Any]
 """The JSON of a topic's partitions."""
 
 
@@ -250,19 +252,19 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-def _again(
-    said: _Told, said_before: _Told, before: dict[int, PartitionProgress]
-) -> tuple[_Told, dict[int, PartitionProgress]]:
+def _decoded(
+    json_now: _PartitionsJson, json_before: _PartitionsJson, before: dict[int, PartitionProgress]
+) -> tuple[_PartitionsJson, dict[int, PartitionProgress]]:
     """Return the partitions of a topic; a partition with the same JSON as before keeps its object."""
-    if said == said_before:
-        return said_before, before
+    if json_now == json_before:
+        return json_before, before
     now = {
         number_of(partition): before[number_of(partition)]
-        if partition in said_before and said_before[partition] == words
-        else decode_part(PartitionProgress, words)
-        for partition, words in _object(said).items()
+        if partition in json_before and json_before[partition] == progress
+        else decode_part(PartitionProgress, progress)
+        for partition, progress in _object(json_now).items()
     }
-    return said, now
+    return json_now, now
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,9 @@ from kmigrate.state.codec import (
     Presence,
     PresenceReader,
     PresenceWriter,
+    Report,
     StrayRecordError,
     Strays,
-    Word,
     encode_envelope,
 )
 from kmigrate.state.fold import CompactedUnreadError, Fold, state_producer_id
@@ -136,7 +136,7 @@ class StateLog:
         self._presence: dict[str, tuple[Presence, float]] = {}
         self._writer = PresenceWriter()
         self._reader = PresenceReader()
-        self._said: dict[str, tuple[bytes, Word]] = {}
+        self._announced: dict[str, tuple[bytes, Report]] = {}
         """Our own newest presences by key, as bytes and as value: bytes that we read back need no decoding."""
         self._presence_strays = Strays()
         self._written_before = 0
@@ -465,7 +465,7 @@ class StateLog:
         if batch.is_control or not batch.count:
             return
         try:
-            name, record = self._word(batch)
+            name, record = self._read_presence(batch)
         except StateLogBroken as newer:
             if newer.ref != _UNKNOWN_KIND:
                 self._presence_strays.note(batch, newer)
@@ -476,20 +476,20 @@ class StateLog:
         if record is None:
             self._drop(name)
         elif isinstance(record, FencedProgress):
-            self._go_on(record)
+            self._apply_progress(record)
         else:
             if name not in self._presence:
                 self._forget()
             self._presence[name] = (record, self._heard(name, batch))
 
-    def _word(self, batch: Batch) -> tuple[str, Word | None]:
+    def _read_presence(self, batch: Batch) -> tuple[str, Report | None]:
         """Return the key and the presence of a record; None for a withdrawn presence. A stray raises any error."""
         key, value = read_single_record(batch)
         name = key.decode()
         if value is None:
             return name, None
-        said = self._said.get(name)
-        record = said[1] if said is not None and said[0] == value else self._reader.read(value)
+        announced = self._announced.get(name)
+        record = announced[1] if announced is not None and announced[0] == value else self._reader.read(value)
         if not isinstance(record, MirrorPresence | FencedProgress | RouterPresence | ControllerPresence):
             raise StrayRecordError("is no word of a process")
         if record.key != name:
@@ -498,11 +498,11 @@ class StateLog:
             raise StrayRecordError("names an interval that no process has")
         return name, record
 
-    def _go_on(self, fenced: FencedProgress) -> None:
+    def _apply_progress(self, fenced: FencedProgress) -> None:
         """Update a mirror's presence by its progress on fenced topics; the moment of the presence stays unchanged."""
-        word, heard = self._presence.get(fenced.presence_key, (None, 0.0))
-        if isinstance(word, MirrorPresence):
-            now = replace(word, applied=fenced.applied, topics={**word.topics, **fenced.topics})
+        presence, heard = self._presence.get(fenced.presence_key, (None, 0.0))
+        if isinstance(presence, MirrorPresence):
+            now = replace(presence, applied=fenced.applied, topics={**presence.topics, **fenced.topics})
             self._presence[fenced.presence_key] = (now, heard)
 
     def _forget(self) -> None:
@@ -515,18 +515,18 @@ class StateLog:
         past = monotonic() - _FORGET_S
         awaited = {router.instance for router in self.state.routers()}
         awaited.update(instance for stray in self.state.strays() for instance in stray.instances)
-        for name, (word, heard) in list(self._presence.items()):
-            kept = isinstance(word, RouterPresence) and word.instance in awaited
-            if heard < past and not kept and self._said.get(name, (b"", word))[1] is word:
+        for name, (presence, heard) in list(self._presence.items()):
+            kept = isinstance(presence, RouterPresence) and presence.instance in awaited
+            if heard < past and not kept and self._announced.get(name, (b"", presence))[1] is presence:
                 self._drop(name)
 
     def _drop(self, name: str) -> None:
-        word, _ = self._presence.pop(name, (None, 0.0))
-        if isinstance(word, MirrorPresence):
-            self._reader.forget(word)
-            if self._said.pop(name, None) is not None:  # our own presence: the link is gone
-                self._said.pop(f"fenced/{word.link}/{word.instance}", None)
-                self._writer.forget(word.link)
+        presence, _ = self._presence.pop(name, (None, 0.0))
+        if isinstance(presence, MirrorPresence):
+            self._reader.forget(presence)
+            if self._announced.pop(name, None) is not None:  # our own presence: the link is gone
+                self._announced.pop(f"fenced/{presence.link}/{presence.instance}", None)
+                self._writer.forget(presence.link)
 
     def _heard(self, name: str, batch: Batch) -> float:
         """Return the moment from which a presence counts, on our monotonic clock.
@@ -537,7 +537,7 @@ class StateLog:
         A presence of our own counts from when we sent it, by our clock alone: the base timestamp is that time. After a
         standstill of this process, the first of our own presences that we read were sent long ago.
         """
-        if name in self._said:
+        if name in self._announced:
             self._compare(batch.max_timestamp - batch.base_timestamp)
             age_ms = steady_ms() - batch.base_timestamp
         elif batch.base_offset < self._written_before:
@@ -638,20 +638,20 @@ class StateLog:
             )
         return self._fold.nonces.get(expected) == nonce
 
-    async def announce(self, record: Word) -> None:
+    async def announce(self, record: Report) -> None:
         """Write a presence of this process; raise Unreachable for every error, as the next presence repairs a loss.
 
         If a mirror's or router's presence is too large for the topic, write a small presence in its place. The small
         presence says so and has no partitions, or no fences.
         """
         value = self._writer.write(record)
-        error = await self._say(record, value)
+        error = await self._announce(record, value)
         if error in _TOO_LARGE and isinstance(record, MirrorPresence) and record.topics:
             short = _without_topics(record, self._too_large(len(value)))
-            error = await self._say(short, PresenceWriter().write(short))
+            error = await self._announce(short, PresenceWriter().write(short))
         elif error in _TOO_LARGE and isinstance(record, RouterPresence):
             bare = _without_fences(record, self._too_large(len(value)))
-            await self._say(bare, self._writer.write(bare))
+            await self._announce(bare, self._writer.write(bare))
         if error in _TOO_LARGE:
             raise Unreachable("presence-too-large", self._too_large(len(value)))
         if error:
@@ -664,8 +664,8 @@ class StateLog:
     def _too_large(self, size: int) -> str:
         return f"{size} bytes are more than {self._presence_topic} takes: raise {SIZE_LIMIT} of the topic"
 
-    async def _say(self, record: Word, value: bytes) -> int:
-        self._said[record.key] = (value, record)
+    async def _announce(self, record: Report, value: bytes) -> int:
+        self._announced[record.key] = (value, record)
         batch = one_record_batch(
             record.key.encode(),
             value,

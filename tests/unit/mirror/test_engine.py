@@ -35,7 +35,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
-from kmigrate.state.codec import Word
+from kmigrate.state.codec import Report
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
 
@@ -184,9 +184,9 @@ def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytes
     lanes = {(t, 0): Lane(t, 0, producer_id=1, epoch=0, hole_limit=1) for t in ("t", "fenced")}
     it._copier = cast("Copier", SimpleNamespace(lanes=lanes, leaving=frozenset(), trouble="", disks=ROOM))
     it._applied = 9
-    words: list[Word] = []
+    words: list[Report] = []
 
-    async def announce(word: Word) -> None:
+    async def announce(word: Report) -> None:
         words.append(word)
 
     monkeypatch.setattr(log, "announce", announce)

@@ -46,7 +46,7 @@ class Scene:
         monkeypatch.setattr(state_log, "steady_ms", self.wall_ms)
         self.log = StateLog(cast("Any", None))
         self.log._written_before = OLD
-        self.log._said["mirror/l/me"] = b"", MirrorPresence("me", "l", 1, False, 500)
+        self.log._announced["mirror/l/me"] = b"", MirrorPresence("me", "l", 1, False, 500)
         self.membership = Membership(self.log, "l", "me", LEASE_S)
 
     def wall_ms(self) -> int:
@@ -152,7 +152,7 @@ def test_after_a_long_standstill_our_own_old_word_counts_from_then_though_a_new_
     scene = Scene(monkeypatch)
     mine = [MirrorPresence("me", "l", number, False, 500, PROGRESS) for number in (1, 2)]
     for word in mine:
-        scene.log._said[word.key] = PresenceWriter().write(word), word
+        scene.log._announced[word.key] = PresenceWriter().write(word), word
         if word is mine[0]:
             scene.read(word)
     scene.hear("you")
@@ -201,11 +201,11 @@ def test_nothing_is_kept_of_what_was_said_of_links_that_are_gone(monkeypatch: py
     scene = Scene(monkeypatch)
     for number in range(30):
         word = MirrorPresence("me", f"link-{number}", 1, False, 500, PROGRESS)
-        scene.log._said[word.key] = scene.log._writer.write(word), word
+        scene.log._announced[word.key] = scene.log._writer.write(word), word
         scene.read(word)
         scene.now += 60
     kept = [f"mirror/link-{number}/me" for number in range(19, 30)]
-    assert [key for key in scene.log._said if "link-" in key] == kept
+    assert [key for key in scene.log._announced if "link-" in key] == kept
     assert [f"mirror/{link}/me" for link in scene.log._writer._kept] == kept
 
 
