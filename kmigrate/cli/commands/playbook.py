@@ -34,13 +34,12 @@ from kmigrate.errors import (
 )
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.playbook.conditions import Condition, Verdict
+from kmigrate.workflow.playbook.conditions import Condition, Scope, Verdict
 from kmigrate.workflow.playbook.steps import (
     DANGEROUS,
     ExecStep,
     Playbook,
     RunStep,
-    Scope,
     Step,
     WaitStep,
     parse_playbook,
@@ -372,7 +371,7 @@ async def _holds(call: Call, condition: Condition, scope: Scope) -> bool:
 
 async def _judge(connections: Connections, condition: Condition, scope: Scope) -> Verdict:
     shot = await snapshot(connections, figures=condition.needs_figures)
-    return condition.judge(shot, link=scope.link, topics=scope.topics, groups=scope.groups)
+    return condition.judge(shot, scope)
 
 
 async def _wait(call: Call, step: WaitStep) -> dict[str, Any]:

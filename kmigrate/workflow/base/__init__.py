@@ -1,8 +1,7 @@
 """The common base of the workflow: connections, plans, writes, and single questions to the clusters.
 
 connections          connections to the target, its state log, and the source of each link
-plan                 the changes of a verb, and the findings of its guards
-writes               the intents of a verb, written in order
+plan                 the changes and findings of a verb, and its intents, written in order
 running              the live processes, and the commands that start a missing process
 broker_settings      broker-wide settings of the source, compared with the target's
 producer_expiration  the target's `producer.id.expiration.ms`: the cost of raising the setting, and its restoration

@@ -1,17 +1,24 @@
 """The changes that a verb would make and the findings of its guards, as one value that `--plan` prints.
 
-The real run obeys the same value.
+The real run obeys the same value. It writes the intents of a verb in order, each decided on the state of the moment of
+the write. The guards of a verb take seconds, and others write meanwhile: the mirror writes what the source's configs
+are, and a person may write another intent. So each decision checks again what the intent needs of the record. The
+decision changes the current record, returns None if nothing is left to do, or refuses. No decision rests on an older
+record, and no intent is dropped in silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kmigrate.errors import Refused
+from kmigrate.errors import Interrupted, KmigrateError, Refused
+from kmigrate.state.log import Decide, StateLog
 
-__all__ = ["Finding", "Level", "Plan", "ok", "refuse", "warn"]
+__all__ = ["Finding", "Level", "Plan", "changed_meanwhile", "ok", "refuse", "telling", "warn", "write_each"]
 
 Level = Literal["ok", "warn", "refuse"]
 
@@ -96,3 +103,47 @@ _FEW = 5
 def _few(sentences: Iterable[str]) -> list[str]:
     each = [*dict.fromkeys(filter(None, sentences))]
     return each if len(each) <= _FEW + 1 else [*each[:_FEW], f"and {len(each) - _FEW} more of the kind"]
+
+
+async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: list[str] | None = None) -> None:
+    """Write intents, each with the change in words, which `done` collects; an error names the changes made before."""
+    done = [] if done is None else done
+    with telling(done):
+        for change, decide in writes:
+            await log.append(decide)
+            done.append(change)
+
+
+@contextmanager
+def telling(done: Sequence[str]) -> Iterator[None]:
+    """Have any error that ends a verb half way, Ctrl-C included, name what was done before; nobody else knows."""
+    try:
+        yield
+    except KmigrateError as error:
+        if done:
+            still_true = error.still_true if not error.still_true.startswith("nothing was changed") else ""
+            error.still_true = "; ".join(filter(None, (_done_before(done), still_true)))
+        raise
+    except asyncio.CancelledError:
+        if not done:
+            raise
+        raise Interrupted(
+            "interrupted",
+            "stopped half way",
+            still_true=f"{_done_before(done)}; what was being written just then may be written, too",
+            next_step="repeat it: what is done already is left as it is",
+        ) from None
+
+
+def _done_before(done: Iterable[str]) -> str:
+    return f"done before that, and not taken back: {'; '.join(dict.fromkeys(done))}"
+
+
+def changed_meanwhile(what: str) -> Refused:
+    """Return the refusal of a decision that holds only for the record that was judged."""
+    return Refused(
+        "changed-meanwhile",
+        f"{what} changed while it was looked at",
+        still_true="nothing was changed by this call",
+        next_step="repeat it",
+    )

@@ -18,7 +18,7 @@ from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.workflow.status.snapshot import Snapshot
 
-__all__ = ["EXPECTED", "Condition", "Verdict", "parse_condition"]
+__all__ = ["EXPECTED", "Condition", "Scope", "Verdict", "parse_condition"]
 
 EXPECTED = "'lag <= N', 'topics PHASE', 'groups PHASE', 'mirror|router|controller running' or 'seconds N'"
 
@@ -38,6 +38,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of the status that a condition is judged on: one link or all, named topics and groups or all."""
+
+    link: str | None = None
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """One parsed sentence."""
 
@@ -51,27 +60,24 @@ class Condition:
         """True if clusters must be asked: what the state log can judge must not wait for a cluster that is gone."""
         return self.kind == "lag"
 
-    def judge(
-        self, shot: Snapshot, *, link: str | None = None, topics: Sequence[str] = (), groups: Sequence[str] = ()
-    ) -> Verdict:
-        """Return the verdict on a snapshot; without names all that the link (or every link) mirrors is judged."""
+    def judge(self, shot: Snapshot, scope: Scope = Scope()) -> Verdict:
         match self.kind:
             case "lag":
-                return self._lag(shot, link, topics)
+                return self._lag(shot, scope)
             case "topics":
-                phases = {t.topic: t.phase for t in shot.topics if link in (None, t.link)}
-                return self._phases("topic", topics or sorted(phases), phases, list(TopicPhase))
+                phases = {t.topic: t.phase for t in shot.topics if scope.link in (None, t.link)}
+                return self._phases("topic", scope.topics or sorted(phases), phases, list(TopicPhase))
             case "groups":
-                states = {g.group: g.phase for g in shot.groups if link in (None, g.link)}
-                return self._phases("group", groups or sorted(states), states, list(GroupPhase))
+                states = {g.group: g.phase for g in shot.groups if scope.link in (None, g.link)}
+                return self._phases("group", scope.groups or sorted(states), states, list(GroupPhase))
             case "running":
-                return self._running(shot, link)
+                return self._running(shot, scope.link)
             case "seconds":
                 return Verdict(False, f"{self.number:g} s to pass")
 
-    def _lag(self, shot: Snapshot, link: str | None, topics: Sequence[str]) -> Verdict:
-        lags = {t.topic: t.lag for t in shot.topics if link in (None, t.link)}
-        for topic in topics or sorted(lags):
+    def _lag(self, shot: Snapshot, scope: Scope) -> Verdict:
+        lags = {t.topic: t.lag for t in shot.topics if scope.link in (None, t.link)}
+        for topic in scope.topics or sorted(lags):
             lag = lags.get(topic)
             if lag is None:
                 return Verdict(False, f"topic {topic} is not mirrored")

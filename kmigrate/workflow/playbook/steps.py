@@ -22,7 +22,7 @@ from typing import Any
 import tomli
 
 from kmigrate.errors import UsageError
-from kmigrate.workflow.playbook.conditions import EXPECTED, Condition, parse_condition
+from kmigrate.workflow.playbook.conditions import EXPECTED, Condition, Scope, parse_condition
 
 __all__ = [
     "DANGEROUS",
@@ -31,7 +31,6 @@ __all__ = [
     "Field",
     "Playbook",
     "RunStep",
-    "Scope",
     "Step",
     "WaitStep",
     "parse_playbook",
@@ -177,15 +176,6 @@ class RunStep:
             shown = " ".join(value) if isinstance(value, list) else str(value)
             parts.append(shown if key in ("topics", "groups", "name", "rate") else f"--{key} {shown}")
         return " ".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """The part of the status that a condition is judged on: one link or all, named topics and groups or all."""
-
-    link: str | None = None
-    topics: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,8 @@ from kmigrate.protocol.codes import row
 from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, warn
+from kmigrate.workflow.base.plan import Finding, Plan, changed_meanwhile, ok, refuse, telling, warn, write_each
 from kmigrate.workflow.base.running import start_mirror
-from kmigrate.workflow.base.writes import changed_meanwhile, telling, write_each
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import edit_patterns, patterns_of
 from kmigrate.workflow.verbs.proposal import Noun, Proposal, Write, refuse_if

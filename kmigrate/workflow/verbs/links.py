@@ -26,7 +26,7 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, warn
+from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, telling, warn
 from kmigrate.workflow.base.producer_expiration import memory_findings, raised_alone
 from kmigrate.workflow.base.running import (
     START_CONTROLLER,
@@ -36,7 +36,6 @@ from kmigrate.workflow.base.running import (
     no_mirror,
     start_mirror,
 )
-from kmigrate.workflow.base.writes import telling
 from kmigrate.workflow.promote.closing import closed_topics, reopen
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.proposal import Noun, Proposal, propose, refuse_if

@@ -13,8 +13,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, Plan, warn
-from kmigrate.workflow.base.writes import telling
+from kmigrate.workflow.base.plan import Finding, Plan, telling, warn
 from kmigrate.workflow.verbs.creatable import ConfigsOf, no_configs
 from kmigrate.workflow.verbs.groups import mirror_groups
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link

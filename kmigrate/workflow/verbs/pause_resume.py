@@ -21,9 +21,8 @@ from kmigrate.model.stops import RANGE_LOST, AcceptedLoss, PartitionStop, Remedy
 from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
+from kmigrate.workflow.base.plan import Finding, changed_meanwhile, ok, refuse, warn
 from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
-from kmigrate.workflow.base.writes import changed_meanwhile
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, not_mirrored, propose
 

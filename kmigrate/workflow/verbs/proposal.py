@@ -15,8 +15,7 @@ from kmigrate.model.records import GroupRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.state.log import Decide, StateLog
-from kmigrate.workflow.base.plan import Finding, Plan, refuse
-from kmigrate.workflow.base.writes import write_each
+from kmigrate.workflow.base.plan import Finding, Plan, refuse, write_each
 
 __all__ = ["Judged", "Noun", "Proposal", "Write", "not_mirrored", "owned", "propose", "refuse_if"]
 

@@ -9,7 +9,7 @@ import pytest
 from kmigrate.errors import UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import MirrorPresence
-from kmigrate.workflow.playbook.conditions import parse_condition
+from kmigrate.workflow.playbook.conditions import Scope, parse_condition
 from kmigrate.workflow.playbook.steps import ExecStep, RunStep, WaitStep, parse_playbook
 from kmigrate.workflow.status.snapshot import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
@@ -160,6 +160,6 @@ def test_a_condition_looks_at_the_named_topics_only() -> None:
     shot = _shot((_topic("a", TopicPhase.MIRRORING, 0), _topic("b", TopicPhase.MIRRORING, 99)))
     condition = parse_condition("lag <= 0")
     assert condition is not None
-    assert condition.judge(shot, topics=("a",)).holds
+    assert condition.judge(shot, Scope(topics=("a",))).holds
     assert not condition.judge(shot).holds
-    assert "topic c is not mirrored" in condition.judge(shot, topics=("c",)).waits_for
+    assert "topic c is not mirrored" in condition.judge(shot, Scope(topics=("c",))).waits_for
