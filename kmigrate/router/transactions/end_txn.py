@@ -40,11 +40,8 @@ class EndTxnHandler:
     _identities: ProducerIdentities
     _locator: TransactionLocator
 
-    def end(self, txn: TxnRequest) -> Conversation[Buffer | None]:
-        """End an open transaction at its cluster; if none is open, ask the cluster of the id's last transaction.
-
-        None: the router has to decide anew, because it has learned more.
-        """
+    def end(self, txn: TxnRequest) -> Conversation[Buffer]:
+        """End an open transaction at its cluster; if none is open, ask the cluster of the id's last transaction."""
         at = self._locator.open_at(txn.name)
         refused = txn.name in self._locator.refused
         self._locator.refused.discard(txn.name)
@@ -57,8 +54,7 @@ class EndTxnHandler:
         if at is None:
             return (yield from self._end_again(txn))
         record = yield from self._identities.identity(txn, at)
-        code = None if record is None else (yield from self._end_at_source(txn, record))
-        return None if code is None else txn.answer(code)
+        return txn.answer((yield from self._end_at_source(txn, record)))
 
     def _end_at_target(self, txn: TxnRequest, *, nowhere_else: bool = False) -> Conversation[Buffer]:
         """End the transaction at the target.
@@ -75,11 +71,12 @@ class EndTxnHandler:
         never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not txn.request.committed
         return txn.answer(Code.NONE) if never_began or code != self._code(txn, code) else answer
 
-    def _end_at_source(self, txn: TxnRequest, record: TransactionRecord) -> Conversation[int | None]:
-        """Return the client's code; None if the router has to decide anew."""
+    def _end_at_source(self, txn: TxnRequest, record: TransactionRecord) -> Conversation[int]:
+        """End the transaction at the source; return the client's code."""
         entry = self._shared.open_at_source.entries.get((record.link, txn.name))
         code = yield from self._shared.conversations.start(self._ask_source(txn, record, entry))
-        return None if (yield from self._identities.disowned(txn, record.link, {code})) else code
+        yield from self._identities.check_owned(txn, record.link, {code})
+        return code
 
     def _ask_source(
         self, txn: TxnRequest, record: TransactionRecord, entry: OpenTransaction | None
@@ -96,7 +93,7 @@ class EndTxnHandler:
                 self._shared.ended(link, name, entry)
         return code
 
-    def _end_again(self, txn: TxnRequest) -> Conversation[Buffer | None]:
+    def _end_again(self, txn: TxnRequest) -> Conversation[Buffer]:
         """Handle an EndTxn whose first answer was lost: ask the cluster of the id's last transaction.
 
         If the state log does not know writes of the producer, the target is asked, and then the sources.
@@ -109,16 +106,15 @@ class EndTxnHandler:
             code = yield from self._end_where_it_was(txn, record)
             if code == Code.INVALID_TXN_STATE:
                 return (yield from self._end_at_target(txn, nowhere_else=True))
-            return None if code is None else txn.answer(code)
+            return txn.answer(code)
         answer = yield from txn.to_target(self._client)
         if record is None and txn.code_in(answer) in OTHER_PRODUCER:
             return (yield from self._identities.at_source.refused(txn, answer))
         if record is None or txn.code_in(answer) != Code.INVALID_TXN_STATE:
             return answer
-        code = yield from self._end_where_it_was(txn, record)
-        return None if code is None else txn.answer(self._code(txn, code))
+        return txn.answer(self._code(txn, (yield from self._end_where_it_was(txn, record))))
 
-    def _end_where_it_was(self, txn: TxnRequest, record: TransactionRecord) -> Conversation[int | None]:
+    def _end_where_it_was(self, txn: TxnRequest, record: TransactionRecord) -> Conversation[int]:
         """End the transaction at the source; if the identity is revoked, answer from the id's record."""
         if record.revoked is None:
             return (yield from self._end_at_source(txn, record))

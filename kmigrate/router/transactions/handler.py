@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import Serve
@@ -56,7 +56,7 @@ from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
 from kmigrate.router.transactions.end_txn import EndTxnHandler
 from kmigrate.router.transactions.identities import ProducerIdentities
 from kmigrate.router.transactions.locate import TransactionLocator
-from kmigrate.router.transactions.request import AnswerNow, TxnRequest
+from kmigrate.router.transactions.request import AnswerNow, DecideAnew, TxnRequest
 from kmigrate.router.transactions.source_identities import OTHER_PRODUCER, SourceIdentities
 from kmigrate.router.wire.transactions import (
     partition_codes,
@@ -78,11 +78,7 @@ class _AtSource(NamedTuple):
 
 
 class TransactionHandler:
-    """Handles the transaction requests of one connection, each as a conversation; answers may come in any order.
-
-    A function that decides about a request returns None if the router has to decide anew, because the routing table is
-    newer or the router has learned more.
-    """
+    """Handles the transaction requests of one connection, each as a conversation; answers may come in any order."""
 
     def __init__(
         self, shared: SharedState, client: ClientLink, conversations: Conversations, groups: GroupHandler
@@ -103,13 +99,13 @@ class TransactionHandler:
     def handle(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[Buffer]:
         """Answer a client's request with a transactional id."""
         txn = TxnRequest(head, frame, request, *producer_of(head, request))
-        answer: Buffer | None = None
-        try:
-            while answer is None:
-                answer = yield from self._decide(txn)
-        except AnswerNow as now:
-            return txn.answer(now.code)
-        return answer
+        while True:
+            try:
+                return (yield from self._decide(txn))
+            except AnswerNow as now:
+                return txn.answer(now.code)
+            except DecideAnew:
+                continue
 
     def advance(self) -> None:
         """Try the held requests again."""
@@ -141,7 +137,7 @@ class TransactionHandler:
 
     # one request
 
-    def _decide(self, txn: TxnRequest) -> Conversation[Buffer | None]:
+    def _decide(self, txn: TxnRequest) -> Conversation[Buffer]:
         key = txn.head.api_key
         if key == ApiKey.INIT_PRODUCER_ID:
             return (yield from self._init(txn))
@@ -152,7 +148,7 @@ class TransactionHandler:
         mirroring = self._shared.table.mirroring
         if mirroring and not self._locator.knows(txn.name):
             code = yield from self._locator.learn(txn.name, txn.head)
-            return txn.answer(code) if code else None
+            raise AnswerNow(code) if code else DecideAnew
         if key == ApiKey.END_TXN:
             return (yield from self._ends.end(txn))
         if not mirroring:
@@ -161,8 +157,8 @@ class TransactionHandler:
             return (yield from self._add_partitions(txn))
         return (yield from self._add_offsets(txn))
 
-    def _next_table(self, txn: TxnRequest) -> Conversation[None]:
-        """Wait a moment for a newer table; then tell the client to retry.
+    def _next_table(self, txn: TxnRequest) -> Conversation[NoReturn]:
+        """Wait a moment for a newer table, and decide anew; then tell the client to retry.
 
         Clients retry without an error to the application.
         """
@@ -176,6 +172,7 @@ class TransactionHandler:
             self._newer_table = Future()
         self._shared.waiting.setdefault(self)
         yield from self._newer_table
+        raise DecideAnew
 
     # InitProducerId (rule A)
 
@@ -208,12 +205,15 @@ class TransactionHandler:
                 # The first write to a mirrored topic asks again, which ends whatever an earlier producer had begun
                 # there.
                 return Code.NONE
-            if not code or not (yield from self._identities.disowned(txn, link, {code})):
-                return code
+            try:
+                yield from self._identities.check_owned(txn, link, {code})
+            except DecideAnew:
+                continue
+            return code
 
     # AddPartitionsToTxn (rules B, C)
 
-    def _add_partitions(self, txn: TxnRequest) -> Conversation[Buffer | None]:
+    def _add_partitions(self, txn: TxnRequest) -> Conversation[Buffer]:
         routes = self._shared.table.topics
         homes: dict[str, str] = {}
         for topic in partitions_of(txn.request):
@@ -222,7 +222,6 @@ class TransactionHandler:
         at = self._locator.open_at(txn.name)
         if self._waits(txn, at, homes):
             yield from self._next_table(txn)
-            return None
         if at is None:
             at = next(iter(homes.values())) if len(set(homes.values())) == 1 else TARGET
         elsewhere = sorted(topic for topic, home in homes.items() if home != at)
@@ -283,19 +282,17 @@ class TransactionHandler:
 
     def _enter_at_source(
         self, txn: TxnRequest, link: str, topics: Collection[str], groups: Collection[str]
-    ) -> Conversation[Buffer | None]:
+    ) -> Conversation[Buffer]:
         """Let topics or groups into a transaction at a source."""
         record = yield from self._identities.identity(txn, link)
-        if record is None:
-            return None
         entry = self._locator.enter(link, txn.name, txn.epoch, set(topics).intersection(record.topics))
         outcome = yield from self._shared.conversations.start(self._ask_source(txn, record, entry, topics, groups))
-        if outcome is None or (yield from self._identities.disowned(txn, link, outcome.codes)):
-            return None
-        if not outcome.fenced:
-            return outcome.answer
-        yield from self._next_table(txn)
-        return None
+        if outcome is None:
+            raise DecideAnew
+        yield from self._identities.check_owned(txn, link, outcome.codes)
+        if outcome.fenced:
+            yield from self._next_table(txn)
+        return outcome.answer
 
     def _ask_source(
         self,
@@ -342,7 +339,7 @@ class TransactionHandler:
 
     # AddOffsetsToTxn, TxnOffsetCommit (rule B)
 
-    def _add_offsets(self, txn: TxnRequest) -> Conversation[Buffer | None]:
+    def _add_offsets(self, txn: TxnRequest) -> Conversation[Buffer]:
         group, at = str(txn.request.group_id), self._locator.open_at(txn.name)
         route = self._shared.table.followed.get(group)
         held = route is None and group in self._shared.table.held_groups
@@ -351,7 +348,6 @@ class TransactionHandler:
             self._shared.open_at_target.overtaken[txn.name] = self._client.now()
         if frozen or (not held and self._waits(txn, at, ())):
             yield from self._next_table(txn)
-            return None
         home = TARGET if route is None else route.link
         if held or at not in (None, home):
             if at is None:
@@ -361,7 +357,7 @@ class TransactionHandler:
             return (yield from self._enter_at_source(txn, route.link, (), (group,)))
         return (yield from self._begin_at_target(txn))
 
-    def _commit_offsets(self, txn: TxnRequest) -> Conversation[Buffer | None]:
+    def _commit_offsets(self, txn: TxnRequest) -> Conversation[Buffer]:
         """Commit at the group's cluster.
 
         The group coordinator is not the transaction coordinator, and knows nothing of the transaction's identities.
@@ -388,14 +384,13 @@ class TransactionHandler:
         may_commit = self._shared.open_at_source.may_commit
         return route is not None and route.frozen and not may_commit(route.link, txn.name, group)
 
-    def _commit_at_source(self, txn: TxnRequest, link: str, group: str) -> Conversation[Buffer | None]:
+    def _commit_at_source(self, txn: TxnRequest, link: str, group: str) -> Conversation[Buffer]:
         record = self._identities.records(txn.name).get(link)
         if record is None or record.epoch < txn.epoch:
             # AddOffsetsToTxn never added the group to this transaction (rule G), unless another router did.
-            if txn.caught_up:
-                return txn.answer(Code.ILLEGAL_GENERATION)
-            yield from self._identities.catch_up(txn)
-            return None
+            if not txn.caught_up:
+                yield from self._identities.catch_up(txn)
+            return txn.answer(Code.ILLEGAL_GENERATION)
         if (record.producer_id, record.epoch) != (txn.producer_id, txn.epoch):
             return txn.answer(Code.PRODUCER_FENCED)
         if not record.in_force:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from kmigrate.model.records import TransactionRecord
 from kmigrate.protocol.api import ApiKey, Message, entity
@@ -23,7 +24,7 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.shared.conversation import Conversation, Conversations, Future
 from kmigrate.router.shared.state import TARGET, SharedState
 from kmigrate.router.transactions.coordinator import TxnCoordinatorClient
-from kmigrate.router.transactions.request import AnswerNow, TxnRequest
+from kmigrate.router.transactions.request import AnswerNow, DecideAnew, TxnRequest
 from kmigrate.router.transactions.source_identities import OTHER_PRODUCER, SourceIdentities
 
 __all__ = ["ProducerIdentities"]
@@ -84,8 +85,8 @@ class ProducerIdentities:
                 return Code.COORDINATOR_LOAD_IN_PROGRESS
         return Code.NONE
 
-    def identity(self, txn: TxnRequest, link: str) -> Conversation[TransactionRecord | None]:
-        """Return the producer's identities; None if the router has to decide anew, because it has learned more."""
+    def identity(self, txn: TxnRequest, link: str) -> Conversation[TransactionRecord]:
+        """Return the producer's identities, made known at the source if need be."""
         known = self.records(txn.name).get(link)
         if known is not None and known.producer_id == txn.producer_id and known.epoch >= txn.epoch:
             if known.epoch > txn.epoch:
@@ -95,27 +96,25 @@ class ProducerIdentities:
             return known
         if not txn.caught_up:
             yield from self.catch_up(txn)
-        elif (introduction := self._introductions.get((link, txn.name))) is not None:
+        if (introduction := self._introductions.get((link, txn.name))) is not None:
             yield from introduction
         else:
             yield from self._introduce(txn, link)
-        return None
+        raise DecideAnew
 
-    def disowned(self, txn: TxnRequest, link: str, codes: Collection[int]) -> Conversation[bool]:
-        """Return whether the router has to decide anew, because the source refuses an identity that may be revoked.
+    def check_owned(self, txn: TxnRequest, link: str, codes: Collection[int]) -> Conversation[None]:
+        """If the source refuses an identity that may be revoked, read everything written to the log, once.
 
-        Everything written to the log is read once. If the identity is just being revoked, the client has to retry.
+        If the identity is just being revoked, the client has to retry.
         """
         if OTHER_PRODUCER.isdisjoint(codes):
-            return False
+            return
         if not txn.disowned:
             txn.disowned = True
             yield from self.catch_up(txn)
-            return True
         record = self.records(txn.name).get(link)
         if record is not None and record.revoked is not None:
             raise AnswerNow(Code.CONCURRENT_TRANSACTIONS)
-        return False
 
     def cut_off(self, txn: TxnRequest) -> bool:
         """Return whether the transaction that the producer may believe open was cut off."""
@@ -124,11 +123,11 @@ class ProducerIdentities:
             each.cut_off and (each.producer_id, each.epoch) == claimed for each in self.records(txn.name).values()
         )
 
-    def catch_up(self, txn: TxnRequest) -> Conversation[None]:
-        """Read what other routers have written."""
+    def catch_up(self, txn: TxnRequest) -> Conversation[NoReturn]:
+        """Read what other routers have written, and decide anew."""
         txn.caught_up = True
-        if not (yield from self.shared.transaction_store.catch_up()):
-            raise AnswerNow(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        reached = yield from self.shared.transaction_store.catch_up()
+        raise DecideAnew if reached else AnswerNow(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
     def _introduce(self, txn: TxnRequest, link: str) -> Conversation[None]:
         """Make the producer that the target names known at the source; answer anybody else as a coordinator would."""

@@ -12,7 +12,7 @@ from kmigrate.router.shared.deferred_partitions import ProducerIdentity
 from kmigrate.router.shared.state import Buffer, ClientLink
 from kmigrate.router.wire.transactions import error_answer, partition_codes, source_request
 
-__all__ = ["AnswerNow", "TxnRequest"]
+__all__ = ["AnswerNow", "DecideAnew", "TxnRequest"]
 
 
 class AnswerNow(Exception):
@@ -21,6 +21,10 @@ class AnswerNow(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
+
+
+class DecideAnew(Exception):
+    """Begins the decision about a request anew, because the routing table is newer or the router has learned more."""
 
 
 @dataclass(slots=True, eq=False)
