@@ -72,6 +72,12 @@ def _hidden(reason: str) -> Api:
 
 
 _BY_ID = "10 names topics by id"
+_PRODUCE_CAP = "12 belongs to transaction version 2, 13 names topics by id"
+_METADATA_CAP = "below 4 a request cannot say that no topic shall be created"
+_ADD_PARTITIONS_CAP = "4 is between brokers, 5 belongs to transaction version 2"
+_EXISTS = "the refusal says that the topic exists; a topic that only a source has is refused until it is mirrored"
+_OWN_VALUES = "a mirrored topic's own values are told as on its source"
+_TARGETS_PRODUCERS = "tells the target's producers: of a mirrored topic its mirror, and not its writers"
 _TXN_V2 = "5 belongs to transaction version 2"
 _BROKER_NAMES = "brokers are named as each side knows them"
 _TARGETS_TXNS = "tells the target's transactions, of which none is open while it is open at a source"
@@ -82,38 +88,30 @@ _STREAMS = "Streams-protocol groups are not carried over (KIP-1071)"
 _TOPICS, _RESOURCES, _SUBSCRIBED = ("topics",), ("resources",), ("subscribed_topic_names",)
 _READ_TOPICS = ("topics", "forgotten_topics_data")
 _LEADERS = ("response.Responses.Partitions.CurrentLeader", "response.NodeEndpoints")
+_PRODUCE_NODES = ("response.Responses.PartitionResponses.CurrentLeader", "response.NodeEndpoints")
+_FETCH_NODES = (*_LEADERS, "response.Responses.Partitions.PreferredReadReplica")
+_METADATA_NODES = ("response.Brokers", "response.ControllerId", "response.Topics.Partitions")
+_COORDINATOR_NODES = ("response.NodeId", "response.Host", "response.Port", "response.Coordinators")
+_ASSIGNMENTS, _REPLICAS = ("request.Topics.Assignments",), ("request.Topics.Partitions.Replicas",)
+_LAYOUT = ("response.Topics.Partitions",)
+_V3_TOPICS, _V3_RESULTS = ("v3_and_below_topics",), "results_by_topic_v3_and_below"
 
 APIS: dict[int, Api] = {
-    ApiKey.PRODUCE: Api(
-        (3, 11),
-        Treatment.FORWARD_BY_TOPIC,
-        cap="12 belongs to transaction version 2, 13 names topics by id",
-        node_fields=("response.Responses.PartitionResponses.CurrentLeader", "response.NodeEndpoints"),
-    ),
-    ApiKey.FETCH: Api(
-        (4, 18),
-        Treatment.FETCH,
-        topics=_READ_TOPICS,
-        results="responses",
-        node_fields=(*_LEADERS, "response.Responses.Partitions.PreferredReadReplica"),
-    ),
+    ApiKey.PRODUCE: Api((3, 11), Treatment.FORWARD_BY_TOPIC, cap=_PRODUCE_CAP, node_fields=_PRODUCE_NODES),
+    ApiKey.FETCH: Api((4, 18), Treatment.FETCH, topics=_READ_TOPICS, results="responses", node_fields=_FETCH_NODES),
     ApiKey.LIST_OFFSETS: Api((1, 11), Treatment.LIST_OFFSETS, topics=_TOPICS, results="topics"),
     ApiKey.METADATA: Api(
         (4, 13),
         Treatment.REWRITE,
-        cap="below 4 a request cannot say that no topic shall be created",
+        cap=_METADATA_CAP,
         topics=_TOPICS,
         results="topics",
         lists_topics=True,
-        node_fields=("response.Brokers", "response.ControllerId", "response.Topics.Partitions"),
+        node_fields=_METADATA_NODES,
     ),
     ApiKey.OFFSET_COMMIT: Api((2, 9), Treatment.GROUP, cap=_BY_ID, topics=_TOPICS, results="topics"),
     ApiKey.OFFSET_FETCH: Api((1, 9), Treatment.GROUP, cap=_BY_ID, lists_topics=True),
-    ApiKey.FIND_COORDINATOR: Api(
-        (0, 6),
-        Treatment.REWRITE,
-        node_fields=("response.NodeId", "response.Host", "response.Port", "response.Coordinators"),
-    ),
+    ApiKey.FIND_COORDINATOR: Api((0, 6), Treatment.REWRITE, node_fields=_COORDINATOR_NODES),
     ApiKey.JOIN_GROUP: Api((0, 9), Treatment.GROUP),
     ApiKey.HEARTBEAT: Api((0, 4), Treatment.GROUP),
     ApiKey.LEAVE_GROUP: Api((0, 5), Treatment.GROUP_NEVER_HELD),
@@ -127,12 +125,7 @@ APIS: dict[int, Api] = {
     ),
     ApiKey.API_VERSIONS: Api((0, 4), Treatment.API_VERSIONS),
     ApiKey.CREATE_TOPICS: Api(
-        (2, 7),
-        Treatment.CHANGE,
-        "the refusal says that the topic exists; a topic that only a source has is refused until it is mirrored",
-        topics=_TOPICS,
-        results="topics",
-        node_fields=("request.Topics.Assignments",),
+        (2, 7), Treatment.CHANGE, _EXISTS, topics=_TOPICS, results="topics", node_fields=_ASSIGNMENTS
     ),
     ApiKey.DELETE_TOPICS: Api((1, 6), Treatment.CHANGE, topics=("topics", "topic_names"), results="responses"),
     ApiKey.DELETE_RECORDS: Api((0, 2), Treatment.CHANGE, topics=_TOPICS, results="topics"),
@@ -140,11 +133,7 @@ APIS: dict[int, Api] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api((2, 4), Treatment.EPOCH_ENDS, topics=_TOPICS, results="topics"),
     ApiKey.WRITE_TXN_MARKERS: _hidden(_BETWEEN_BROKERS),
     ApiKey.ADD_PARTITIONS_TO_TXN: Api(
-        (0, 3),
-        Treatment.TXN,
-        cap="4 is between brokers, 5 belongs to transaction version 2",
-        topics=("v3_and_below_topics",),
-        results="results_by_topic_v3_and_below",
+        (0, 3), Treatment.TXN, cap=_ADD_PARTITIONS_CAP, topics=_V3_TOPICS, results=_V3_RESULTS
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: Api((0, 4), Treatment.TXN),
     ApiKey.END_TXN: Api((0, 4), Treatment.TXN, cap=_TXN_V2),
@@ -152,19 +141,13 @@ APIS: dict[int, Api] = {
     ApiKey.DESCRIBE_ACLS: Api((1, 3), Treatment.PASS),
     ApiKey.CREATE_ACLS: Api((1, 3), Treatment.PASS, topics=("creations",), results="results"),
     ApiKey.DELETE_ACLS: Api((1, 3), Treatment.PASS, topics=("filters",), results="filter_results"),
-    ApiKey.DESCRIBE_CONFIGS: Api(
-        (1, 4),
-        Treatment.CONFIGS,
-        "a mirrored topic's own values are told as on its source",
-        topics=_RESOURCES,
-        results="results",
-    ),
+    ApiKey.DESCRIBE_CONFIGS: Api((1, 4), Treatment.CONFIGS, _OWN_VALUES, topics=_RESOURCES, results="results"),
     ApiKey.ALTER_CONFIGS: Api((0, 2), Treatment.CHANGE, _BROKER_NAMES, topics=_RESOURCES, results="responses"),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api((1, 2), Treatment.PASS, topics=("dirs",), results="results"),
     ApiKey.DESCRIBE_LOG_DIRS: Api((1, 5), Treatment.PASS, topics=_TOPICS, lists_topics=True),
     ApiKey.SASL_AUTHENTICATE: Api((0, 2), Treatment.SASL),
     ApiKey.CREATE_PARTITIONS: Api(
-        (0, 3), Treatment.CHANGE, topics=_TOPICS, results="results", node_fields=("request.Topics.Assignments",)
+        (0, 3), Treatment.CHANGE, topics=_TOPICS, results="results", node_fields=_ASSIGNMENTS
     ),
     ApiKey.CREATE_DELEGATION_TOKEN: _hidden(_TOKENS),
     ApiKey.RENEW_DELEGATION_TOKEN: _hidden(_TOKENS),
@@ -178,14 +161,10 @@ APIS: dict[int, Api] = {
         (0, 1), Treatment.CHANGE, _BROKER_NAMES, topics=_RESOURCES, results="responses"
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(
-        (0, 1),
-        Treatment.NODE_IDS,
-        topics=_TOPICS,
-        results="responses",
-        node_fields=("request.Topics.Partitions.Replicas",),
+        (0, 1), Treatment.NODE_IDS, topics=_TOPICS, results="responses", node_fields=_REPLICAS
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(
-        (0, 0), Treatment.NODE_IDS, topics=_TOPICS, lists_topics=True, node_fields=("response.Topics.Partitions",)
+        (0, 0), Treatment.NODE_IDS, topics=_TOPICS, lists_topics=True, node_fields=_LAYOUT
     ),
     ApiKey.OFFSET_DELETE: Api((0, 0), Treatment.GROUP, topics=_TOPICS, results="topics"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Api((0, 1), Treatment.PASS),
@@ -197,13 +176,7 @@ APIS: dict[int, Api] = {
     ),
     ApiKey.UPDATE_FEATURES: _hidden("a feature that is raised while a migration runs cannot be lowered again"),
     ApiKey.DESCRIBE_CLUSTER: Api((0, 2), Treatment.REWRITE, node_fields=("response.ControllerId", "response.Brokers")),
-    ApiKey.DESCRIBE_PRODUCERS: Api(
-        (0, 0),
-        Treatment.PASS,
-        "tells the target's producers: of a mirrored topic its mirror, and not its writers",
-        topics=_TOPICS,
-        results="topics",
-    ),
+    ApiKey.DESCRIBE_PRODUCERS: Api((0, 0), Treatment.PASS, _TARGETS_PRODUCERS, topics=_TOPICS, results="topics"),
     ApiKey.UNREGISTER_BROKER: _hidden(_MEMBERS),
     ApiKey.DESCRIBE_TRANSACTIONS: Api((0, 0), Treatment.PASS, _TARGETS_TXNS),
     ApiKey.LIST_TRANSACTIONS: Api((0, 2), Treatment.ONE_BROKER, _TARGETS_TXNS),
@@ -215,12 +188,7 @@ APIS: dict[int, Api] = {
     ApiKey.PUSH_TELEMETRY: _hidden("as GetTelemetrySubscriptions"),
     ApiKey.LIST_CONFIG_RESOURCES: Api((0, 1), Treatment.CONFIGS, results="config_resources", lists_topics=True),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
-        (0, 0),
-        Treatment.NODE_IDS,
-        topics=_TOPICS,
-        results="topics",
-        lists_topics=True,
-        node_fields=("response.Topics.Partitions",),
+        (0, 0), Treatment.NODE_IDS, topics=_TOPICS, results="topics", lists_topics=True, node_fields=_LAYOUT
     ),
     ApiKey.SHARE_GROUP_HEARTBEAT: Api((1, 1), Treatment.SHARE_GROUP, topics=_SUBSCRIBED, lists_topics=True),
     ApiKey.SHARE_GROUP_DESCRIBE: Api((1, 1), Treatment.PASS, lists_topics=True),
