@@ -92,11 +92,11 @@ def _major(home: Path) -> int | None:
         text = release.read_text(encoding="utf-8", errors="replace")
     else:
         try:
-            asked = subprocess.run(
+            printed = subprocess.run(
                 [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        text = asked.stderr
+        text = printed.stderr
     match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
     return int(match.group(1)) if match else None

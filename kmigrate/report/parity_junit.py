@@ -67,5 +67,5 @@ def _suite(
 
 
 def _line(each: Anomaly) -> str:
-    said = f"{each.kind}: source {place_text(each.source)}, target {place_text(each.target)}"
-    return one_line(f"{said} ({differs(each)})" if differs(each) else said)
+    text = f"{each.kind}: source {place_text(each.source)}, target {place_text(each.target)}"
+    return one_line(f"{text} ({differs(each)})" if differs(each) else text)

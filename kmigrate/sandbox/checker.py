@@ -130,7 +130,7 @@ class _Judge:
         self.visible: dict[int, tuple[array[int], array[int]]] = {}  # slot → offsets, numbers
         self.offsets_identical = True
         self._newest: dict[tuple[str, int], tuple[int, str]] = {}
-        self._standing: dict[int, dict[int, int]] = {}
+        self._visible_at: dict[int, dict[int, int]] = {}
         self._handlers: Mapping[str, Callable[[Event], None]] = {
             "open": self._take_open,
             "send": self._take_send,
@@ -345,17 +345,17 @@ class _Judge:
             if sends.status[number] >= REFUSED:
                 self.tally.add("extra", f"{read}, was never sent, refused or aborted")
             elif sends.found[number] >= 0:
-                if not self._stands_twice(number, slot, offset):
+                if not self._is_second_copy(number, slot, offset):
                     self.tally.add("misplaced", f"{read}, stands at {sends.place_found(number)}")
             elif sends.status[number] != ACKED:  # an acknowledged record is already named
                 self.tally.add("lost", f"{read}, is not on the target")
 
-    def _stands_twice(self, number: int, slot: int, offset: int) -> bool:
+    def _is_second_copy(self, number: int, slot: int, offset: int) -> bool:
         """Return whether the group read the second of two copies, which is already named as duplicated."""
-        if slot not in self._standing:
+        if slot not in self._visible_at:
             offsets, numbers = self.visible.get(slot, (array("q"), array("i")))
-            self._standing[slot] = dict(zip(offsets, numbers, strict=True))
-        return self._standing[slot].get(offset) == number
+            self._visible_at[slot] = dict(zip(offsets, numbers, strict=True))
+        return self._visible_at[slot].get(offset) == number
 
     def _judge_progress(self, group: str, slot: int, reads: Reads) -> None:
         sends = self.sends

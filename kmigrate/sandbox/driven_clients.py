@@ -84,12 +84,12 @@ class _Driver:
         """
         if not any(end == self._out.fileno() for end, _ in self._looks.poll(max(0.0, seconds) * 1000)):
             return
-        said = os.read(self._out.fileno(), _CHUNK)
-        if not said:
+        output = os.read(self._out.fileno(), _CHUNK)
+        if not output:
             self._silent = True
             self._looks.unregister(self._out)
             return
-        whole, _, self._cut = (self._cut + said).rpartition(b"\n")
+        whole, _, self._cut = (self._cut + output).rpartition(b"\n")
         self._lines += [line for line in whole.decode("utf-8", "replace").split("\n") if line.strip()]
 
     def say(self, lines: Sequence[str]) -> None:

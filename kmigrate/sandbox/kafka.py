@@ -332,12 +332,12 @@ class KafkaCluster:
                     next_step="read the lines above: most often a port was taken or memory is short",
                 )
 
-    def _log_end(self, node: int, lines: int = 15) -> str:
+    def _log_end(self, node: int, last: int = 15) -> str:
         log = self.brokers[node].log
-        said = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         # A failing broker still logs what it stops, so the reason is not among the last lines.
-        why = [line for line in said[:-lines] if _REASON.search(line)]
-        return "\n".join([f"the end of {log}:", *why[-5:], *said[-lines:]])
+        why = [line for line in lines[:-last] if _REASON.search(line)]
+        return "\n".join([f"the end of {log}:", *why[-5:], *lines[-last:]])
 
 
 def keep_classes(version: str) -> None:

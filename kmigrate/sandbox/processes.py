@@ -120,8 +120,8 @@ def spawn_tied(command: list[str], *, log: Path, environment: dict[str, str], fo
             env=environment,
             start_new_session=True,
         )
-    with cast("IO[bytes]", keeper.stdout) as said:
-        line = said.readline()
+    with cast("IO[bytes]", keeper.stdout) as output:
+        line = output.readline()
     _CHILDREN.append(keeper)
     return _identity_or_dead(int(line)) if line.strip() else ProcessIdentity(keeper.pid, "never started")
 
@@ -139,6 +139,6 @@ def _started(pid: int) -> str | None:
         except OSError:
             return None
         return None if state in ("Z", "X") else fields[18]
-    asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    columns = asked.stdout.split(maxsplit=1)
+    listed = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    columns = listed.stdout.split(maxsplit=1)
     return None if len(columns) < 2 or columns[0].startswith("Z") else columns[1].strip()

@@ -32,7 +32,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor  # noqa: E4
 from kafka.errors import KafkaError  # noqa: E402
 
 _LAST_SECONDS = 30.0
-_SAID: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+_LINES: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
 
 def say(*words: object) -> None:
@@ -40,15 +40,15 @@ def say(*words: object) -> None:
 
     Words that are queued during a write go out together with the next write: all answers of a request at once.
     """
-    _SAID.put("\t".join(str(word).replace("\t", " ").replace("\n", " ") for word in words))
+    _LINES.put("\t".join(str(word).replace("\t", " ").replace("\n", " ") for word in words))
 
 
-def speak() -> None:
+def write_lines() -> None:
     """Write queued words to standard output until None is queued."""
-    while (line := _SAID.get()) is not None:
+    while (line := _LINES.get()) is not None:
         lines, over = [line], False
-        while not (over or _SAID.empty()):
-            more = _SAID.get()
+        while not (over or _LINES.empty()):
+            more = _LINES.get()
             over = more is None
             lines += [] if more is None else [more]
         sys.stdout.write("\n".join(lines) + "\n")
@@ -99,7 +99,7 @@ def produce(bootstrap: str, client: str, topic: str) -> None:
         except KafkaError as error:
             say("failed", tag, type(error).__name__, error)
             continue
-        future.add_callback(lambda told, tag=tag: say("acked", tag, told.offset))
+        future.add_callback(lambda metadata, tag=tag: say("acked", tag, metadata.offset))
         future.add_errback(lambda error, tag=tag: say("failed", tag, type(error).__name__, error))
     end_soon()
     producer.flush()
@@ -208,13 +208,13 @@ def named(partitions: Any) -> str:
 
 if __name__ == "__main__":
     role, *words = sys.argv[1:]
-    mouth = threading.Thread(target=speak, daemon=True)
-    mouth.start()
+    writer = threading.Thread(target=write_lines, daemon=True)
+    writer.start()
     try:
         if role == "consumer":
             Reader(words[0], words[1], words[2], words[3].split(","), *words[4:]).run()
         else:
             produce(words[0], words[1], words[2])
     finally:
-        _SAID.put(None)
-        mouth.join()
+        _LINES.put(None)
+        writer.join()
