@@ -120,23 +120,23 @@ class Admin:
     def client(self) -> AdminClient:
         """The AdminClient with the current password; made anew when certificate files have changed."""
         security = self._settings.security
-        if self._client is None or self._files != self._files_now():
-            self._make()
+        client = self._client
+        if client is None or self._files != self._files_now():
+            client = self._make()
         elif isinstance(security.sasl, Login) and (password := current_password(security.sasl)) != self._password:
-            self._client.set_sasl_credentials(str(security.sasl.username), password)
+            client.set_sasl_credentials(str(security.sasl.username), password)
             self._password = password
-        assert self._client is not None
-        self._client.poll(0)
+        client.poll(0)
         self._login_failures.clear()  # forget failures of earlier calls
         self._connect_failures.clear()
-        return self._client
+        return client
 
     def _files_now(self) -> Stamps:
         tls = self._settings.security.tls
         return stamps_of((tls.ca_file, tls.cert_file, tls.key_file)) if tls is not None else ()
 
-    def _make(self) -> None:
-        """Make a client with the present credentials; keep the earlier client if the credentials are unusable."""
+    def _make(self) -> AdminClient:
+        """Return a client with the present credentials, or the earlier client if the credentials are unusable."""
         security, self._files = self._settings.security, self._files_now()
         config: dict[str, Any] = {
             "bootstrap.servers": self._settings.bootstrap_servers,
@@ -157,10 +157,11 @@ class Admin:
         except KafkaException as error:
             if self._client is None:
                 raise self._unusable(error) from error
-            return  # the wire client reads the same files and reports the error
+            return self._client  # the wire client reads the same files and reports the error
         if self._client is not None:
             self._replaced.append(self._client)
         self._client, self._password = made, config.get("sasl.password", "")
+        return made
 
     def _unusable(self, error: KafkaException) -> UsageError:
         return UsageError(

@@ -144,8 +144,7 @@ class _Round(Generic[_V]):
 
     def __init__(self) -> None:
         self.keys: dict[Key, None] = {}
-        self.answers: Mapping[Key, _V] | None = None
-        self.failure: Failed | None = None
+        self.outcome: Mapping[Key, _V] | Failed | None = None
 
 
 class _Line(Generic[_V]):
@@ -171,14 +170,15 @@ class RequestBatcher(Generic[_V]):
         mine = line.gathering
         mine.keys[key] = None
         async with line.turn:
-            if mine.answers is None and mine.failure is None:
+            outcome = mine.outcome
+            if outcome is None:
                 if line.gathering is mine:
                     line.gathering = _Round()
                 try:
-                    mine.answers = await self._ask(mine.keys)
+                    outcome = await self._ask(mine.keys)
                 except Failed as failure:
-                    mine.failure = failure
-        if mine.answers is None:
-            assert mine.failure is not None
-            raise mine.failure
-        return mine.answers[key]
+                    outcome = failure
+                mine.outcome = outcome
+        if isinstance(outcome, Failed):
+            raise outcome
+        return outcome[key]
