@@ -60,9 +60,6 @@ class Claims:
     """The claims of a try on partitions of a link's topics."""
 
     def __init__(self, membership: Membership) -> None:
-        self._log = membership.log
-        self._link = membership.link
-        self._instance = membership.instance
         self._membership = membership
 
     async def claim(self, topic: str, wanted: Collection[int]) -> None:
@@ -70,42 +67,42 @@ class Claims:
         silent, presences = self._membership.silent, self._membership.presences()
 
         def decide(state: State) -> TopicRecord | None:
-            record = state.topic(self._link, topic)
+            record = state.topic(self._membership.link, topic)
             if record is None:
                 return None
-            free = claimable(state, record, wanted, self._instance, presences, silent)
+            free = claimable(state, record, wanted, self._membership.instance, presences, silent)
             if not free:
                 return None
-            assignment, lease = state.assignment(self._link), state.lease(lease_of(self._link))
+            assignment, lease = state.assignment(self._membership.link), state.lease(lease_of(self._membership.link))
             before = (
                 record.claimed_term,
                 assignment.generation if assignment is not None else 0,
                 lease.term if lease is not None else 0,
             )
             term = max(before) + 1
-            mine = dict.fromkeys(free, Claim(self._instance, term))
+            mine = dict.fromkeys(free, Claim(self._membership.instance, term))
             return replace(record, claims={**record.claims, **mine}, claimed_term=term)
 
-        if decide(self._log.state) is not None:
-            await self._log.append(decide)
+        if decide(self._membership.log.state) is not None:
+            await self._membership.log.append(decide)
 
     async def release(self, topic: str) -> None:
         """Release this process's claims on a topic, so that no other process waits until this process is silent."""
 
         def decide(state: State) -> TopicRecord | None:
-            record = state.topic(self._link, topic)
+            record = state.topic(self._membership.link, topic)
             if record is None:
                 return None
-            others = {p: claim for p, claim in record.claims.items() if claim.instance != self._instance}
+            others = {p: claim for p, claim in record.claims.items() if claim.instance != self._membership.instance}
             return None if len(others) == len(record.claims) else replace(record, claims=others)
 
-        if decide(self._log.state) is not None:
-            await self._log.append(decide)
+        if decide(self._membership.log.state) is not None:
+            await self._membership.log.append(decide)
 
     def term(self, topic: str, partition: int) -> int:
         """Return the term of this process's claim; 0 if there is none, or others may count this process as gone."""
-        record = self._log.state.topic(self._link, topic)
+        record = self._membership.log.state.topic(self._membership.link, topic)
         if record is None or not by_spark(record) or not self._membership.sure():
             return 0
         claim = record.claims.get(partition)
-        return claim.term if claim is not None and claim.instance == self._instance else 0
+        return claim.term if claim is not None and claim.instance == self._membership.instance else 0

@@ -7,7 +7,7 @@ now, and what each answer means. `mapped` does the same for partitions with targ
     reactions       the table of errors and the mirror's reactions
     transitions     the table of a lane's states and events
     lane            the state machine of a partition with identical offsets
-    parts           the parts of a lane: source cursor, target log and report
+    lane_parts      the parts of a lane: source cursor, target log and report
     mapped          the state machine of a partition with mapped offsets
     direct_writers  producers that write to the source without a router
     tally           the partition's counters

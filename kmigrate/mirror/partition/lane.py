@@ -33,7 +33,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kmigrate.mirror.partition.direct_writers import READ_PAUSE_MS, DirectSeen
-from kmigrate.mirror.partition.parts import LaneReport, SourceCursor, TargetLog
+from kmigrate.mirror.partition.lane_parts import LaneReport, SourceCursor, TargetLog
 from kmigrate.mirror.partition.reactions import Action, Asked, Found, Reaction, pause_s, reaction_to
 from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step, damaged, kept_long, read_steps
 from kmigrate.mirror.partition.tally import Tally

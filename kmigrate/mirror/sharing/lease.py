@@ -19,9 +19,6 @@ class Lease:
     """A process's view of `lease/mirror/<link>`."""
 
     def __init__(self, membership: Membership) -> None:
-        self._log = membership.log
-        self._link = membership.link
-        self._instance = membership.instance
         self._membership = membership
         self.what = lease_of(membership.link)
         self._watched: LeaseRecord | None = None
@@ -29,12 +26,12 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        record = self._log.state.lease(self.what)
-        return record is not None and record.holder == self._instance
+        record = self._membership.log.state.lease(self.what)
+        return record is not None and record.holder == self._membership.instance
 
     @property
     def term(self) -> int:
-        record = self._log.state.lease(self.what)
+        record = self._membership.log.state.lease(self.what)
         return record.term if record is not None else 0
 
     def confirmed(self) -> bool:
@@ -43,7 +40,7 @@ class Lease:
 
     def _vacant(self) -> bool:
         """Return whether the lease was released, or its holder not heard for the lease time by this process's clock."""
-        record = self._log.state.lease(self.what)
+        record = self._membership.log.state.lease(self.what)
         if record != self._watched:
             self._watched, self._since = record, monotonic()
         if record is None or not record.holder:
@@ -56,16 +53,16 @@ class Lease:
             return True
         if not self._vacant():
             return False
-        seen = self._log.state.lease(self.what)
+        seen = self._membership.log.state.lease(self.what)
 
         def decide(state: State) -> LeaseRecord | None:
             if state.lease(self.what) != seen:
                 return None
-            assignment = state.assignment(self._link)
+            assignment = state.assignment(self._membership.link)
             terms = (seen.term if seen is not None else 0, assignment.generation if assignment is not None else 0)
-            return LeaseRecord(self.what, self._instance, max(terms) + 1)
+            return LeaseRecord(self.what, self._membership.instance, max(terms) + 1)
 
-        await self._log.append(decide)
+        await self._membership.log.append(decide)
         return self.held
 
     async def release(self) -> None:
@@ -73,9 +70,9 @@ class Lease:
 
         def decide(state: State) -> LeaseRecord | None:
             record = state.lease(self.what)
-            if record is None or record.holder != self._instance:
+            if record is None or record.holder != self._membership.instance:
                 return None
             return LeaseRecord(self.what, "", record.term)
 
         if self.held:
-            await self._log.append(decide, timeout=2.0)
+            await self._membership.log.append(decide, timeout=2.0)
