@@ -13,7 +13,7 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.views.snapshots import snapshot_view
-from kmigrate.net.clock import sleep
+from kmigrate.net.retry import every
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import snapshot
 
@@ -48,17 +48,15 @@ async def status(
 
 async def _watch(call: Call, connections: Connections, interval: float) -> None:
     """Show snapshots until Ctrl-C, or until nobody reads the output."""
-    if call.json or not call.out.out.is_terminal:
-        while True:
+    live = None if call.json or not call.out.out.is_terminal else Live(console=call.out.out, auto_refresh=False)
+    with live or nullcontext():
+        async for _ in every(interval, at_once=True):
             shot = await snapshot(connections)
-            if call.json:
+            if live is not None:
+                live.update(snapshot_view(shot), refresh=True)
+            elif call.json:
                 call.out.line(shot.as_json(), "")
             else:
                 call.out.show(snapshot_view(shot))
-            if call.out.reader_left:
+            if live is None and call.out.reader_left:
                 return
-            await sleep(interval)
-    with Live(console=call.out.out, auto_refresh=False, screen=False) as live:
-        while True:
-            live.update(snapshot_view(await snapshot(connections)), refresh=True)
-            await sleep(interval)

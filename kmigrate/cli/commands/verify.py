@@ -161,5 +161,5 @@ def _round_text(report: ParityReport) -> str:
     if report.equal:
         return f"{where} equal"
     named = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count) or "not named"
-    places = ", ".join(f"{row.topic}-{row.partition}" for row in report.partitions if not row.equal)
-    return f"{where}: {report.mismatches} mismatches ({named}) in {places}, which is not followed any more"
+    partitions = ", ".join(f"{row.topic}-{row.partition}" for row in report.partitions if not row.equal)
+    return f"{where}: {report.mismatches} mismatches ({named}) in {partitions}, which is not followed any more"

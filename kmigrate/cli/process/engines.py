@@ -1,4 +1,4 @@
-"""Builds and runs the engines of a process (mirrors, router, controller) until the process is told to stop.
+"""Builds and runs the engines of a process (mirrors, router, controller) until a signal ends the process.
 
 Engines meet only in the state log, so any set of engines may share a process. A mirror or controller is started again
 after a failure that may pass, such as a cluster that does not answer. A router that cannot listen is fatal, and so is a
@@ -33,7 +33,8 @@ from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import MirrorMetrics
 from kmigrate.model.records import LinkRecord
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.process.server import Router
 from kmigrate.workflow import verbs
@@ -268,7 +269,7 @@ class _Process:
         """Run an engine, and run the engine again after a failure that may pass; a bug of ours ends the process."""
         label = " ".join([what, *fields.values()])
         self._call.out.line({"event": f"{what}-started", **fields}, f"{label} started")
-        pause = _FIRST_PAUSE
+        pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             began = monotonic()
             try:
@@ -277,13 +278,12 @@ class _Process:
             except KmigrateError as error:
                 failure = error
             if monotonic() - began > _CALM_SECONDS:
-                pause = _FIRST_PAUSE
+                pauses.reset()
             self._call.out.line(
                 {"event": f"{what}-failed", **fields, **failure.as_json()},
-                f"{label} failed, again in {pause:g} s: {failure.ref}: {failure.what}",
+                f"{label} failed, again in {pauses.next_s:g} s: {failure.ref}: {failure.what}",
             )
-            await sleep(pause)
-            pause = min(_LONGEST_PAUSE, pause * 2)
+            await pauses.pause()
 
 
 def _raise_file_limit() -> None:

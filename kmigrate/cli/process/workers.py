@@ -16,7 +16,8 @@ from asyncio.subprocess import PIPE, Process
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.process.engine_settings import Engine
 from kmigrate.config.listen import listen_address
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 
 __all__ = ["end_with_parent", "keep_worker", "worker_command"]
 
@@ -60,7 +61,7 @@ async def keep_worker(call: Call, number: int, engine: Engine, link: str | None,
 
     Only the first worker takes over: a worker that was replaced does not come back by force.
     """
-    pause = _FIRST_PAUSE
+    pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         began = monotonic()
         # A session of its own: this process handles Ctrl-C, and ends a worker by closing the worker's standard input.
@@ -77,19 +78,18 @@ async def keep_worker(call: Call, number: int, engine: Engine, link: str | None,
         finally:
             await _end(worker)
         if monotonic() - began > _CALM_SECONDS:
-            pause = _FIRST_PAUSE
+            pauses.reset()
         call.out.line(
             {"event": "worker-ended", "worker": number, "pid": worker.pid, "code": code},
-            f"worker {number} ended with code {code}, again in {pause:g} s",
+            f"worker {number} ended with code {code}, again in {pauses.next_s:g} s",
         )
-        await sleep(pause)
-        pause = min(_LONGEST_PAUSE, pause * 2)
+        await pauses.pause()
 
 
 async def _end(worker: Process) -> None:
     """Let a worker that still runs hand over its share and end."""
-    assert worker.stdin is not None
-    worker.stdin.close()
+    if worker.stdin is not None:
+        worker.stdin.close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE_SECONDS):
             await worker.wait()

@@ -67,7 +67,7 @@ async def state_findings(target: ClusterClient) -> list[Finding]:
         for_all = await open_to_everybody(target)
         others = () if for_all else await other_writers(target)
     except KmigrateError:
-        return []  # a principal that may not read the ACLs is told so where they are needed
+        return []  # other verbs report a principal that may not read the ACLs
     if for_all:
         return [
             warn(

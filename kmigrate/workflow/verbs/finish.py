@@ -10,7 +10,7 @@ d. The protocol and logins that clients use at the routers work at the target, t
    target judges the logins.
 e. No member of a promoted group is on the source: nobody names such a member any more after the finish.
 f. The source took nothing after a flip that the target lacks: nobody looks there any more afterwards.
-g. The bootstrap addresses that clients hold lead to something that stays, or a person was told that they do not.
+g. The clients' bootstrap addresses lead to something that stays, or the plan warns that they do not.
 """
 
 from __future__ import annotations

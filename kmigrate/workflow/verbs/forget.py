@@ -469,10 +469,10 @@ def _drop_group(record: GroupRecord, reports: _Reports, at_ms: int, state: State
     return now.key, None
 
 
-def _against_group(record: GroupRecord, state: State, heard: _Reports, at_ms: int) -> Finding | None:
+def _against_group(record: GroupRecord, state: State, reports: _Reports, at_ms: int) -> Finding | None:
     """Return the refusal of rule B; None where the group may be forgotten.
 
-    `heard` holds the routers' reports, or None; `at_ms` is a time of the state log's clock.
+    `reports` holds the routers' reports, or None; `at_ms` is a time of the state log's clock.
     """
     group = record.group
     if record.phase is GroupPhase.PROMOTED:
@@ -481,11 +481,11 @@ def _against_group(record: GroupRecord, state: State, heard: _Reports, at_ms: in
     if record.phase is not GroupPhase.MIRRORED:
         what = f"group {group} is {record.phase}"
         return refuse("promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
-    if heard is None:
+    if reports is None:
         return None
     promote = f"{advised('group promote', record.link, group)}; or " if not record.forgotten_ms else ""
     for instance, name in sorted(_routers(state).items()):
-        report = heard.get(instance)
+        report = reports.get(instance)
         if report is None:
             return refuse(
                 "router-silent",

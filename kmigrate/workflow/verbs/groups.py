@@ -311,7 +311,7 @@ async def _metadata_guards(source: ClusterClient, group: str, target: BrokerSett
 async def _withheld_guards(
     connections: Connections, source: ClusterClient, source_admin: Admin, record: GroupRecord
 ) -> list[Finding]:
-    """Return warnings for topics that the group's members are not told of.
+    """Return warnings for topics that routers withhold from the group's members.
 
     The members have no positions in these topics, and after the promote nobody reads the topics at the source.
     """

@@ -62,7 +62,7 @@ async def copied_back_by(source: ClusterClient, target: ClusterClient, topic: st
 def _is(ref: ClusterRef, cluster: ClusterClient) -> bool:
     """Return True if a link's end is that cluster, by cluster id.
 
-    Where no broker has told the id yet, a common bootstrap address decides.
+    Where the id is not known yet, a common bootstrap address decides.
     """
     if ref.cluster_id:
         return ref.cluster_id == cluster.metadata.cluster_id

@@ -42,7 +42,7 @@ _LOOK_S = 0.2
 async def router_to_replace(connections: Connections, name: str, *, take_over: bool = False) -> str:
     """Return the registered instance of a name, '' for none; raise Refused while that router answers.
 
-    A router that was told to end gets the time to leave. A router whose process has ended, or that is silent in the
+    A router that is ending gets the time to leave. A router whose process has ended, or that is silent in the
     presence log and at its address, may be replaced at once. With `take_over` any router may be replaced.
     """
     while (router := _registered(connections.log.state, name)) is not None:
