@@ -79,14 +79,11 @@ class FollowHandover:
         self.log = self.handover.connections.log
 
     async def run(self) -> None:
-        mixed = False
-        if not self._record().staged:
-            # where the source does not answer, the controller tries again and does not give up
-            source, _ = await self.handover.open_source()
+        # where the source does not answer, the controller tries again and does not give up
+        source = None if self._record().staged else (await self.handover.open_source())[0]
         try:
             record = self._record()
-            if not record.staged:
-                mixed = await is_mixed(source, self.group)
+            mixed = source is not None and not record.staged and await is_mixed(source, self.group)
             if not record.frozen:
                 await self.handover.admits()
                 if any(self.group in each.groups for each in self.log.state.transactions(self.link)):
