@@ -263,10 +263,6 @@ class ClusterClient:
         part = self.metadata.partition(topic, partition)
         return part.leader if part else -1
 
-    def leader_epoch(self, topic: str, partition: int) -> int:
-        part = self.metadata.partition(topic, partition)
-        return part.leader_epoch if part else -1
-
     async def connection(self, node: int, purpose: str = "control") -> BrokerConnection:
         """Return the connection to a broker for a purpose; different purposes never queue behind each other."""
         address = self.metadata.brokers.get(node)

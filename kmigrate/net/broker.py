@@ -94,11 +94,6 @@ class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
         """True if a login is under way, for which requests wait."""
         return not self._ready
 
-    @property
-    def pending(self) -> int:
-        """Number of requests without a response."""
-        return len(self._pending) + len(self._waiting)
-
     def send(self, api_key: int, version: int, body: list[Buffer], *, flexible: bool) -> asyncio.Future[bytearray]:
         """Send a request now; the future gives the whole response frame."""
         number = next(self._ids) & 0x7FFFFFFF

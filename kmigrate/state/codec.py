@@ -47,7 +47,6 @@ __all__ = [
     "StrayRecordError",
     "Strays",
     "Written",
-    "decode_envelope",
     "encode_envelope",
     "read_envelope",
     "read_json",
@@ -308,8 +307,3 @@ def read_envelope(value: bytes, *, tombstone: bool = False) -> Written:
     if not all(isinstance(each, str) for each in texts) or not isinstance(record, dict | None):
         raise StrayRecordError("is no envelope: its parts have other types")
     return Written(numbers[2], *texts, numbers[0], numbers[1], record)
-
-
-def decode_envelope(value: bytes, *, tombstone: bool = False) -> Envelope:
-    """Return an envelope with its record; raise StrayRecordError and StateLogBroken as the two steps do."""
-    return read_envelope(value, tombstone=tombstone).decoded()

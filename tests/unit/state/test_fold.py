@@ -13,7 +13,7 @@ from kmigrate.model.records import LEAST_READER, SCHEMA, LeaseRecord
 from kmigrate.protocol.primitives import read_varint, zigzag
 from kmigrate.records.batch import HEADER_SIZE, Batch, assemble, walk
 from kmigrate.records.build import one_record_batch
-from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, StrayRecordError, decode_envelope, encode_envelope
+from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, StrayRecordError, encode_envelope, read_envelope
 from kmigrate.state.fold import CompactedUnreadError, Fold
 
 
@@ -331,13 +331,13 @@ def test_who_opens_a_compacted_log_has_come_as_far_as_those_who_have_read_what_i
 @pytest.mark.parametrize("value", [b"", b"not json", b"[]", b'{"schema": 1}', b'{"schema": "x"}'])
 def test_foreign_bytes_are_refused(value: bytes) -> None:
     with pytest.raises(StrayRecordError):
-        decode_envelope(value)
+        read_envelope(value).decoded()
 
 
 def test_a_newer_schema_is_refused_by_name() -> None:
     value = json.dumps({"schema": SCHEMA + 1, "at": 0, "prev": "", "nonce": "", "record": None}).encode()
     with pytest.raises(StateLogBroken) as caught:
-        decode_envelope(value)
+        read_envelope(value).decoded()
     assert caught.value.ref == "newer-state-log"
 
 
