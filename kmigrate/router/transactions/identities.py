@@ -86,7 +86,7 @@ class ProducerIdentities:
         return Code.NONE
 
     def identity(self, txn: TxnRequest, link: str) -> Conversation[TransactionRecord]:
-        """Return the producer's identities, made known at the source if need be."""
+        """Return the producer's identities; make a producer known at the source that the records do not name."""
         known = self.records(txn.name).get(link)
         if known is not None and known.producer_id == txn.producer_id and known.epoch >= txn.epoch:
             if known.epoch > txn.epoch:

@@ -45,6 +45,7 @@ class TransactionLocator:
     _heard: dict[str, bool] = field(default_factory=dict)
     """Transactional ids, with True if the clusters were asked about the id or gave the id here; the newest last."""
     _looking: set[str] = field(default_factory=set)
+    """Transactional ids about which the sources are asked for a batch."""
 
     def knows(self, name: str) -> bool:
         """Return whether the clusters were asked about the id, or gave the id on this connection."""
