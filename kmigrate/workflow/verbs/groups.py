@@ -171,7 +171,12 @@ def _register(link: str, group: str, reads: GroupReads | None, asked: str, state
 def _check_mode(mode: str) -> None:
     """Raise UsageError if a word is no mode."""
     if mode not in _MODES:
-        raise UsageError("bad-group-mode", f"--mode {mode}: no such mode", next_step=f"expected: {', '.join(_MODES)}")
+        raise UsageError(
+            "bad-group-mode",
+            f"--mode {mode}: no such mode",
+            still_true="nothing was changed",
+            next_step=f"expected: {', '.join(_MODES)}",
+        )
 
 
 def mode_for(state: State, link: str, group: str, reads: GroupReads | None, asked: str) -> tuple[GroupMode, Finding]:

@@ -88,6 +88,7 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
     raise UsageError(
         "which-link",
         f"there are {len(links)} links ({', '.join(link.name for link in links)})",
+        still_true="nothing was changed",
         next_step="say which one: --link NAME; kmigrate link show, check and finish take NAME itself",
     )
 
@@ -137,6 +138,7 @@ def check_link_name(name: str) -> None:
     raise UsageError(
         "bad-link-name",
         f"{name!r} is no name for a link",
+        still_true="nothing was changed",
         next_step=f"expected: 1 to {_LONGEST_NAME} characters, not beginning with a dash; no space, slash, or what a "
         "shell acts on",
     )

@@ -109,7 +109,10 @@ def check_offsets_mode(offsets: str) -> None:
     """Raise UsageError if a word is no offsets mode."""
     if offsets not in _MODES:
         raise UsageError(
-            "bad-offsets-mode", f"--offsets {offsets}: no such mode", next_step="expected: auto, identical or mapped"
+            "bad-offsets-mode",
+            f"--offsets {offsets}: no such mode",
+            still_true="nothing was changed",
+            next_step="expected: auto, identical or mapped",
         )
 
 

@@ -186,6 +186,7 @@ def check_loss(topics: Sequence[str], partition: int | None, accept_loss: tuple[
         raise UsageError(
             "loss-of-what",
             "--accept-loss is about one partition of one topic",
+            still_true="nothing was changed",
             next_step="kmigrate topic resume TOPIC --partition P --accept-loss FROM..TO",
         )
 
