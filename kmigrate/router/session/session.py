@@ -1,9 +1,8 @@
 """Handles a client connection: each of its requests in order is passed, rewritten, held, refused or forwarded.
 
-The session does no I/O. `frame` and `advance` receive events; every action goes through `ClientLink`. Requests are
-looked at strictly one after another. A request that has to wait stops the connection (`shared.waiting_groups`), so no
-later request overtakes. Answers leave in request order (`Sequencer`). Every request but Produce and Fetch is answered
-by a conversation (`shared.conversation`).
+The session does no I/O. `frame` and `advance` receive events; every action goes through `ClientLink`. A request that
+has to wait stops the connection (`shared.waiting_groups`), so no later request overtakes, and answers leave in request
+order (`Sequencer`). Every request but Produce and Fetch is answered by a conversation (`shared.conversation`).
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ librdkafka repeats a commit twice at 14, and reports the third 14 to its applica
 stays frozen for some four seconds.
 """
 _LONGEST_NAME = 256
-"""Maximum characters of client id and software name kept per connection.
-
-A client may send 32 KB of each, even before login.
-"""
+"""Maximum characters kept per connection of client id and software name; 32 KB of each may come, even before login."""
 _FIRST_WITH_SOFTWARE = 3
 """First version in which ApiVersions names the client's library (KIP-511)."""
 
@@ -77,7 +73,7 @@ class Session:
         self._inbound: deque[tuple[RequestHead, bytearray, float]] = deque()
         self._inbound_bytes = 0
         self._order = Sequencer()
-        self.conversations = Conversations()
+        self.conversations = Conversations(lambda violation: client.close(violation.what))
         self._trials = TrialJoins(shared, client, self)
         self._groups = GroupHandler(shared, client, self, self._trials)
         self._admin = AdminHandler(shared, client, self._groups, self)
@@ -223,10 +219,7 @@ class Session:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of requests that wait or have no answer yet, and of answers that wait.
-
-        Answers wait for an earlier answer, or for the client to ask for them.
-        """
+        """Bytes of requests that wait or lack an answer, and of answers that wait for earlier answers or the client."""
         return self._inbound_bytes + self._order.pending_bytes + self._reads.held
 
     def congested(self, waiting: int) -> bool:
@@ -298,9 +291,8 @@ class Session:
         """Return whether a request need not wait for what is under way.
 
         A client that may leave gets the brokers' addresses once its writes are answered (`shared.client_handoff`). A
-        renewal of a login begins once everything before it is answered: what is sent late must not fall within the
-        renewal (KIP-368). ListGroups asks sources about the groups that follow, so the request is taken alone, as in
-        `_group`.
+        renewal begins once all before is answered: nothing sent late may fall within it (KIP-368). ListGroups asks
+        sources about the groups that follow, so the request is taken alone, as in `_group`.
         """
         table, handoff = self._shared.table, self._shared.handoff
         if treatment is Treatment.REWRITE:
@@ -331,8 +323,7 @@ class Session:
                 return self._pass_on(head, frame)
 
     def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
-        """Make a client that came back look for its coordinators again (`shared.client_handoff`, e); False for requests
-        that pass."""
+        """Make a client that came back look for its coordinators (`client_handoff`, e); False if the request passes."""
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key in HEARTBEATS:
             if leaves_group(request):
@@ -348,11 +339,10 @@ class Session:
     def _pass_on(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
         """Send the request to the target, and change answers that would end clients.
 
-        A member whose group is a new group at the target gets UNKNOWN_MEMBER_ID, and joins. The broker would answer
-        that there is no such group, or none of the new protocol, and clients end at such an answer.
-
-        If the group has just opened, a member that the target does not know yet gets committed offsets, too. Clients
-        end at UNKNOWN_MEMBER_ID (25) here, if no heartbeat has told them before.
+        A member whose group is new at the target gets UNKNOWN_MEMBER_ID, and joins. The broker would answer that there
+        is no such group, or none of the new protocol, and clients end at that. If the group has just opened, a member
+        unknown to the target gets committed offsets, too: clients end at UNKNOWN_MEMBER_ID (25) here, if no heartbeat
+        has told them before.
         """
         key, since = head.api_key, self._shared.table.epoch
         opened = frozenset(self._shared.followers.opened(self._client.now()))
@@ -411,10 +401,7 @@ class Session:
         return filter_api_versions(answer, head.version)
 
     def _of_producer(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer | None]:
-        """Handle a transaction's request, or ask the target for a producer id.
-
-        Where the target refuses a writer of the source a producer id, the router asks itself.
-        """
+        """Handle transactions, or get a producer id; the router itself asks if the target refuses a source's writer."""
         request = decode_request(frame, self._decodable(head, frame))
         if not _wants_producer_id(head, request):
             return (yield from self._transactions.handle(head, frame, request))
@@ -454,11 +441,7 @@ class Session:
         if self.knows_brokers:
             return answer
         book = yield from self._shared.fallbacks.book(self.home)
-        try:
-            shown, has_new_broker = rewrite_answer(answer, head, book, self._shared.hidden())
-        except ProtocolViolation as violation:  # the event may be another client's, too
-            self._client.close(violation.what)
-            return None
+        shown, has_new_broker = rewrite_answer(answer, head, book, self._shared.hidden())
         if has_new_broker:
             self._shared.backend.refresh_target()
         return shown
@@ -479,11 +462,9 @@ class Session:
         """Handle a request about groups; return False where the request has to wait.
 
         Requests of a held group wait a moment and are then told to come again (14). Requests of a group that follows go
-        to `GroupHandler`. A member of the new protocol that the source does not know waits in both cases. The target
-        would make a second group for such a member, beside the source's group.
-
-        A request about several groups makes many requests to sources. So the router takes such a request alone, as
-        brokers take every request of a connection.
+        to `GroupHandler`. A member of the new protocol that the source does not know waits in both cases: the target
+        would make a second group for such a member. A request about several groups makes many requests to sources, so
+        the router takes it alone, as brokers take every request of a connection.
         """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._shared.table.held_groups, self._shared.table.followed, groups_of(request)

@@ -1,7 +1,5 @@
 """Conversations: generators that ask a cluster and go on with the response, in the event in which the response arrives.
 
-A request that needs several responses is written top to bottom:
-
     answer = yield from self._client.ask_target([frame], head.correlation_id)
     marks = yield from self._shared.backend.producer_mark(topic, partition, producer_id)
 
@@ -15,6 +13,8 @@ from collections.abc import Callable, Generator, Iterable
 from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any, Generic, TypeVar
 
+from kmigrate.errors import ProtocolViolation
+
 __all__ = ["Conversation", "Conversations", "Future", "together"]
 
 T = TypeVar("T")
@@ -22,10 +22,7 @@ _NOT_SET: Any = object()
 
 
 class Future(Generic[T]):
-    """A value that arrives once, in a later event.
-
-    Unlike a future of asyncio, this future has no loop: whatever waits for the value goes on within `set`.
-    """
+    """A value that arrives once, in a later event. Unlike asyncio's, without a loop: waiters go on within `set`."""
 
     __slots__ = ("_value", "_waiting")
 
@@ -61,15 +58,14 @@ Conversation = Generator[Future[Any], None, T]
 class Conversations:
     """The conversations of one owner, such as a client connection; all of them end with the owner."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_violation: Callable[[ProtocolViolation], None] | None = None) -> None:
+        """Take what handles a violation of the protocol; otherwise the event in which the conversation runs gets it."""
+        self._on_violation = on_violation
         self._open: dict[Generator[Future[Any], None, Any], None] = {}
         self._closed = False
 
     def start(self, conversation: Conversation[T]) -> Future[T]:
-        """Run a conversation until it waits, and go on with each response; return the future of its result.
-
-        After `close` a conversation does not begin, and the result never arrives.
-        """
+        """Begin a conversation, unless closed; return the future of its result, which never arrives after `close`."""
         result = Future[T]()
 
         def go_on(_: object) -> None:
@@ -81,9 +77,11 @@ class Conversations:
             except StopIteration as end:
                 self._open.pop(conversation, None)
                 result.set(end.value)
-            except BaseException:
+            except BaseException as error:
                 self._open.pop(conversation, None)
-                raise
+                if self._on_violation is None or not isinstance(error, ProtocolViolation):
+                    raise
+                self._on_violation(error)
             else:
                 if conversation in self._open:
                     awaited.then(go_on)
@@ -96,8 +94,7 @@ class Conversations:
         return result
 
     def close(self) -> None:
-        """End every conversation where it waits: its `finally` blocks run. The running conversation ends at its next
-        wait."""
+        """End conversations where they wait (`finally` runs); the running conversation ends at its next wait."""
         self._closed = True
         waiting = [each for each in self._open if getgeneratorstate(each) != GEN_RUNNING]
         self._open.clear()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kmigrate.errors import ProtocolViolation
 from kmigrate.router.shared.conversation import Conversation, Conversations, Future, together
 
 
@@ -105,6 +106,20 @@ def test_a_fault_of_a_conversation_reaches_the_event_and_leaves_nothing_behind()
     owner.start(fails())
     with pytest.raises(ValueError, match="bad response"):
         late.set(1)
+    assert not owner._open
+
+
+def test_a_violation_of_the_protocol_reaches_the_owner_and_not_the_event_of_another_client() -> None:
+    late, seen = Future[int](), list[str]()
+    owner = Conversations(lambda violation: seen.append(violation.what))
+
+    def reads_rubbish() -> Conversation[None]:
+        yield from late
+        raise ProtocolViolation("bad-response", "rubbish")
+
+    owner.start(reads_rubbish())
+    late.set(1)
+    assert seen == ["rubbish"]
     assert not owner._open
 
 
